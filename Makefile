@@ -13,6 +13,7 @@
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
+#   make doc        the crates' documentation in target/doc, warnings denied
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -43,7 +44,7 @@ RM_CLIENT_TARGET := $(MACHINE)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
-.PHONY: rm-client build demo test lint deny unit-test integration-test link-test bench bench-calls gpu-test cri-test vm-test install uninstall
+.PHONY: rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test cri-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -69,6 +70,8 @@ unit-test:
 	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
+	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
+	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
 rm-client:
 	scripts/setup.sh build
@@ -90,6 +93,9 @@ link-test: build
 deny:
 	$(CARGO) deny --workspace --all-features check bans licenses sources
 
+doc:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
 bench: build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
@@ -100,7 +106,7 @@ bench-calls: build rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench mediated_calls --profile dev --locked -- $(BENCH_ARGS)
-	$(CARGO) bench --package nvidia-glue --bench mediation --locked
+	$(CARGO) bench --package nvidia-glue --features simulated --bench mediation --locked
 
 # Where there is no driver: the bundle only, to be unpacked on a machine that has one.
 gpu-test: build

@@ -1,9 +1,13 @@
-# Packages of other releases of Debian than the machine's own, unpacked and not installed. To be sourced.
+# Packages of other releases of Debian than the machine's own, unpacked and not installed. To be
+# sourced.
 
-# usage: unpack WORK SUITE PACKAGE...    into WORK/unpacked
-unpack() {
-    work=$1 suite=$2
-    shift 2
+# usage: provide FOLDER PROGRAM SUITE PACKAGE...    FOLDER holds the packages' files, unless it has the program already
+provide() {
+    folder=$1 program=$2 suite=$3
+    shift 3
+    [ ! -x "$folder/$program" ] || return 0
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
     keyring=/usr/share/keyrings/debian-archive-keyring.gpg
     [ -e "$keyring" ] || apt-get install --yes --no-install-recommends debian-archive-keyring
     # Where this machine gets Debian from, if it is Debian; its mirrors carry every release.
@@ -19,4 +23,10 @@ unpack() {
     for package in "$work"/*.deb; do
         dpkg -x "$package" "$work/unpacked"
     done
+    "$work/unpacked/$program" --version
+    rm -rf "${folder:?}"
+    mkdir -p "$(dirname "$folder")"
+    mv "$work/unpacked" "$folder"
+    rm -rf "$work"
+    trap - EXIT
 }

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Builds the clients of containerd that Kubernetes and nerdctl's users have into target/cri/, from their Go modules: critest, crictl,
-# nerdctl, the CNI plugins that they need, and kubelet (some minutes). Nothing is installed. usage: integration/setup-cri.sh
+# Builds the clients of containerd that Kubernetes and nerdctl's users have into target/cri/, from
+# their Go modules: critest, crictl, nerdctl, the CNI plugins that they need, and kubelet (some
+# minutes). Nothing is installed.
+# usage: integration/setup-cri.sh
 set -eu
 cd "$(dirname "$0")/.."
 kubernetes=1.37.2 cri_tools=1.36.0 nerdctl=2.3.5 plugins=1.9.1
@@ -37,7 +39,8 @@ rm source/cmd/nerdctl/helpers/testing_linux.go
 go mod edit -replace github.com/containerd/nerdctl/v2=./source
 go build -ldflags "-s -w" -o "$target/" github.com/containerd/nerdctl/v2/cmd/nerdctl
 
-# Kubernetes requires its own parts as v0.0.0, from folders beside it; published they have its number with another first part.
+# Kubernetes requires its own parts as v0.0.0, from folders beside it; published they have its
+# number with another first part.
 module kubelet k8s.io/kubernetes "$kubernetes"
 go mod download -json "k8s.io/kubernetes@v$kubernetes" >module.json
 published=v0.${kubernetes#*.}

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Builds a current runc into target/runc/, which the integration tests compare egpu with: from its Go module, static, nothing is
-# installed. Needs Go and libseccomp's headers. usage: integration/setup-runc.sh
+# Builds a current runc into target/runc/, which the integration tests compare egpu with: from its
+# Go module, static, nothing is installed. Needs Go and libseccomp's headers.
+# usage: integration/setup-runc.sh
 set -eu
 cd "$(dirname "$0")/.."
 version=1.5.2

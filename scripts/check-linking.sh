@@ -1,6 +1,6 @@
 #!/bin/bash
-# Fails unless the programs given need no shared library but libc's own: they run on any host with a glibc as new as the
-# one they were built with, with no package installed.
+# Fails unless the programs given need no shared library but libc's own: they run on any host with a
+# glibc as new as the one they were built with, with no package installed.
 set -euo pipefail
 
 allowed='^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|librt\.so\.1|ld-linux-[a-z0-9-]+\.so\.[12])$'

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Puts the release binaries in place, and a configuration file where there is none. Running containers go on with the
-# binary that they were started with.
+# Puts the release binaries in place, and a configuration file where there is none. Running
+# containers go on with the binary that they were started with.
 # usage: [PREFIX=/usr/local] [DESTDIR=] scripts/install.sh RELEASE_DIRECTORY
 set -euo pipefail
 

@@ -1,8 +1,10 @@
 #!/bin/bash
-# Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu archive.
+# Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu
+# archive.
 # usage: scripts/setup.sh build|tests|containerd
 #   build       a C compiler and linker, libseccomp to link in
-#   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, and a C++ compiler for the fuzz targets
+#   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
+#               fuzz targets, and Python, in which the measurements on a card are written
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
@@ -37,7 +39,8 @@ build)
         want libseccomp-dev test -e "$library" -a -e /usr/include/seccomp.h
     else
         want "gcc-${machine/_/-}-linux-gnu" command -v "$machine-linux-gnu-gcc"
-        # A package of the other architecture is not to be had without telling dpkg of that one: the administrator's to decide.
+        # A package of the other architecture is not to be had without telling dpkg of that one: the
+        # administrator's to decide.
         [ -e "$library" ] || {
             echo "missing: $library, of Debian's libseccomp-dev for $machine; LIBSECCOMP_LIB_PATH is where it is" >&2
             exit 1
@@ -47,6 +50,7 @@ build)
 tests)
     want protobuf-compiler command -v "${PROTOC:-protoc}"
     want g++ command -v c++
+    want python3 command -v python3
     ;;
 containerd)
     want containerd command -v containerd

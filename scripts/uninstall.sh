@@ -1,6 +1,7 @@
 #!/bin/bash
-# Takes the binaries away. Refuses while a container uses egpu, and names it: without the shim's binary, containerd could
-# neither stop nor clean up that container. The configuration and the log stay.
+# Takes the binaries away. Refuses while a container uses egpu, and names it: without the shim's
+# binary, containerd could neither stop nor clean up that container. The configuration and the log
+# stay.
 # usage: [PREFIX=/usr/local] [DESTDIR=] scripts/uninstall.sh
 set -euo pipefail
 
@@ -23,7 +24,8 @@ if [ -z "${DESTDIR-}" ]; then
     # Containers without a GPU, and pods, appear in no grant; their shims do.
     running=()
     for process in /proc/[0-9]*; do
-        # Not by /proc/PID/exe: a shim runs through a read-only mount of its own, which has no place in the tree.
+        # Not by /proc/PID/exe: a shim runs through a read-only mount of its own, which has no place
+        # in the tree.
         mapfile -d '' -t arguments <"$process/cmdline" 2>/dev/null || continue
         [ "${arguments[0]-}" = "${programs[0]}" ] || continue
         for ((i = 0; i + 1 < ${#arguments[@]}; i++)); do

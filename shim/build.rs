@@ -1,8 +1,9 @@
-//! Links libgcc's unwinder into the binaries, so that they need no library but libc's own at run time.
+//! Links libgcc's unwinder into the binaries, so that they need no library but libc's own at run
+//! time.
 //!
-//! The standard library names `gcc_s` on the linker's command line, which `-static-libgcc` does not change. The linker
-//! finds ours first: a script that stands for the static libraries. A newer standard library that names something else
-//! is noticed by `make link-test`.
+//! The standard library names `gcc_s` on the linker's command line, which `-static-libgcc` does not
+//! change. The linker finds ours first: a script that stands for the static libraries. A newer
+//! standard library that names something else is noticed by `make link-test`.
 #![allow(clippy::print_stdout, reason = "standard output is how a build script speaks to cargo")]
 
 use std::{env, error::Error, fs, path::Path};

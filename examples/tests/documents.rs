@@ -1,5 +1,5 @@
-//! The documents hold together: links resolve, commands exist, each result is listed and cited, and each test that the
-//! specification and the threat model name is there.
+//! The documents hold together: links resolve, commands exist, each result is listed and cited, and
+//! each test that the specification and the threat model name is there.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -49,7 +49,7 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What stands between `open` and `close`, each time.
+/// Returns the text between `open` and `close`, each time.
 fn between<'text>(text: &'text str, open: &'text str, close: char) -> impl Iterator<Item = &'text str> {
     text.split(open).skip(1).filter_map(move |rest| rest.split_once(close)).map(|(inside, _)| inside)
 }
@@ -69,7 +69,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     all
 }
 
-/// Why a link of a document leads nowhere.
+/// Returns the reason for which a link of a document leads nowhere.
 fn broken(document: &Path, text: &str, link: &str) -> Option<String> {
     if link.contains("://") || link.starts_with("mailto:") {
         return None;
@@ -120,8 +120,8 @@ fn each_result_is_listed_and_cited() {
     }
 }
 
-/// They stand in the last column of their tables. A case of the integration suite is named in a string, a unit test by
-/// its function.
+/// They stand in the last column of their tables. A case of the integration suite is named in a
+/// string, a unit test by its function.
 #[test]
 fn each_test_that_promises_and_defences_name_is_there() {
     let sources: String = all(".rs").into_iter().map(|(_, text)| text).collect();

@@ -135,7 +135,8 @@ fn list(mut words: Vec<String>) -> String {
     words.join(",")
 }
 
-/// `kubectl apply -f FOLDER` goes by the files' names, and refuses a pod whose class is not there yet.
+/// `kubectl apply -f FOLDER` goes by the files' names, and refuses a pod whose class is not there
+/// yet.
 #[test]
 fn the_runtime_class_is_applied_first() {
     let names = fs::read_dir(folder("kubernetes")).unwrap().map(|entry| entry.unwrap().file_name());
@@ -198,15 +199,15 @@ fn prometheus_asks_where_the_service_answers() {
 #[test]
 fn alerts_are_about_figures_that_there_are() {
     let rules: serde_json::Value = serde_norway::from_str(&read("metrics/alerts.yaml")).unwrap();
-    let told = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
+    let golden = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
     let rules = rules["groups"][0]["rules"].as_array().unwrap();
     assert_eq!(rules.len(), 4);
     for rule in rules {
         let expression = rule["expr"].as_str().unwrap();
         let name = expression.trim_start_matches("increase(").split(['{', ' ']).next().unwrap();
-        assert!(told.contains(&format!("\n# TYPE {name} ")), "{name}");
+        assert!(golden.contains(&format!("\n# TYPE {name} ")), "{name}");
         for kind in expression.split(['"', '|']).filter(|word| ["stalled", "mediator-ended", "drift"].contains(word)) {
-            assert!(told.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
+            assert!(golden.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
         }
     }
 }
@@ -214,7 +215,8 @@ fn alerts_are_about_figures_that_there_are() {
 #[test]
 fn nerdctls_devices_are_asked_for_by_name() {
     let spec: serde_json::Value = serde_json::from_str(&read("nerdctl/nvidia-cdi.json")).unwrap();
-    // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this version of CDI.
+    // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this
+    // version of CDI.
     assert_eq!((spec["kind"].as_str(), spec["cdiVersion"].as_str()), (Some("nvidia.com/gpu"), Some("0.5.0")));
     let names: Vec<&str> = spec["devices"].as_array().unwrap().iter().map(asked_for).collect();
     let mut expected = vec!["all".to_owned()];

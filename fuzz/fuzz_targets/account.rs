@@ -1,4 +1,5 @@
-//! Any program: the account says no less than the driver holds, and nothing once everything has ended.
+//! Any program: the account says no less than the driver holds, and nothing once everything has
+//! ended.
 //!
 //! The same programs, on the same model, as `tests::properties` of crate account.
 #![no_main]

@@ -1,4 +1,5 @@
-//! Any bytes as a driver call: decoding never panics, and what the tables say of a call lies within its bytes.
+//! Any bytes as a driver call: decoding never panics, and what the tables say of a call lies within
+//! its bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -6,8 +7,9 @@ use nvidia_glue::rm::{
     Abi, Call, DriverRelease, Node, Status, classes::ClassKind, controls::rule_of, decode, memory::MemoryRequest,
 };
 
-// A node (1 byte), a driver's major (2 bytes) and minor (1), a command (4), and the argument struct; nvidia-glue's tests read
-// the seeds in the same way. The parameters of an allocation or a control are tried with the same bytes again.
+// A node (1 byte), a driver's major (2 bytes) and minor (1), a command (4), and the argument
+// struct; nvidia-glue's tests read the seeds in the same way. The parameters of an allocation or a
+// control are tried with the same bytes again.
 fuzz_target!(|input: &[u8]| {
     let Some((head, args)) = input.split_at_checked(8) else { return };
     let &[node, major_low, major_high, minor, c0, c1, c2, c3] = head else { return };

@@ -1,5 +1,6 @@
-//! What others write and egpu reads: status and usage files (of mediators that may be compromised), the card's log of switches (torn records),
-//! the timetable, and the library caches of images. Never a panic, whatever the numbers.
+//! Files that others write and egpu reads: status and usage files (of mediators that may be
+//! compromised), the card's log of switches (torn records), the timetable, and the library caches
+//! of images. Never a panic, whatever the numbers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,9 +1,12 @@
-//! egpu beside runc, on one containerd, in pairs: what a user waits for, and what an idle container costs.
+//! egpu beside runc, on one containerd, in pairs: what a user waits for, and what an idle container
+//! costs.
 //!
-//! `make bench`. Every pair takes both runtimes one after the other, in turns of who is first, so that whatever else
-//! the machine does falls on both; the result is the median of the pairs' ratios. Exit status 1 when a target is missed.
+//! `make bench`. Every pair takes both runtimes one after the other, in turns of who is first, so
+//! that whatever else the machine does falls on both; the result is the median of the pairs'
+//! ratios. Exit status 1 when a target is missed.
 //!
-//! Arguments: `--pairs N` (default 30), `--save` (writes `docs/results/bench-VERSION.json` besides).
+//! Arguments: `--pairs N` (default 30), `--save` (writes `docs/results/bench-VERSION.json`
+//! besides).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use integration::{EGPU_RUNTIME, Flavour, Node, Setup, eventually, processes, rootfs::IMAGE};
+use integration::{ContainerdRelease, EGPU_RUNTIME, Node, Setup, eventually, processes, rootfs::IMAGE};
 use serde::Serialize;
 
 const RUNC_RUNTIME: &str = "io.containerd.runc.v2";
@@ -37,14 +40,14 @@ struct Comparison {
     runc: f64,
     /// Median of the pairs' ratios.
     ratio: f64,
-    /// What it must not exceed.
+    /// The figure that it must not exceed.
     target: f64,
 }
 
 fn main() -> ExitCode {
     let (pairs, save) = arguments();
-    let flavour = Flavour::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&flavour, &Setup::images());
+    let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
+    let node = Node::start(&release, &Setup::images());
     // Unpacked once, before the first pair.
     run(&node, RUNC_RUNTIME, "warm", &[]);
 
@@ -171,7 +174,8 @@ fn settled(node: &Node, program: &str) -> u64 {
     })
 }
 
-/// `/proc/PID` of every process of this node that runs the program; egpu's shim and helper are the same one.
+/// `/proc/PID` of every process of this node that runs the program; egpu's shim and helper are the
+/// same one.
 fn processes_of(node: &Node, program: &str) -> Vec<PathBuf> {
     let own = processes::mentioning(node.directory()).into_iter();
     own.map(|process| PathBuf::from(format!("/proc/{}", process.pid)))
@@ -185,7 +189,7 @@ fn pss_kib(process: &Path) -> Option<u64> {
 }
 
 fn report(node: &Node, pairs: usize, results: &[Comparison]) {
-    println!("containerd {}, {pairs} pairs, {}", node.flavour().version, runc_version());
+    println!("containerd {}, {pairs} pairs, {}", node.release().version, runc_version());
     println!("{:<28} {:>12} {:>12} {:>8} {:>8}", "", "egpu", "runc", "ratio", "target");
     for Comparison { name, unit, egpu, runc, ratio, target } in results {
         let verdict = if ratio <= target { "" } else { "  MISSED" };
@@ -202,7 +206,7 @@ fn runc_version() -> String {
 fn store(node: &Node, pairs: usize, results: &[Comparison]) {
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let document = serde_json::json!({
-        "egpu": env!("CARGO_PKG_VERSION"), "containerd": node.flavour().version, "runc": runc_version(),
+        "egpu": env!("CARGO_PKG_VERSION"), "containerd": node.release().version, "runc": runc_version(),
         "kernel": kernel.trim().split('-').next(), "processors": std::thread::available_parallelism().map_or(0, usize::from),
         "pairs": pairs, "results": results,
     });

@@ -1,8 +1,11 @@
-//! What mediation costs a call of the driver: memory allocated, mapped as CUDA maps it, unmapped and freed, on a simulated card.
+//! Cost of mediation for a call of the driver: memory allocated, mapped as CUDA maps it, unmapped
+//! and freed, on a simulated card.
 //!
-//! `make bench-calls`. Five calls a round: `RM_ALLOC`, `UVM_CREATE_EXTERNAL_RANGE`, `UVM_MAP_EXTERNAL_ALLOCATION`, `UVM_FREE`, `RM_FREE`. There is
-//! no unmediated run to compare with, since a simulated card is behind the mediator only: the figure is for comparing one state of this
-//! program with another on one machine. What a real card's user waits for, integration/gpu/memory.sh measures.
+//! `make bench-calls`. Five calls a round: `RM_ALLOC`, `UVM_CREATE_EXTERNAL_RANGE`,
+//! `UVM_MAP_EXTERNAL_ALLOCATION`, `UVM_FREE`, `RM_FREE`. There is no unmediated run to compare
+//! with, since a simulated card is behind the mediator only: the figure is for comparing one state
+//! of this program with another on one machine. What a real card's user waits for,
+//! integration/gpu/measure/cost.py measures.
 //!
 //! Arguments: `--rounds N` (default 20000 a run), `--runs N` (default 7).
 #![allow(
@@ -14,14 +17,14 @@
     reason = "a measurement that goes wrong ends with a panic, and its result goes to standard output"
 )]
 
-use integration::{Container, Flavour, Node, Setup};
+use integration::{Container, ContainerdRelease, Node, Setup};
 
 const CALLS_A_ROUND: f64 = 5.0;
 
 fn main() {
     let (rounds, runs) = arguments();
-    let flavour = Flavour::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&flavour, &Setup::images());
+    let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
+    let node = Node::start(&release, &Setup::images());
     let container = node.container("bench").armed().env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1GiB").start();
     let container = container.expect("a container with a grant");
     println!("{:<44} {:>10} {:>10} {:>10}", "4 MiB, microseconds", "fastest", "median", "a call");

@@ -1,5 +1,6 @@
 #!/bin/sh
-# What a container sees of itself, a line each, for comparison: without what differs from one container to the next.
+# What a container sees of itself, a line each, for comparison: without what differs from one
+# container to the next.
 id
 hostname
 pwd

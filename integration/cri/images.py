@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Writes an archive with the images that critest and the pods here name, made of busybox, tools.c, facts.sh and further programs:
-no registry is asked.
+"""Writes an archive with the images that critest and the pods here name.
+
+They are made of busybox, tools.c, facts.sh and further programs: no registry is asked.
 
 usage: images.py DIRECTORY BUSYBOX TOOLS ARCHIVE [PROGRAM...]
 """

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the pods of pods/ by a kubelet without an API server: under a current runc, under egpu, and under egpu in runc's place
-(examples/containerd/drop-in-*), and compares what they printed and how they ended. Then the pods of pods/gpu under egpu alone, on
-simulated cards. As root; in mount and network namespaces of its own. What differs is printed, and makes the exit status 1.
+"""Runs the pods of pods/ by a kubelet without an API server.
+
+Under a current runc, under egpu, and under egpu in runc's place (examples/containerd/drop-in-*); it
+compares what they printed and how they ended. Then the pods of pods/gpu under egpu alone, on
+simulated cards. As root; in mount and network namespaces of its own. What differs is printed, and
+makes the exit status 1.
 
 usage: pods.py DIRECTORY_OF_EGPU_BINARIES CRI_TOOLS DIRECTORY_OF_CONTAINERD RUNC RM_CLIENT [POD...]
 """
@@ -10,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
@@ -19,47 +21,17 @@ import time
 import urllib.error
 import urllib.request
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from node import HANDLERS, HERE, Node, cri_config, write
+
 NODE = "node"
 KUBELET = "https://127.0.0.1:10250"
 PATIENCE_S = 240
-# (pod, line) that differ by design, each with its reason in ARCHITECTURE.md.
+# (pod, line) that differ by design, each with its reason in docs/design/libcontainer.md.
 BY_DESIGN = [
     ("*", r"Seccomp:\s+[02]"),  # a container without a grant carries the filter that keeps it from the driver
     ("*", r"mount /proc/driver ro,relatime  tmpfs ro"),  # and does not see the driver's settings
     ("user-namespace", r"drwxrwxrwt 0 (0|65534) 40  mqueue"),  # its root's, where runc has nobody's
 ]
-
-CONTAINERD = """
-version = 2
-root = "{work}/root"
-state = "{work}/state"
-[grpc]
-address = "{work}/containerd.sock"
-[ttrpc]
-address = "{work}/containerd.sock.ttrpc"
-[plugins."io.containerd.internal.v1.opt"]
-path = "{work}/opt"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "egpu.test/pause:latest"
-disable_apparmor = true
-restrict_oom_score_adj = true
-disable_hugetlb_controller = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "{tools}"
-conf_dir = "{work}/net.d"
-[plugins."io.containerd.grpc.v1.cri".containerd]
-default_runtime_name = "{handler}"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-BinaryName = "{runc}"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
-runtime_type = "io.containerd.egpu.v1"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.drop-in]
-runtime_type = "io.containerd.runc.v2"
-runtime_path = "{binaries}/containerd-shim-egpu-v1"
-"""
 
 KUBELET_CONFIG = """
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -82,31 +54,8 @@ localStorageCapacityIsolation: false
 allowedUnsafeSysctls: []
 """
 
-EGPU = """
-state_dir = "{work}/egpu"
-log_file = "{work}/decisions.log"
-[driver]
-kind = "simulated"
-[[driver.simulated]]
-model = "Tesla V100-PCIE-32GB"
-memory = "32768MiB"
-count = 4
-"""
-
-NETWORK = {
-    "cniVersion": "0.4.0",
-    "name": "egpu-cri",
-    "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.213.0.0/16", "routes": [{"dst": "0.0.0.0/0"}]}}],
-}
-
-
 def sh(*command, **options):
     return subprocess.run(command, check=True, **options)
-
-
-def write(path, text):
-    with open(path, "w") as file:
-        file.write(text)
 
 
 def read(path):
@@ -131,7 +80,7 @@ def until(what, condition):
 
 
 def cgroup_mounts():
-    """Where cgroups can be made: a directory for each hierarchy."""
+    """Returns a directory for each hierarchy, in which cgroups can be made."""
     with open("/proc/self/mountinfo") as file:
         lines = [line.split() for line in file]
     return [fields[4] for fields in lines if fields[fields.index("-") + 1] in ("cgroup", "cgroup2")]
@@ -150,38 +99,29 @@ def change_cgroups(change, name):
                 pass
 
 
-class Node:
+class KubeletNode(Node):
     """A containerd with one default runtime, and a kubelet."""
 
     def __init__(self, top, handler, arguments):
-        self.work, self.handler = os.path.join(top, handler), handler
+        work, self.handler = os.path.join(top, handler), handler
         self.cgroup = f"/{os.path.basename(top)}"
-        binaries, self.tools, self.containerd, runc, rm_client = arguments
-        for directory in ("images", "net.d", "manifests", "shared/plain/tmpfs", "shared/none", "shared/slave", "shared/shared"):
-            os.makedirs(os.path.join(self.work, directory))
-        sh("mount", "--bind", f"{self.work}/shared", f"{self.work}/shared")
-        sh("mount", "--make-shared", f"{self.work}/shared")
-        sh("mount", "-t", "tmpfs", "tmpfs", f"{self.work}/shared/plain/tmpfs")
-        values = {"work": self.work, "tools": self.tools, "handler": handler, "runc": runc, "binaries": binaries, "cgroup": self.cgroup}
-        for name, text in (("containerd.toml", CONTAINERD), ("kubelet.yaml", KUBELET_CONFIG), ("egpu.toml", EGPU)):
-            write(f"{self.work}/{name}", text.format(**values))
-        write(f"{self.work}/net.d/10-ptp.conflist", json.dumps(NETWORK))
-        sh("gcc", "-O1", "-static", "-o", f"{self.work}/tools", f"{HERE}/tools.c")
-        busybox = shutil.which("busybox")
-        sh(f"{HERE}/images.py", f"{self.work}/images", busybox, f"{self.work}/tools", f"{self.work}/images.tar", rm_client)
-        self.environment = dict(os.environ, EGPU_CONFIG=f"{self.work}/egpu.toml", PATH=f"{binaries}:{self.containerd}:{os.environ['PATH']}")
-        self.daemons = []
+        binaries, self.tools, containerd, runc, rm_client = arguments
+        for directory in ("manifests", "shared/plain/tmpfs", "shared/none", "shared/slave", "shared/shared"):
+            os.makedirs(os.path.join(work, directory))
+        cri = cri_config(work, handler, self.tools, runc, binaries)
+        super().__init__(work, binaries, containerd, cri, programs=[rm_client])
+        sh("mount", "--bind", f"{work}/shared", f"{work}/shared")
+        sh("mount", "--make-shared", f"{work}/shared")
+        sh("mount", "-t", "tmpfs", "tmpfs", f"{work}/shared/plain/tmpfs")
+        write(f"{work}/kubelet.yaml", KUBELET_CONFIG.format(work=work, cgroup=self.cgroup))
 
     def __enter__(self):
         change_cgroups(os.mkdir, self.cgroup[1:])
-        self.start([f"{self.containerd}/containerd", "--config", f"{self.work}/containerd.toml"], "containerd")
-        ctr = [f"{self.containerd}/ctr", "--address", f"{self.work}/containerd.sock", "--namespace", "k8s.io"]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        until("containerd", lambda: subprocess.run([*ctr, "version"], **quiet).returncode == 0)
-        sh(*ctr, "images", "import", f"{self.work}/images.tar", stdout=subprocess.DEVNULL)
-        kubelet = [f"{self.tools}/kubelet", "--config", f"{self.work}/kubelet.yaml", "--root-dir", f"{self.work}/kubelet"]
-        kubelet += ["--cert-dir", f"{self.work}/certificates", "--hostname-override", NODE, "--node-ip", "10.88.0.1"]
-        self.start(kubelet, "kubelet")
+        self.start()
+        command = [f"{self.tools}/kubelet", "--config", f"{self.work}/kubelet.yaml", "--root-dir", f"{self.work}/kubelet"]
+        command += ["--cert-dir", f"{self.work}/certificates", "--hostname-override", NODE, "--node-ip", "10.88.0.1"]
+        with open(f"{self.work}/kubelet.log", "w") as log:
+            self.kubelet = subprocess.Popen(command, env=self.environment, stdout=log, stderr=log)
         until("kubelet", lambda: self.get("/pods") is not None)
         return self
 
@@ -191,19 +131,17 @@ class Node:
         until("the pods' end", lambda: not self.crictl("pods", "--quiet", "--state", "ready"))
         for sandbox in self.crictl("pods", "--quiet"):
             self.crictl("rmp", "--force", sandbox)
-        for daemon in reversed(self.daemons):
-            daemon.send_signal(signal.SIGTERM)
-            daemon.wait()
-        subprocess.run(["umount", "--recursive", f"{self.work}/shared"], check=False)
+        self.kubelet.terminate()
+        self.kubelet.wait()
+        self.containerd.stop()
+        # kubelet has its folder mounted on itself.
+        for directory in ("shared", "kubelet"):
+            subprocess.run(["umount", "--recursive", f"{self.work}/{directory}"], check=False)
         change_cgroups(os.rmdir, self.cgroup[1:])
 
     def crictl(self, *arguments):
         command = [f"{self.tools}/crictl", "--runtime-endpoint", f"unix://{self.work}/containerd.sock", *arguments]
         return subprocess.run(command, capture_output=True, text=True).stdout.split()
-
-    def start(self, command, name):
-        with open(f"{self.work}/{name}.log", "w") as log:
-            self.daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
 
     def get(self, path, data=None):
         context = ssl._create_unverified_context()
@@ -261,7 +199,7 @@ def has_settled(pod):
 
 
 def outcome(node, name, pod):
-    """What became of the pod, a line each; without ids and times."""
+    """Returns what became of the pod, a line each; without ids and times."""
     if pod is None:
         return ["no such pod"]
     lines = []
@@ -318,7 +256,7 @@ def by_design(pod, line):
 
 
 def compare(handler, reference, outcomes):
-    """How many pods differ."""
+    """Prints which pods differ, and returns how many."""
     differ = 0
     for name, lines in outcomes.items():
         missing = [line for line in reference[name] if line not in lines and not by_design(name, line)]
@@ -334,10 +272,11 @@ def compare(handler, reference, outcomes):
     return differ
 
 
-# CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's own type.
+# CRI asks runtimes of runc's type alone for features; so this pod is not even tried under egpu's
+# own type.
 NEEDS_FEATURES = ["user-namespace"]
 
-# What the pods of pods/gpu must come to: lines of their outcome.
+# Lines that the outcomes of pods/gpu must have.
 GPU_PODS = {
     "share": ["gpu: Completed 0", "sidecar: Completed 0", "sidecar: 0"],
     "quota-kill": ["main: OOMKilled 0"],
@@ -351,7 +290,10 @@ def run_gpu_pods(node):
     for name in names:
         node.apply(f"{HERE}/pods/gpu/{name}.yaml")
     until("the pods with GPUs", lambda: all(name in (pods := node.pods()) and has_settled(pods[name]) for name in names))
+    leaves = node.pods()["leaves"]
     node.remove("leaves")
+    # Who comes before that finds nobody on its way out, and is refused at once.
+    until("the end of leaves to begin", lambda: "leaving" in node.log(leaves, "main"))
     node.apply(f"{HERE}/pods/gpu/comes.yaml")
     until("the pod that waits", lambda: has_settled(node.pods().get("comes", {"metadata": {"name": ""}, "spec": {"restartPolicy": "Never"}})))
     pods, failed = node.pods(), 0
@@ -372,8 +314,8 @@ def main(arguments, names):
     os.chmod(top, 0o711)  # as /run/containerd: roots of user namespaces pass through it
     failed, reference = 0, {}
     try:
-        for handler in ("runc", "egpu", "drop-in"):
-            with Node(top, handler, arguments) as node:
+        for handler in HANDLERS:
+            with KubeletNode(top, handler, arguments) as node:
                 tried = [name for name in names if handler != "egpu" or name not in NEEDS_FEATURES]
                 outcomes = run_pods(node, tried)
                 if handler == "runc":

@@ -1,10 +1,11 @@
 #!/bin/bash
-# The main job, end to end: three containers share GPUs through a containerd of their own, and each gets its share of the time;
-# a fourth is refused, and a fifth is told "out of memory" at its quota.
+# The main job, end to end: three containers share GPUs through a containerd of their own, and each
+# gets its share of the time; a fourth is refused, and a fifth is told "out of memory" at its quota.
 #
-# Starts a private containerd beside whatever runs on the machine, and takes everything away again at the end. Without an
-# NVIDIA driver, four Tesla V100 of 32 GB are simulated. Every statement that is printed is checked: the exit status is 0
-# only if what was to happen did happen, and nothing was left behind.
+# Starts a private containerd beside whatever runs on the machine, and takes everything away again
+# at the end. Without an NVIDIA driver, four Tesla V100 of 32 GB are simulated. Every statement that
+# is printed is checked: the exit status is 0 only if what was to happen did happen, and nothing was
+# left behind.
 #
 # usage: integration/demo/demo.sh DIRECTORY_OF_RELEASE_BINARIES       (as root; EGPU_TEST_RM_CLIENT names the static program
 # that uses a card's memory without CUDA: make rm-client)
@@ -189,7 +190,8 @@ echo "(notebook: 10 MB of its 2 GiB are reserved, as that dialect wants it.)"
 # What each was granted, in percent.
 declare -A granted=([training]=30 [inference]=20 [notebook]=10)
 
-# spin_all: a program in each container that works for five seconds; what they got of the card's time goes to $work/spin-ID.
+# spin_all: a program in each container that works for five seconds; what they got of the card's
+# time goes to $work/spin-ID.
 spin_all() {
     local id process spinning=()
     for id in "${!granted[@]}"; do

@@ -1,4 +1,4 @@
-/* Keeps a card's compute engine busy through libcuda, and tells how far it is: no CUDA toolkit is needed to build it.
+/* Keeps a card's compute engine busy through libcuda, and prints how far it is: no CUDA toolkit is needed to build it.
  *   compute-load calibrate KIND                  prints the ITERATIONS that make one kernel of that kind as long as it should be here
  *   compute-load run KIND ITERATIONS SECONDS [PROCESSES]
  *                                                every 50 ms a line "MICROSECONDS WORK": CLOCK_MONOTONIC, and what is done so far; by so many
@@ -13,7 +13,6 @@
  *       memory        1 GiB of the card's memory written by a kernel, 4 queued; ITERATIONS says nothing
  *       migrate       64 MiB of managed memory to the card and back, which the kernel copies; ITERATIONS says nothing
  * The work is arithmetic, so that time off the card does not count. A unit of WORK is one kernel (of "long": a thousandth). */
-#include <dlfcn.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,11 +21,8 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-typedef int result;
-typedef uint64_t address;
 enum { COPIED = 64 << 20, WRITTEN = 1 << 30, QUEUE = 64, STREAMS = 32, PROCESSES = 64, MULTIPROCESSORS = 16, THREADS = 256, NOT_READY = 600, NO_TIMING = 2 };
 
 #define FUNCTIONS(F) \
@@ -57,8 +53,7 @@ enum { COPIED = 64 << 20, WRITTEN = 1 << 30, QUEUE = 64, STREAMS = 32, PROCESSES
     F(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)) \
     F(cuLaunchCooperativeKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **)) \
     F(cuGetErrorName, (result, const char **))
-#define DECLARE(name, arguments) static result (*name) arguments;
-FUNCTIONS(DECLARE)
+#include "cuda.h"
 
 #define EIGHT_STEPS \
     "fma.rn.f32 %f1, %f1, %f3, %f4; fma.rn.f32 %f2, %f2, %f3, %f4; fma.rn.f32 %f1, %f1, %f3, %f4; fma.rn.f32 %f2, %f2, %f3, %f4;\n" \
@@ -95,46 +90,30 @@ static const struct kind kinds[] = {
     {"waiting", 0.7, 1, 1, 0, 1}, {"streams", 0.7, 2 * STREAMS, 1, 0, STREAMS}, {"copy", 0, 4, 1, 0, 1}, {"memory", 0, 4, 1, 0, 1}, {"migrate", 0, 4, 1, 0, 1},
 };
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void must(result code, const char *what) {
-    const char *name = "?";
-    if (!code) return;
-    if (cuGetErrorName) cuGetErrorName(code, &name);
-    printf("%s: %s\n", what, name);
-    exit(1);
-}
-
 static int blocks;
 static void *work, *together, *stream, *streams[STREAMS], *graph;
-static volatile uint64_t *told;
-static address told_at, counter_at, copied_at;
+static volatile uint64_t *reported;
+static address reported_at, counter_at, copied_at;
 static void *copied;
 static uint64_t launched;
 
 static void start(const struct kind *kind) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context, *module;
-    if (!library) { fprintf(stderr, "%s\n", dlerror()); exit(1); }
-#define FIND(name, arguments) if (!(name = (result (*) arguments)dlsym(library, #name))) { printf("no %s\n", #name); exit(1); }
-    FUNCTIONS(FIND)
+    void *context, *module;
+    load();
     /* As many channels for launches; 8 unless it is said. */
     if (kind->streams > 1) setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     must(cuInit(0), "cuInit");
     must(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     must(cuDeviceGetAttribute(&blocks, MULTIPROCESSORS, 0), "cuDeviceGetAttribute");
-    /* All are on the card at once: as a cooperative launch demands, and so that what each tells of itself adds up. */
+    /* All are on the card at once: as a cooperative launch demands, and so that the work that each reports adds up. */
     blocks *= strcmp(kind->name, "cooperative") ? 8 : 4;
     must(cuModuleLoadData(&module, kernels), "cuModuleLoadData");
     must(cuModuleGetFunction(&work, module, "work"), "work");
     must(cuModuleGetFunction(&together, module, "together"), "together");
-    must(cuMemHostAlloc((void **)&told, blocks * 8, 2), "cuMemHostAlloc");
-    memset((void *)told, 0, blocks * 8);
-    must(cuMemHostGetDevicePointer_v2(&told_at, (void *)told, 0), "cuMemHostGetDevicePointer");
+    must(cuMemHostAlloc((void **)&reported, blocks * 8, 2), "cuMemHostAlloc");
+    memset((void *)reported, 0, blocks * 8);
+    must(cuMemHostGetDevicePointer_v2(&reported_at, (void *)reported, 0), "cuMemHostGetDevicePointer");
     must(cuMemAlloc_v2(&counter_at, 8), "cuMemAlloc");
     must(cuMemsetD8_v2(counter_at, 0, 8), "cuMemsetD8");
     if (!strcmp(kind->name, "copy")) {
@@ -151,7 +130,7 @@ static void start(const struct kind *kind) {
 }
 
 static void launch_one(unsigned iterations, unsigned every) {
-    void *arguments[] = {&told_at, &iterations, &every};
+    void *arguments[] = {&reported_at, &iterations, &every};
     must(cuLaunchKernel(work, blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, 0), "cuLaunchKernel");
 }
 
@@ -201,15 +180,15 @@ static void calibrate(const struct kind *kind) {
 static double done(const struct kind *kind, uint64_t finished) {
     uint64_t sum = 0;
     if (!kind->parts) return finished;
-    for (int i = 0; i < blocks; i++) sum += told[i];
+    for (int i = 0; i < blocks; i++) sum += reported[i];
     return (double)sum / blocks;
 }
 
-/* progress: where what is done is told; without it, it is printed. */
+/* progress: where the work done is stored; without it, it is printed. */
 static void run(const struct kind *kind, unsigned iterations, double seconds, volatile double *progress) {
     void *events[QUEUE];
     uint64_t finished = 0;
-    double begin = now(), tell = begin;
+    double begin = now(), next_line = begin;
     for (int i = 0; i < kind->queued; i++) must(cuEventCreate(&events[i], NO_TIMING), "cuEventCreate");
     while (now() - begin < seconds) {
         while (launched - finished < (uint64_t)kind->queued) {
@@ -225,10 +204,10 @@ static void run(const struct kind *kind, unsigned iterations, double seconds, vo
         }
         if (progress) {
             *progress = done(kind, finished);
-        } else if (now() >= tell) {
+        } else if (now() >= next_line) {
             printf("%.0f %.3f\n", now() * 1e6, done(kind, finished));
             fflush(stdout);
-            tell += 0.05;
+            next_line += 0.05;
         }
         usleep(20);
     }

@@ -8,19 +8,14 @@
  *   cuda-load hold KIB SECONDS      holds that much
  *   cuda-load random SEED STEPS KIB allocates, frees, maps, exports at random, never asking for more than KIB at once
  * Exit codes: 0 done, 1 something unexpected, 2 out of memory. */
-#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-typedef int result;
-typedef uint64_t address;
-enum { OUT_OF_MEMORY = 2 };
 /* CUmemAllocationProp, CUmemAccessDesc (cuda.h) */
 struct location { int type, id; };
 struct properties { int type, handle_types; struct location location; void *windows; unsigned char flags[8]; };
@@ -48,29 +43,7 @@ struct access { struct location location; int flags; };
     F(cuMemSetAccess, (address, size_t, const struct access *, size_t)) \
     F(cuMemExportToShareableHandle, (void *, uint64_t, int, unsigned long long)) \
     F(cuGetErrorName, (result, const char **))
-#define DECLARE(name, arguments) static result (*name) arguments;
-FUNCTIONS(DECLARE)
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void must(result code, const char *what) {
-    const char *name = "?";
-    if (!code) return;
-    if (cuGetErrorName) cuGetErrorName(code, &name);
-    printf("%s: %s\n", what, name);
-    exit(code == OUT_OF_MEMORY ? 2 : 1);
-}
-
-static void load(void) {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (!library) { printf("%s\n", dlerror()); exit(1); }
-#define FIND(name, arguments) if (!(name = (result (*) arguments)dlsym(library, #name))) { printf("no %s\n", #name); exit(1); }
-    FUNCTIONS(FIND)
-}
+#include "cuda.h"
 
 /* When the library was loaded, CUDA initialised, the context made. */
 static double loaded, initialised, made;
@@ -88,7 +61,7 @@ static void start(void) {
 
 static double seconds(struct timeval time) { return time.tv_sec + time.tv_usec / 1e6; }
 
-static void tell_start(double begin) {
+static void print_start(double begin) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     printf("%.2f ms: library %.2f, cuInit %.2f, context %.2f; %.1f ms by the process and %.1f by the kernel for it, %ld page faults\n",
@@ -236,7 +209,7 @@ int main(int count, char **arguments) {
     if (!strcmp(what, "launch")) fork_times(numbers[1]);
     double begin = now();
     start();
-    if (!strcmp(what, "init")) tell_start(begin);
+    if (!strcmp(what, "init")) print_start(begin);
     else if (!strcmp(what, "info")) { size_t total, available = info(&total); printf("free %zu total %zu\n", available, total); }
     else if (!strcmp(what, "attribute")) { int value; must(cuDeviceGetAttribute(&value, numbers[0], 0), "cuDeviceGetAttribute"); printf("%d\n", value); }
     else if (!strcmp(what, "fill")) return fill((size_t)(numbers[0] ? numbers[0] : 2048) << 10);

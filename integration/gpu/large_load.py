@@ -1,5 +1,8 @@
-"""Blocks of 1 GiB, which have addresses on the NVLink fabric where there is one: written, copied between cards, given to another process, made and
-mapped by hand (cuMemCreate) for every card, summed by NCCL. One line "ok WHAT" for each that comes back as it should, else "failed WHAT: WHY"."""
+"""Uses blocks of 1 GiB, which have addresses on the NVLink fabric where there is one.
+
+Written, copied between cards, given to another process, made and mapped by hand (cuMemCreate) for
+every card, summed by NCCL. Prints one line "ok NAME" for each that comes back as it should, else
+"failed NAME: REASON"."""
 
 import ctypes
 import os

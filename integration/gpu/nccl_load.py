@@ -1,6 +1,7 @@
-"""Sums 64 MiB over two cards again and again, with some arithmetic in between: one process for each card.
+"""Sums 64 MiB over two cards again and again, with some arithmetic in between.
 
-usage: nccl_load.py SECONDS [PORT]; every 50 ms a line "MICROSECONDS ROUNDS" of the first card's process."""
+One process for each card. usage: nccl_load.py SECONDS [PORT]; every 50 ms a line "MICROSECONDS
+ROUNDS" of the first card's process."""
 
 import os
 import sys
@@ -20,7 +21,7 @@ def main(rank, seconds):
     left = torch.randn(2048, 2048, device="cuda")
     right = torch.randn(2048, 2048, device="cuda")
     begin = time.monotonic()
-    queue, issued, rounds, tell = [], 0, 0, 0.0
+    queue, issued, rounds, next_line = [], 0, 0, 0.0
     while True:
         for _ in range(4):
             torch.mm(left, right)
@@ -33,10 +34,11 @@ def main(rank, seconds):
         while queue and (queue[0].query() or len(queue) >= QUEUED):
             queue.pop(0).synchronize()
             rounds += 1
-        if rank == 0 and time.monotonic() >= tell:
-            tell = time.monotonic() + 0.05
+        if rank == 0 and time.monotonic() >= next_line:
+            next_line = time.monotonic() + 0.05
             print(f"{time.monotonic() * 1e6:.0f} {rounds}", flush=True)
-        # All ask in the same round and leave after it: what has completed by then differs from one to the other, what was issued does not.
+        # All ask in the same round and leave after it: what has completed by then differs from one
+        # to the other, what was issued does not.
         if issued % 100 == 0:
             over = torch.tensor([time.monotonic() > begin + seconds], dtype=torch.int32, device="cuda")
             dist.all_reduce(over)

@@ -1,7 +1,7 @@
 /* LD_PRELOAD: the program believes that it has asked the driver for preemption at any instruction, and has not.
  * A control (NV_ESC_RM_CONTROL) of NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE is answered with OK here.
  * TAKE_OFF_AFTER=SECONDS: that long after its first channel the program's channels are taken off the card, and put back, three times, by
- * NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS; it is told how long each call took, and with which status. */
+ * NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS; it prints how long each call took, and with which status. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

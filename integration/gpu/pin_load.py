@@ -1,5 +1,8 @@
-"""Pins memory in several threads, by allocation and by registration, and checks what comes back from the card through it; memory that one thread
-registers another uses at once. Prints "checked N" and "register US", the median time in microseconds of registering and unregistering 1 MiB."""
+"""Pins memory in several threads, by allocation and by registration.
+
+Checks what comes back from the card through it; memory that one thread registers another uses at
+once. Prints "checked N" and "register US", the median time in microseconds of registering and
+unregistering 1 MiB."""
 
 import mmap
 import queue

@@ -1,4 +1,4 @@
-"""Prints the cards that PyTorch sees, one "card UUID NAME" line each, and multiplies two matrices on every one of them."""
+"""Prints the cards that PyTorch sees, "card UUID NAME", and multiplies matrices on each of them."""
 
 import torch
 

@@ -1,8 +1,14 @@
-"""Trains ResNet-50 on made-up images, each step a CUDA graph so that the host does not hold it up, and tells how far it is: every 50 ms a line "MICROSECONDS EXAMPLES" (CLOCK_MONOTONIC, sum).
+"""Trains ResNet-50 on made-up images, and prints how far it is.
 
-usage: torch_load.py SECONDS BATCH [BATCH...]   (with several: each for SECONDS in turn, "batch BATCH" before it)
-       torch_load.py SECONDS small              a small network in plain float32, far from the card's power limit
-With AT=MICROSECONDS in the environment it begins with the first batch at that instant, and keeps to the clock after that."""
+Each step is a CUDA graph so that the host does not hold it up. Every 50 ms a line "MICROSECONDS
+EXAMPLES" (CLOCK_MONOTONIC, sum).
+
+usage: torch_load.py SECONDS BATCH [BATCH...]   (with several: each for SECONDS in turn, "batch
+                                                BATCH" before it)
+       torch_load.py SECONDS small              a small network in plain float32, far from the
+                                                card's power limit
+With AT=MICROSECONDS in the environment it begins with the first batch at that instant, and keeps to
+the clock after that."""
 
 import os
 import sys
@@ -43,13 +49,13 @@ def main():
         optimizer.step()
 
     # A graph keeps the addresses of what it reads, not the memory.
-    steps, kept, pool = {}, [], torch.cuda.graph_pool_handle()
+    steps, inputs, pool = {}, [], torch.cuda.graph_pool_handle()
     for size in sizes:
         images = torch.randn(size, 3, 224, 224, device="cuda")
         if not is_small:
             images = images.to(memory_format=torch.channels_last)
         labels = torch.randint(1000, (size,), device="cuda")
-        kept.append((images, labels))
+        inputs.append((images, labels))
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -69,7 +75,7 @@ def main():
     while time.monotonic() < at:
         time.sleep(0.001)
     begin = at or time.monotonic()
-    examples, tell = 0, 0.0
+    examples, next_line = 0, 0.0
     for phase, size in enumerate(sizes, 1):
         print("batch", size, flush=True)
         queue = []
@@ -81,8 +87,8 @@ def main():
             while queue and (queue[0].query() or len(queue) >= QUEUED):
                 queue.pop(0).synchronize()
                 examples += size
-            if time.monotonic() >= tell:
-                tell = time.monotonic() + 0.05
+            if time.monotonic() >= next_line:
+                next_line = time.monotonic() + 0.05
                 print(f"{time.monotonic() * 1e6:.0f} {examples}", flush=True)
         torch.cuda.synchronize()
         examples += size * len(queue)

@@ -1,6 +1,7 @@
-"""Trains a convolutional network on made-up images: usage: train.py SECONDS [MIB]. Prints "examples/s RATE peak MIB", or "out of memory: WHY".
+"""Trains a convolutional network on made-up images: usage: train.py SECONDS [MIB].
 
-MIB: the batch is chosen so that a step takes about that much memory in all, the context included (default: a batch of 64)."""
+Prints "examples/s RATE peak MIB", or "out of memory: REASON". MIB: the batch is chosen so that a
+step takes about that much memory in all, the context included (default: a batch of 64)."""
 
 import sys
 import time

@@ -83,7 +83,8 @@ impl Client {
         self.runtime.block_on(future)
     }
 
-    /// Writes the namespace's task events into `log` from now on, in place of an earlier subscription.
+    /// Writes the namespace's task events into `log` from now on, in place of an earlier
+    /// subscription.
     pub(crate) fn subscribe(&self, log: &EventLog) {
         let request = SubscribeRequest { filters: vec![format!("namespace=={}", self.namespace)] };
         let mut events = self.services.events();
@@ -106,7 +107,8 @@ impl Client {
         if let Some(old) = self.subscription.lock().unwrap().replace(task) {
             old.abort();
         }
-        // containerd answers the call with the first event only: send some until one has come round.
+        // containerd answers the call with the first event only: send some until one has come
+        // round.
         crate::wait::eventually("a subscription to events", || {
             let hello = PublishRequest { topic: "/egpu/test".to_owned(), event: Some(prost_types::Any::default()) };
             let _ = call!(self.events.publish(hello));

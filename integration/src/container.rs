@@ -7,7 +7,7 @@ use std::{
 };
 
 use containerd_client::{
-    services::v1::{Container as ContainerRecord, CreateTaskRequest, ExecProcessRequest, container::Runtime},
+    services::v1::{Container as ContainerRecord, CreateTaskRequest, container::Runtime},
     types::{
         Mount,
         v1::{Process, ProcessInfo, Status as TaskStatus},
@@ -28,6 +28,10 @@ use crate::{
     stdio::{Output, Stdio, Streams},
 };
 
+mod exec;
+
+pub use exec::{Exec, ExecBuilder};
+
 /// An OCI runtime object as containerd carries it.
 pub(crate) fn any(kind: &str, value: &Value) -> Any {
     Any {
@@ -39,7 +43,7 @@ pub(crate) fn any(kind: &str, value: &Value) -> Any {
 /// A change of the spec.
 type Edit<'node> = Box<dyn FnOnce(&mut Value) + 'node>;
 
-/// What a container shall be.
+/// A container to be created.
 pub struct ContainerBuilder<'node> {
     node: &'node Node,
     id: String,
@@ -106,7 +110,8 @@ impl<'node> ContainerBuilder<'node> {
         self.edit(move |spec| spec["linux"]["cgroupsPath"] = json!(path))
     }
 
-    /// With runtime options that say who owns the streams (`IoUid`, `IoGid`), as `ctr run --uidmap` sends them.
+    /// With runtime options that say who owns the streams (`IoUid`, `IoGid`), as `ctr run --uidmap`
+    /// sends them.
     #[must_use]
     pub fn io_owner(mut self, id: u32) -> Self {
         self.options = Some(Options { io_uid: id, io_gid: id, ..Options::default() });
@@ -175,6 +180,17 @@ impl<'node> ContainerBuilder<'node> {
         self
     }
 
+    /// Joins another container's pid namespace, so that it does not end with its first process.
+    #[must_use]
+    pub fn in_pid_namespace_of(self, other: &Container<'_>) -> Self {
+        let path = format!("/proc/{}/ns/pid", other.pid());
+        self.edit(move |spec| {
+            let namespaces = spec["linux"]["namespaces"].as_array_mut().expect("namespaces");
+            namespaces.retain(|namespace| namespace["type"] != "pid");
+            namespaces.push(json!({ "type": "pid", "path": path }));
+        })
+    }
+
     /// Adds an OCI hook (`createRuntime`, ...).
     #[must_use]
     pub fn hook(self, kind: &'static str, script: &str) -> Self {
@@ -234,8 +250,9 @@ impl<'node> ContainerBuilder<'node> {
         match node.client().create_task(request) {
             Ok(pid) => Ok(Container { node, id, pid, stdio, deleted: false }),
             Err(status) => {
-                // As `ctr run` does: a task that could not be created leaves no container. Where nobody has answered, there
-                // may be a task, and without its container's record nobody could end it.
+                // As `ctr run` does: a task that could not be created leaves no container. Where
+                // nobody has answered, there may be a task, and without its container's record
+                // nobody could end it.
                 if is_answer(&status) {
                     let _ = node.client().delete_container(&id);
                 }
@@ -260,7 +277,7 @@ impl<'node> ContainerBuilder<'node> {
     }
 }
 
-/// Whether containerd said so, and not whoever found the connection to it lost.
+/// Tells containerd's own answers from those of a client that lost its connection.
 fn is_answer(status: &Status) -> bool {
     std::error::Error::source(status).is_none() && status.code() != tonic::Code::Unavailable
 }
@@ -397,8 +414,8 @@ impl<'node> Container<'node> {
         Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode")
     }
 
-    /// How often its metrics say that a process of it was killed for want of memory, whatever cgroup version they are of. Kubernetes
-    /// shows `OOMKilled` by this, after the exit.
+    /// Returns how many of its processes were killed for want of memory, by its metrics, whatever
+    /// cgroup version they are of. Kubernetes shows `OOMKilled` by this, after the exit.
     #[track_caller]
     pub fn oom_kills(&self) -> u64 {
         let any = self.metrics().expect("metrics");
@@ -468,132 +485,5 @@ impl Drop for Container<'_> {
             let _ = self.node.client().delete_task(&self.id);
             let _ = self.node.client().delete_container(&self.id);
         }
-    }
-}
-
-/// What another process of a container shall be.
-#[derive(Debug)]
-pub struct ExecBuilder<'container> {
-    container: &'container Container<'container>,
-    id: String,
-    process: Value,
-    streams: Streams,
-}
-
-impl<'container> ExecBuilder<'container> {
-    /// Gives it standard input.
-    #[must_use]
-    pub fn stdin(mut self) -> Self {
-        self.streams.stdin = true;
-        self
-    }
-
-    /// Gives it a terminal (and standard input).
-    #[must_use]
-    pub fn terminal(mut self) -> Self {
-        self.streams = Streams { stdin: true, terminal: true };
-        self.process["terminal"] = json!(true);
-        self
-    }
-
-    /// Changes the OCI process.
-    #[must_use]
-    pub fn edit(mut self, edit: impl FnOnce(&mut Value)) -> Self {
-        edit(&mut self.process);
-        self
-    }
-
-    /// Registers it.
-    pub fn create(self) -> Result<Exec<'container>, Status> {
-        let node = self.container.node;
-        let directory = node.directory().join(format!("fifo/{}-{}-{}", self.container.id, self.id, node.serial()));
-        let stdio = Stdio::create(&directory, self.streams);
-        node.client().exec(ExecProcessRequest {
-            container_id: self.container.id.clone(),
-            exec_id: self.id.clone(),
-            stdin: stdio.path("stdin"),
-            stdout: stdio.path("stdout"),
-            stderr: stdio.path("stderr"),
-            terminal: self.streams.terminal,
-            spec: Some(any("Process", &self.process)),
-        })?;
-        Ok(Exec { node, container: self.container.id.clone(), id: self.id, stdio, of: self.container })
-    }
-
-    /// Registers and starts it.
-    pub fn start(self) -> Result<Exec<'container>, Status> {
-        let exec = self.create()?;
-        if let Err(status) = exec.start() {
-            let _ = exec.delete();
-            return Err(status);
-        }
-        Ok(exec)
-    }
-
-    /// Runs it to its end and deletes it.
-    pub fn run(self) -> Result<(u32, Output), Status> {
-        let mut exec = self.start()?;
-        let status = exec.wait()?;
-        exec.delete()?;
-        Ok((status, exec.stdio.finish()))
-    }
-}
-
-/// Another process of a container.
-#[derive(Debug)]
-pub struct Exec<'container> {
-    node: &'container Node,
-    container: String,
-    id: String,
-    /// Its streams.
-    pub stdio: Stdio,
-    #[expect(dead_code, reason = "keeps the container from being ended first")]
-    of: &'container Container<'container>,
-}
-
-impl Exec<'_> {
-    /// Runs it.
-    pub fn start(&self) -> Result<u32, Status> {
-        self.node.client().start(&self.container, &self.id)
-    }
-
-    /// Its state.
-    pub fn state(&self) -> Result<Process, Status> {
-        self.node.client().state(&self.container, &self.id)
-    }
-
-    /// Waits for its end.
-    pub fn wait(&self) -> Result<u32, Status> {
-        self.node.client().wait(&self.container, &self.id)
-    }
-
-    /// Signals it.
-    pub fn kill(&self, signal: Signal) -> Result<(), Status> {
-        self.node.client().kill(&self.container, &self.id, signal as i32, false)
-    }
-
-    /// Kills it and waits for its end.
-    #[track_caller]
-    pub fn end(self) {
-        // It may have ended already.
-        let _ = self.kill(Signal::SIGKILL);
-        self.wait().expect("wait for a killed exec");
-        self.delete().expect("delete an exec that has ended");
-    }
-
-    /// Sets its terminal's size.
-    pub fn resize(&self, width: u32, height: u32) -> Result<(), Status> {
-        self.node.client().resize(&self.container, &self.id, width, height)
-    }
-
-    /// Lets it see the end of its standard input.
-    pub fn close_stdin(&mut self) -> Result<(), Status> {
-        self.stdio.close_stdin();
-        self.node.client().close_stdin(&self.container, &self.id)
-    }
-
-    /// Deletes it.
-    pub fn delete(&self) -> Result<u32, Status> {
-        self.node.client().delete_exec(&self.container, &self.id)
     }
 }

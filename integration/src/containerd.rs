@@ -1,4 +1,4 @@
-//! Which containerd, and one running daemon of it.
+//! Releases of containerd, and one running daemon.
 
 use std::{
     fs,
@@ -15,16 +15,17 @@ use crate::wait::eventually;
 
 /// One build of containerd that tests run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Flavour {
+pub struct ContainerdRelease {
     /// Folder of `containerd`, `ctr` and runc's shim.
     pub bin: PathBuf,
     /// `1.6`, `1.7`, `2.1`.
     pub version: String,
 }
 
-impl Flavour {
-    /// Those of this machine: the one that is installed, and those that `integration/setup-containerd.sh` has unpacked;
-    /// or only the one in `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
+impl ContainerdRelease {
+    /// Those of this machine: the one that is installed, and those that
+    /// `integration/setup-containerd.sh` has unpacked; or only the one in
+    /// `EGPU_TEST_CONTAINERD_BIN`. `EGPU_TEST_CONTAINERD` (`1.6,2.1`) narrows them down.
     pub fn all() -> Vec<Self> {
         let installed = ["/usr/local/bin", "/usr/bin"].map(PathBuf::from);
         let installed = installed.into_iter().find(|bin| bin.join("containerd").exists());
@@ -33,16 +34,16 @@ impl Flavour {
             Some(bin) => vec![bin],
             None => installed.into_iter().chain(unpacked()).collect(),
         };
-        let wanted = std::env::var("EGPU_TEST_CONTAINERD").ok();
-        let wanted: Option<Vec<&str>> = wanted.as_deref().map(|list| list.split(',').collect());
-        let mut flavours: Vec<Self> = bins
+        let requested = std::env::var("EGPU_TEST_CONTAINERD").ok();
+        let requested: Option<Vec<&str>> = requested.as_deref().map(|list| list.split(',').collect());
+        let mut releases: Vec<Self> = bins
             .into_iter()
             .filter_map(|bin| Some(Self { version: version_of(&bin)?, bin }))
-            .filter(|flavour| wanted.as_ref().is_none_or(|wanted| wanted.contains(&flavour.version.as_str())))
+            .filter(|release| requested.as_ref().is_none_or(|requested| requested.contains(&release.version.as_str())))
             .collect();
-        flavours.sort_by(|left, right| left.version.cmp(&right.version));
-        flavours.dedup_by(|left, right| left.version == right.version);
-        flavours
+        releases.sort_by(|left, right| left.version.cmp(&right.version));
+        releases.dedup_by(|left, right| left.version == right.version);
+        releases
     }
 
     /// `2` in `2.1`.
@@ -84,7 +85,7 @@ pub struct DaemonCommand {
     pub path: String,
     /// Its log, appended to.
     pub log: PathBuf,
-    /// What it and the shims get besides.
+    /// Variables that it and the shims get besides.
     pub environment: Vec<(String, String)>,
 }
 
@@ -144,7 +145,7 @@ impl Drop for Daemon {
     }
 }
 
-/// What a private containerd is configured with.
+/// Configuration of a private containerd.
 #[derive(Debug, Clone, Default)]
 pub struct DaemonConfig {
     /// The CRI plugin is on.
@@ -156,9 +157,9 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// The file's text: everything under `directory`, plugins that need hardware or other daemons off.
-    /// Version 2 of the format, which every containerd from 1.6 on reads. It has patience: on a busy machine it would otherwise
-    /// take a shim that answers for one that is lost.
+    /// The file's text: everything under `directory`, plugins that need hardware or other daemons
+    /// off. Version 2 of the format, which every containerd from 1.6 on reads. It has patience: on
+    /// a busy machine it would otherwise take a shim that answers for one that is lost.
     pub fn text(&self, directory: &Path, runtime: &str) -> String {
         let generated = self.generated(directory, runtime);
         match self.example {
@@ -216,7 +217,8 @@ path = "{directory}/opt"
     }
 }
 
-/// The example with this node's folders and sockets; nothing of the example itself changes but the shim's path.
+/// The example with this node's folders and sockets; nothing of the example itself changes but the
+/// shim's path.
 fn merge_example(generated: &str, name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd").join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));

@@ -41,7 +41,7 @@ impl Node {
         }
     }
 
-    /// What CRI calls an image: the digest of its configuration.
+    /// Returns CRI's name of an image: the digest of its configuration.
     pub fn image_id(&self, image: &str) -> Option<String> {
         let mut client: ImageServiceClient<Channel> = ImageServiceClient::new(self.client().channel());
         let spec = ImageSpec { image: image.to_owned(), ..ImageSpec::default() };
@@ -55,7 +55,8 @@ impl Node {
         self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()), None)
     }
 
-    /// A pod with a user namespace (`hostUsers: false`), and a network that a stand-in for a plugin says there is.
+    /// A pod with a user namespace (`hostUsers: false`), and a network that a stand-in for a plugin
+    /// says there is.
     pub fn pod_with_users(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
         self.open_to_all();
         let parent = format!("/{}", self.cgroup_parent());
@@ -120,8 +121,8 @@ fn users() -> UserNamespace {
     UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] }
 }
 
-/// Puts a network plugin where containerd looks for them, which makes nothing and says that it has: a pod with a user namespace
-/// cannot share the host's network.
+/// Puts a network plugin where containerd looks for them, which makes nothing and says that it has:
+/// a pod with a user namespace cannot share the host's network.
 pub(crate) fn write_network_plugin(directory: &Path) {
     const PLUGIN: &str = r#"#!/bin/sh
 case $CNI_COMMAND in
@@ -157,7 +158,7 @@ pub struct Pod<'node> {
     removed: bool,
 }
 
-/// What a container of a pod shall be.
+/// A container of a pod, to be created.
 #[derive(Debug, Clone, Default)]
 pub struct PodContainerConfig<'a> {
     /// Its image, if it is not [`IMAGE`].
@@ -283,7 +284,7 @@ impl PodContainer<'_> {
         cri!(self.pod.node, exec_sync, request).expect("exec in a pod's container")
     }
 
-    /// What CRI says of it.
+    /// Returns its status by CRI.
     #[track_caller]
     pub fn status(&self) -> ContainerStatus {
         let request = ContainerStatusRequest { container_id: self.id.clone(), verbose: false };

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::node::{Node, shim_directory};
 
-/// What the node's `egpu.toml` says. Four simulated V100 of 32 GiB unless a test wants others.
+/// The node's `egpu.toml`: four simulated V100 of 32 GiB unless a test wants others.
 #[derive(Debug, Clone)]
 pub struct EgpuConfig {
     /// Cards and everything below `[driver]`.
@@ -29,10 +29,11 @@ memory = "32768MiB"
 count = 4
 "#;
 
-/// Set where tests are to run on the machine's own cards: `EGPU_TEST_REAL_CARDS=1`. One at a time, then: each has a ledger of its own.
+/// Set where tests are to run on the machine's own cards: `EGPU_TEST_REAL_CARDS=1`. One at a time,
+/// then: each has a ledger of its own.
 const REAL_CARDS: &str = "EGPU_TEST_REAL_CARDS";
 
-/// Whether tests run on the machine's own cards.
+/// Tells whether tests run on the machine's own cards.
 pub fn on_real_cards() -> bool {
     std::env::var_os(REAL_CARDS).is_some_and(|value| !value.is_empty() && value != "0")
 }
@@ -56,7 +57,7 @@ impl EgpuConfig {
         Self { driver: driver.to_owned(), ..Self::default() }
     }
 
-    /// Whether its cards are those that a test gets that wants none in particular.
+    /// Tells whether its cards are those of a test that wants none in particular.
     pub fn has_any_cards(&self) -> bool {
         self.driver == FOUR_V100
     }
@@ -95,7 +96,8 @@ impl Node {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("egpu {arguments:?}: {error}\n{stdout}"))
     }
 
-    /// A simulated card reports an error (an Xid, and what the driver says of it), and behaves as one that has it.
+    /// A simulated card reports an error (an Xid, and what the driver says of it), and behaves as
+    /// one that has it.
     #[track_caller]
     pub fn card_error(&self, card: u32, error: &str) {
         let path = self.directory().join("egpu/simulated/kmsg");

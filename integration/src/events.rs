@@ -29,7 +29,8 @@ pub enum Event {
 impl Event {
     /// Decodes an event of a task; `None` for any other topic.
     pub(crate) fn decode(topic: &str, event: &Any) -> Option<Self> {
-        /// Decodes by hand: the type URLs of containerd's events have no slash, which `Any::to_msg` wants.
+        /// Decodes by hand: the type URLs of containerd's events have no slash, which `Any::to_msg`
+        /// wants.
         fn message<M: Default + Message>(event: &Any) -> M {
             M::decode(event.value.as_slice()).expect("containerd's event decodes")
         }

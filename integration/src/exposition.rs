@@ -1,5 +1,6 @@
-//! A strict reader of Prometheus' text format, version 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats), for what `egpu metrics`
-//! prints. It takes less than Prometheus does: no comments but HELP and TYPE, no time stamps.
+//! A strict reader of Prometheus' text format, version 0.0.4
+//! (prometheus.io/docs/instrumenting/exposition_formats), for what `egpu metrics` prints. It takes
+//! less than Prometheus does: no comments but HELP and TYPE, no time stamps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Sample {
     /// Its family.
     pub name: String,
-    /// What tells it apart.
+    /// Labels that tell it apart.
     pub labels: BTreeMap<String, String>,
     /// Its value.
     pub value: f64,

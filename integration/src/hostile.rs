@@ -1,5 +1,6 @@
-//! The test programs that speak to the driver by themselves (`integration/hostile/hostile.c`, which includes its parts, one a
-//! kind of attack): static, without NVIDIA's libraries, so that nothing in them cooperates.
+//! The test programs that speak to the driver by themselves (`integration/hostile/hostile.c`, which
+//! includes its parts, one a kind of attack): static, without NVIDIA's libraries, so that nothing
+//! in them cooperates.
 
 use std::{
     fs::File,
@@ -21,7 +22,7 @@ use crate::{
     stdio::{Output, Stdio},
 };
 
-/// Where a container finds it.
+/// Path of the program in a container.
 pub const PROGRAM: &str = "/bin/hostile";
 /// `NV_ERR_NO_MEMORY` (nverr.h).
 pub const OUT_OF_MEMORY: i64 = 0x51;
@@ -34,7 +35,7 @@ pub const MIB: u64 = 1 << 20;
 
 static BUILT: OnceLock<Result<(Option<TempDir>, PathBuf), String>> = OnceLock::new();
 
-/// Why it cannot be had, if it cannot.
+/// Checks that the program can be had.
 ///
 /// # Errors
 /// When there is no C compiler, or it fails.
@@ -65,10 +66,11 @@ pub(crate) fn built() -> Result<&'static Path, String> {
     built.as_ref().map(|(_, program)| program.as_path()).map_err(Clone::clone)
 }
 
-/// What was taken of the machine's own cards before anything was tested.
+/// Memory of the machine's own cards that was taken before anything was tested.
 static BEFORE: OnceLock<Vec<(String, u64)>> = OnceLock::new();
 
-/// Looks what is taken of the machine's own cards, if those are what is tested; to be called before the first test.
+/// Looks what is taken of the machine's own cards, if those are what is tested; to be called before
+/// the first test.
 pub fn look_at_real_cards() {
     if on_real_cards() {
         BEFORE.get_or_init(real_cards_used);
@@ -139,8 +141,8 @@ impl Stdio {
 }
 
 impl Node {
-    /// What all processes of the machine have taken of a card, as the driver itself accounts for it; of a real card, in MiB, and beside what
-    /// was taken before the tests.
+    /// Returns how much all processes of the machine have taken of a card, by the driver's own
+    /// account; of a real card, in MiB, and beside what was taken before the tests.
     #[track_caller]
     pub fn card_used(&self, card: usize) -> u64 {
         let cards = self.egpu_json(&["cards"]);
@@ -153,7 +155,7 @@ impl Node {
         self.simulated_memory_used(&uuid)
     }
 
-    /// What all processes of the machine have the simulated driver keep of the host's memory.
+    /// Returns how much of the host's memory the simulated driver keeps for all processes.
     #[track_caller]
     pub fn host_memory_used(&self) -> u64 {
         self.simulated_memory_used("host")
@@ -174,7 +176,8 @@ impl Node {
         living.map(|words| words[2].parse::<u64>().expect("bytes")).sum()
     }
 
-    /// What a container uses of its first card and how often it was refused, as `egpu ps` says.
+    /// Returns how much a container uses of its first card and how often it was refused, by `egpu
+    /// ps`.
     #[track_caller]
     pub fn usage(&self, id: &str) -> Usage {
         let Grant(entry) = self.grant(id).unwrap_or_else(|| panic!("{id} has no grant"));

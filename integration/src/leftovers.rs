@@ -1,4 +1,4 @@
-//! What containers may leave behind: found, shown, removed.
+//! Leftovers of containers: found, shown, removed.
 
 use std::{
     fs,
@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use crate::{node::Node, processes};
 
-/// How long the last steps of a shim's end may take. Not a measurement: what is left after it is a leak.
-/// A shim that containerd forgot in its own death ends after half a minute, if the machine is not busy.
+/// Limit of the last steps of a shim's end. Not a measurement: what is left after it is a leak. A
+/// shim that containerd forgot in its own death ends after half a minute, if the machine is not
+/// busy.
 const GRACE: Duration = Duration::from_secs(180);
 
 /// Panics with a list of everything that the node's containers left.
@@ -137,7 +138,8 @@ fn cgroups(node: &Node) -> Vec<PathBuf> {
     found
 }
 
-/// The parents of the node's cgroups: of those that the harness names, and of those that `ctr` names.
+/// The parents of the node's cgroups: of those that the harness names, and of those that `ctr`
+/// names.
 fn cgroup_parents(node: &Node) -> Vec<PathBuf> {
     let mut roots = vec![PathBuf::from("/sys/fs/cgroup")];
     roots.extend(entries(Path::new("/sys/fs/cgroup")).into_iter().filter(|path| path.is_dir()));
@@ -146,9 +148,9 @@ fn cgroup_parents(node: &Node) -> Vec<PathBuf> {
     own.flat_map(|name| roots.iter().map(move |root| root.join(name))).filter(|path| path.is_dir()).collect()
 }
 
-/// What helps to understand a failure, on standard error.
+/// Prints what helps to understand a failure, on standard error.
 pub fn print_evidence(node: &Node) {
-    eprintln!("=== evidence: {} on containerd {}", node.runtime(), node.flavour().version);
+    eprintln!("=== evidence: {} on containerd {}", node.runtime(), node.release().version);
     for process in processes::mentioning(node.directory()) {
         eprintln!("process {} <- {} {} {}", process.pid, process.parent, process.state, process.command);
     }

@@ -1,7 +1,9 @@
-//! The harness: a private containerd with egpu as a runtime, containers on it, and proof that nothing stays behind.
+//! The harness: a private containerd with egpu as a runtime, containers on it, and proof that
+//! nothing stays behind.
 //!
-//! A test gets a [`Node`] (one containerd, one egpu configuration, one state directory, all its own), makes containers
-//! with [`Node::container`] and asserts. [`Node::finish`] then fails the test if anything is left.
+//! A test gets a [`Node`] (one containerd, one egpu configuration, one state directory, all its
+//! own), makes containers with [`Node::container`] and asserts. [`Node::finish`] then fails the
+//! test if anything is left.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,13 +32,13 @@ pub mod user_namespace;
 pub mod wait;
 
 pub use container::{Container, ContainerBuilder, Exec};
-pub use containerd::Flavour;
+pub use containerd::ContainerdRelease;
 pub use egpu::EgpuConfig;
 pub use node::{Node, Setup};
 pub use wait::eventually;
 
-/// Runtime that the tests drive: `EGPU_TEST_RUNTIME`, else egpu.
-/// With `io.containerd.runc.v2` the plain task tests run against runc, which shows that they test the right thing.
+/// Runtime that the tests drive: `EGPU_TEST_RUNTIME`, else egpu. With `io.containerd.runc.v2` the
+/// plain task tests run against runc, which shows that they test the right thing.
 pub fn runtime() -> String {
     std::env::var("EGPU_TEST_RUNTIME").unwrap_or_else(|_| EGPU_RUNTIME.to_owned())
 }
@@ -44,7 +46,7 @@ pub fn runtime() -> String {
 /// egpu's runtime type.
 pub const EGPU_RUNTIME: &str = "io.containerd.egpu.v1";
 
-/// Whether the runtime under test is egpu.
+/// Tells whether the runtime under test is egpu.
 pub fn is_egpu() -> bool {
     runtime() == EGPU_RUNTIME
 }

@@ -1,4 +1,5 @@
-//! One test's node: a private containerd, an egpu configuration and state directory, nothing shared with other tests.
+//! One test's node: a private containerd, an egpu configuration and state directory, nothing shared
+//! with other tests.
 
 use std::{
     fs,
@@ -16,14 +17,14 @@ use tempfile::TempDir;
 use crate::{
     client::Client,
     container::ContainerBuilder,
-    containerd::{Daemon, DaemonCommand, DaemonConfig, Flavour},
+    containerd::{ContainerdRelease, Daemon, DaemonCommand, DaemonConfig},
     egpu::EgpuConfig,
     events::EventLog,
     leftovers, processes, shared,
     wait::eventually,
 };
 
-/// How a test wants its node.
+/// Settings of a test's node.
 #[derive(Debug, Clone, Default)]
 pub struct Setup {
     /// containerd's side.
@@ -34,7 +35,8 @@ pub struct Setup {
     pub runtime: Option<String>,
     /// The images are imported at start (CRI and `ctr run IMAGE` need them).
     pub images: bool,
-    /// Another node's configuration file in place of one of its own: two containerds on one machine share a state directory.
+    /// Another node's configuration file in place of one of its own: two containerds on one machine
+    /// share a state directory.
     pub egpu_config: Option<PathBuf>,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
@@ -55,12 +57,12 @@ impl Setup {
     }
 }
 
-/// The node. Dropped, it kills, unmounts and removes whatever it finds of itself; [`Node::finish`] first asserts that
-/// there is nothing to find.
+/// The node. Dropped, it kills, unmounts and removes whatever it finds of itself; [`Node::finish`]
+/// first asserts that there is nothing to find.
 #[derive(Debug)]
 pub struct Node {
     directory: TempDir,
-    flavour: Flavour,
+    release: ContainerdRelease,
     namespace: String,
     runtime: String,
     cri: bool,
@@ -74,7 +76,7 @@ pub struct Node {
 impl Node {
     /// Starts one.
     #[track_caller]
-    pub fn start(flavour: &Flavour, setup: &Setup) -> Self {
+    pub fn start(release: &ContainerdRelease, setup: &Setup) -> Self {
         let directory = tempfile::Builder::new().prefix("egpu-it-").tempdir().expect("make the node's directory");
         let namespace =
             directory.path().file_name().and_then(|name| name.to_str()).expect("a UTF-8 name").to_lowercase();
@@ -94,9 +96,9 @@ impl Node {
         if setup.containerd.cri {
             crate::cri::write_network_plugin(directory.path());
         }
-        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), flavour.bin.display());
+        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), release.bin.display());
         let daemon = Daemon::start(DaemonCommand {
-            program: flavour.bin.join("containerd"),
+            program: release.bin.join("containerd"),
             config,
             path,
             log: directory.path().join("containerd.log"),
@@ -104,7 +106,7 @@ impl Node {
         });
         let node = Self {
             directory,
-            flavour: flavour.clone(),
+            release: release.clone(),
             namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
             runtime,
             cri: setup.containerd.cri,
@@ -132,13 +134,14 @@ impl Node {
             Client::connect(&self.socket(), &self.namespace).ok()
         });
         client.subscribe(&self.events);
-        // A client is needed for as long as any container of the node lives; there are a few a test.
+        // A client is needed for as long as any container of the node lives; there are a few a
+        // test.
         *self.client.lock().unwrap() = Some(Box::leak(Box::new(client)));
     }
 
-    /// Which containerd it is.
-    pub fn flavour(&self) -> &Flavour {
-        &self.flavour
+    /// Returns the release of its containerd.
+    pub fn release(&self) -> &ContainerdRelease {
+        &self.release
     }
 
     /// All its files.
@@ -172,8 +175,8 @@ impl Node {
             .path()
     }
 
-    /// Lets every user of the host pass to the bundles and the root file system: the directories of a test are root's alone, and
-    /// the root of a user namespace is somebody else.
+    /// Lets every user of the host pass to the bundles and the root file system: the directories of
+    /// a test are root's alone, and the root of a user namespace is somebody else.
     pub fn open_to_all(&self) {
         use std::os::unix::fs::PermissionsExt;
         let states = ["", "state", "state/io.containerd.runtime.v2.task"].map(|part| self.directory().join(part));
@@ -192,7 +195,7 @@ impl Node {
         &self.events
     }
 
-    /// Where a container's cgroup is, below each hierarchy's root.
+    /// Returns a container's cgroup, below each hierarchy's root.
     pub fn cgroup_path(&self, id: &str) -> String {
         format!("/{}/{id}", self.cgroup_parent())
     }
@@ -218,7 +221,7 @@ impl Node {
         own.into_iter().filter(|process| process.name.starts_with("containerd-shim")).collect()
     }
 
-    /// The one shim of a node that has one, once others that were told to end have ended.
+    /// The one shim of a node that has one, once others whose end was requested have ended.
     #[track_caller]
     pub fn shim(&self) -> processes::Process {
         eventually("there is exactly one shim", || {
@@ -235,7 +238,7 @@ impl Node {
 
     /// Runs `ctr` in the node's namespace.
     pub fn ctr(&self, arguments: &[&str]) -> Output {
-        Command::new(self.flavour.bin.join("ctr"))
+        Command::new(self.release.bin.join("ctr"))
             .arg("--address")
             .arg(self.socket())
             .args(["--namespace", &self.namespace])
@@ -253,7 +256,8 @@ impl Node {
         stdout.into_owned()
     }
 
-    /// Notes a container id that the client did not make itself, so that its traces are looked for at the end.
+    /// Notes a container id that the client did not make itself, so that its traces are looked for
+    /// at the end.
     pub fn track(&self, id: &str) {
         self.ids.lock().unwrap().push(id.to_owned());
     }
@@ -321,14 +325,16 @@ impl Drop for Node {
     }
 }
 
-/// Cargo's target directory, found from the test binary's own place in it; `None` for one that was carried elsewhere.
+/// Cargo's target directory, found from the test binary's own place in it; `None` for one that was
+/// carried elsewhere.
 pub fn target_directory() -> Option<PathBuf> {
     let own = std::env::current_exe().ok()?;
     let deps = own.ancestors().find(|path| path.ends_with("deps"))?;
     deps.ancestors().nth(2).map(Path::to_owned)
 }
 
-/// Where the shim and `egpu` are: `EGPU_TEST_BIN`, else beside the test binary's folder.
+/// Returns the folder of the shim and `egpu`: `EGPU_TEST_BIN`, else beside the test binary's
+/// folder.
 pub fn shim_directory() -> PathBuf {
     std::env::var_os("EGPU_TEST_BIN").map_or_else(
         || {

@@ -1,5 +1,5 @@
-//! Which processes belong to a node: those that carry its directory in their environment (containerd, shims, helpers)
-//! and those in its cgroups (containers).
+//! Processes of a node: those that carry its directory in their environment (containerd, shims,
+//! helpers) and those in its cgroups (containers).
 
 use std::{fs, path::Path};
 
@@ -45,8 +45,8 @@ impl Process {
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
     }
 
-    /// Stops it with all its threads, where it holds no file's lock: the simulated card's are such, and every other process waits for them. Nobody is
-    /// stopped in the real driver.
+    /// Stops it with all its threads, where it holds no file's lock: the simulated card's are such,
+    /// and every other process waits for them. Nobody is stopped in the real driver.
     pub fn stop(&self) {
         let signal = |signal| kill(Pid::from_raw(self.pid), signal).expect("send a process a signal");
         eventually("a process is stopped that holds no lock", || {
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_lock_is_seen() {
+    fn a_lock_holder_is_found() {
         let own = Process::read(std::process::id().cast_signed()).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(!own.holds_lock());

@@ -1,4 +1,5 @@
-//! A root file system and OCI images made of the machine's static busybox: no registry is ever asked.
+//! A root file system and OCI images made of the machine's static busybox: no registry is ever
+//! asked.
 
 use std::{
     fs,
@@ -17,7 +18,7 @@ pub const CUDA_IMAGE: &str = "egpu.test/cuda:latest";
 /// Name of the image of a pod's sandbox.
 pub const PAUSE_IMAGE: &str = "egpu.test/pause:latest";
 
-/// Where busybox is, statically linked. The GPU suite brings its own along, in the PATH.
+/// Returns the path of a static busybox. The GPU suite brings its own along, in the PATH.
 pub fn busybox() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     ["/bin", "/usr/bin"]
@@ -29,12 +30,14 @@ pub fn busybox() -> PathBuf {
         .expect("busybox is missing: apt-get install busybox-static")
 }
 
-/// The static program that speaks to the driver without CUDA (`integration/rm-client`), where it has been built.
+/// The static program that speaks to the driver without CUDA (`integration/rm-client`), where it
+/// has been built.
 pub fn rm_client() -> Option<PathBuf> {
     std::env::var_os("EGPU_TEST_RM_CLIENT").map(PathBuf::from).filter(|path| path.exists())
 }
 
-/// Fills `root` with busybox (and `rm-client`, where it has been built), its applets as symbolic links, and the directories that mounts need.
+/// Fills `root` with busybox (and `rm-client`, where it has been built), its applets as symbolic
+/// links, and the directories that mounts need.
 pub fn populate(root: &Path) {
     for directory in ["bin", "sbin", "usr", "etc", "proc", "sys", "dev", "tmp", "run", "var", "root", "home"] {
         fs::create_dir_all(root.join(directory)).expect("create a directory of the root file system");

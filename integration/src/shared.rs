@@ -1,4 +1,5 @@
-//! Directories that all nodes of a run share. They are there until the run's process ends, in whatever way: also when it is killed.
+//! Directories that all nodes of a run share. They are there until the run's process ends, in
+//! whatever way: also when it is killed.
 
 use std::{
     io::Write,
@@ -24,7 +25,8 @@ pub(crate) fn directory(prefix: &str) -> TempDir {
     directory
 }
 
-/// In a process group of its own: what ends the run at the terminal leaves it alone. Nobody waits for its streams.
+/// In a process group of its own: what ends the run at the terminal leaves it alone. Nobody waits
+/// for its streams.
 fn keeper() -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", REMOVER]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);

@@ -38,7 +38,8 @@ pub fn process(arguments: &[&str], environment: &[String], terminal: bool) -> Va
     })
 }
 
-/// A whole spec for a container in cgroup `cgroup`, its network shared with the host (nothing here needs one).
+/// A whole spec for a container in cgroup `cgroup`, its network shared with the host (nothing here
+/// needs one).
 pub fn container(process: &Value, cgroup: &str) -> Value {
     json!({
         "ociVersion": "1.0.2",

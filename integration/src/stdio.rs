@@ -18,7 +18,7 @@ use nix::{
 
 use crate::wait::{DEADLINE, eventually};
 
-/// Which streams a task gets.
+/// Streams of a task.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Streams {
     /// Standard input.
@@ -71,7 +71,7 @@ impl Stdio {
         self.stdin = None;
     }
 
-    /// What has come so far.
+    /// Returns what has come so far.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.text()
     }
@@ -91,7 +91,7 @@ impl Stdio {
     }
 }
 
-/// What a process wrote.
+/// Output of a process.
 #[derive(Debug)]
 pub struct Output {
     stdout: Vec<u8>,

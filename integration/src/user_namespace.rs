@@ -40,8 +40,8 @@ pub fn namespaces(spec: &mut Value) -> &mut Vec<Value> {
 }
 
 impl ContainerBuilder<'_> {
-    /// In a user namespace of its own, with a network of its own: else it may not mount sysfs. The test programs are at
-    /// [`PROGRAM`](crate::hostile::PROGRAM).
+    /// In a user namespace of its own, with a network of its own: else it may not mount sysfs. The
+    /// test programs are at [`PROGRAM`](crate::hostile::PROGRAM).
     #[must_use]
     pub fn user_namespace(self) -> Self {
         self.node().open_to_all();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test calls it "did not happen". No test measures time with it.
+/// Limit after which a test calls anything "did not happen". No test measures time with it.
 pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Calls `probe` until it answers `Some`; panics, naming `what`, when it never does.

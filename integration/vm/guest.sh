@@ -1,5 +1,6 @@
 #!/bin/bash
-# Within the guest of run.sh: says what this machine is, runs the suite, prints both to the port named "results".
+# Within the guest of run.sh: says what this machine is, runs the suite, prints both to the port
+# named "results".
 exec >>/dev/virtio-ports/results 2>&1
 cd /egpu || exit 1
 

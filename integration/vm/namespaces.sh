@@ -1,7 +1,8 @@
 #!/bin/bash
-# run.sh without a virtual machine: systemd is process 1 of namespaces of this machine, on its kernel and at its speed. On v2 it finds
-# the controllers that this machine's cgroup v2 has: all of them, or none where they are bound to v1. On v1 it finds the hierarchies that
-# this machine has below /sys/fs/cgroup, a hybrid host's v2 among them.
+# run.sh without a virtual machine: systemd is process 1 of namespaces of this machine, on its
+# kernel and at its speed. On v2 it finds the controllers that this machine's cgroup v2 has: all of
+# them, or none where they are bound to v1. On v1 it finds the hierarchies that this machine has
+# below /sys/fs/cgroup, a hybrid host's v2 among them.
 # usage, from run.sh: namespaces.sh DISK PAYLOAD RESULTS FOLDER v1|v2
 set -euo pipefail
 disk=$1 payload=$2 results=$3 folder=$4 cgroup=$5

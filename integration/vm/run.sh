@@ -1,6 +1,7 @@
 #!/bin/bash
-# Runs the integration suite in virtual machines that have what a container or an old host has not: systemd as process 1,
-# the unified cgroup hierarchy (v2), Debian's kernels. For cgroup v2, the systemd cgroup driver and newer kernels.
+# Runs the integration suite in virtual machines that have what a container or an old host has not:
+# systemd as process 1, the unified cgroup hierarchy (v2), Debian's kernels. For cgroup v2, the
+# systemd cgroup driver and newer kernels.
 #
 # usage: integration/vm/run.sh [-a kvm|tcg|none] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [FILTER...]
 #   -a  accelerator: kvm (default); tcg, which emulates: any machine can, several times slower; or none: no virtual machine, but
@@ -10,11 +11,13 @@
 #   -b  folder of the shim's and egpu's binaries (default: target/release, else target/debug)
 #   -o  a file for what the suite prints (default: target/vm/RELEASE-cgroup-VERSION-ACCELERATOR.txt)
 #   FILTER: runs the tests whose names contain it, once for each; without one, all
-# EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED, EGPU_TEST_ROUNDS, EGPU_TEST_SPECS and EGPU_TEST_FIRST_SPEC go into the guest.
+# EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED, EGPU_TEST_ROUNDS, EGPU_TEST_SPECS and
+# EGPU_TEST_FIRST_SPEC go into the guest.
 #
-# Needs /dev/kvm (for kvm), 3 GiB of memory, 2 GiB of disk below target/vm, and as root (on Debian or Ubuntu) mmdebstrap and qemu, which
-# it installs. The guest's packages come from where this machine's come from. It is built once per release (three minutes),
-# and never written to: each run starts from the same disk. Exit status: 0 passed, 1 failed, 77 nothing could run.
+# Needs /dev/kvm (for kvm), 3 GiB of memory, 2 GiB of disk below target/vm, and as root (on Debian
+# or Ubuntu) mmdebstrap and qemu, which it installs. The guest's packages come from where this
+# machine's come from. It is built once per release (three minutes), and never written to: each run
+# starts from the same disk. Exit status: 0 passed, 1 failed, 77 nothing could run.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

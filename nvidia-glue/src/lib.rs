@@ -21,5 +21,6 @@ pub use trace;
 /// Calls of the driver, the real one and the simulated one.
 pub mod driver {
     pub use driver::*;
+    #[cfg(feature = "simulated")]
     pub use simulator::{SimulatedDriver, SimulatedDriverError};
 }

@@ -1,7 +1,8 @@
-//! The node's configuration file, and the languages in which containers ask for GPUs, turned into one [`GpuRequest`].
+//! The node's configuration file, and the languages in which containers ask for GPUs, turned into
+//! one [`GpuRequest`].
 //!
-//! This crate is pure: environment variables, annotations and a file's text go in, a request or an error comes out.
-//! It knows nothing of NVML, containerd or `/proc`.
+//! This crate is pure: environment variables, annotations and a file's text go in, a request or an
+//! error comes out. It knows nothing of NVML, containerd or `/proc`.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,8 +1,9 @@
-//! The command line that containerd gives a shim. Its form is Go's `flag` package and fixed by containerd.
+//! The command line that containerd gives a shim. Its form is Go's `flag` package and fixed by
+//! containerd.
 
 use std::{ffi::OsString, path::PathBuf};
 
-/// What containerd wants of this process.
+/// The task that containerd starts this process for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// `-v`: print the version.
@@ -13,7 +14,7 @@ pub enum Invocation {
     Start(Identity),
     /// `delete`: clean up after a shim that is gone.
     Delete {
-        /// Whose remains.
+        /// The shim to clean up after.
         identity: Identity,
         /// The container's bundle; `None`: the working directory.
         bundle: Option<PathBuf>,
@@ -31,7 +32,7 @@ pub enum Invocation {
     },
 }
 
-/// Who calls, and for which container.
+/// The caller, and the container that it calls for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
     /// The container's id.
@@ -44,26 +45,26 @@ pub struct Identity {
     pub debug: bool,
 }
 
-/// Why the command line was refused.
+/// A command line that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {
-    /// Not flags as containerd passes them.
+    /// Flags that are not as containerd passes them.
     #[error("the command line is not one that containerd gives a shim")]
     Parse(#[source] containerd_shim::Error),
-    /// Something that the action needs is absent.
+    /// A flag that the action needs and that is absent.
     #[error(
         "{flag} is missing; containerd passes it to every {action} of a shim, and this program is not for use by hand"
     )]
     Missing {
         /// The flag.
         flag: &'static str,
-        /// For what.
+        /// The action.
         action: &'static str,
     },
     /// An action that no containerd knows.
     #[error("unknown action {action:?}; accepted: start, delete, or none to serve")]
     UnknownAction {
-        /// As given.
+        /// The action as given.
         action: String,
     },
 }

@@ -1,39 +1,40 @@
-//! What containerd tells a shim at `start`, and how it wants the answer.
+//! The parameters that containerd gives a shim at `start`, and the forms of the answer.
 //!
-//! From 2.3 on containerd writes a `BootstrapParams` message to stdin and reads a `BootstrapResult`. Before, stdin held
-//! the runtime options (an `Any`, possibly nothing), the rest came as flags and environment, and the answer is a plain
-//! address, which every version takes for Task API v2.
+//! From 2.3 on containerd writes a `BootstrapParams` message to stdin and reads a
+//! `BootstrapResult`. Before, stdin held the runtime options (an `Any`, possibly nothing), the rest
+//! came as flags and environment, and the answer is a plain address, which every version takes for
+//! Task API v2.
 
 use containerd_shim::bootstrap::{BootstrapParams, BootstrapResult, LogLevel};
 use protobuf::{Message, well_known_types::any::Any};
 
 use crate::args::Identity;
 
-/// What `start` works from, whichever way containerd said it.
+/// The parameters of `start`, whichever way containerd gave them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StartParams {
-    /// Who calls, and for which container.
+    /// The caller, and the container that it calls for.
     pub identity: Identity,
-    /// Where events are published.
+    /// The address at which events are published.
     pub ttrpc_address: String,
     /// Directory for the shim's socket, if containerd wants a certain one.
     pub socket_dir: Option<String>,
     /// The runtime options and whatever else containerd attached.
     pub extensions: Vec<Any>,
-    /// How to answer.
-    pub reply: Reply,
+    /// The form of the answer.
+    pub reply: BootstrapReply,
 }
 
 /// Form of the answer to `start`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reply {
+pub enum BootstrapReply {
     /// The address as text: Task API v2, understood by every containerd.
     Address,
     /// A `BootstrapResult`: Task API v3.
     Bootstrap,
 }
 
-/// Why `start` cannot work from what it was told.
+/// Parameters that `start` cannot work from.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     /// stdin names another container than the flags.
@@ -42,13 +43,13 @@ pub enum BootstrapError {
          {id:?} of {namespace:?}; both must name the same"
     )]
     Mismatch {
-        /// By the message.
+        /// The id in the message.
         found_id: String,
-        /// By the message.
+        /// The namespace in the message.
         found_namespace: String,
-        /// By the flags.
+        /// The id in the flags.
         id: String,
-        /// By the flags.
+        /// The namespace in the flags.
         namespace: String,
     },
     /// Nowhere to publish events.
@@ -71,7 +72,7 @@ impl StartParams {
                 ttrpc_address: String::new(),
                 socket_dir: None,
                 extensions: legacy_options(input).into_iter().collect(),
-                reply: Reply::Address,
+                reply: BootstrapReply::Address,
             },
         };
         if params.ttrpc_address.is_empty() {
@@ -91,14 +92,14 @@ impl StartParams {
             ttrpc_address: params.containerd_ttrpc_address,
             socket_dir: params.socket_dir.filter(|directory| !directory.is_empty()),
             extensions: params.extensions.into_iter().filter_map(|extension| extension.value.into_option()).collect(),
-            reply: Reply::Bootstrap,
+            reply: BootstrapReply::Bootstrap,
         }
     }
 }
 
-/// An `Any` of options decodes as `BootstrapParams` too (type URL as `instance_id`, value as `namespace`), so only a
-/// message that names the container of the flags counts; one that holds more than these two fields and names another
-/// container is an error, not an `Any`.
+/// An `Any` of options decodes as `BootstrapParams` too (type URL as `instance_id`, value as
+/// `namespace`), so only a message that names the container of the flags counts; one that holds
+/// more than these two fields and names another container is an error, not an `Any`.
 fn bootstrap_params(input: &[u8], identity: &Identity) -> Result<Option<BootstrapParams>, BootstrapError> {
     if input.is_empty() {
         return Ok(None);
@@ -127,7 +128,7 @@ fn legacy_options(input: &[u8]) -> Option<Any> {
     Any::parse_from_bytes(input).ok().filter(|any| !any.type_url.is_empty())
 }
 
-impl Reply {
+impl BootstrapReply {
     /// The bytes that `start` prints.
     pub fn encode(self, address: &str) -> Result<Vec<u8>, BootstrapError> {
         match self {
@@ -185,7 +186,7 @@ mod tests {
     #[test]
     fn empty_stdin_is_an_old_containerd() {
         let params = read(&[]).unwrap();
-        assert_eq!(params.reply, Reply::Address);
+        assert_eq!(params.reply, BootstrapReply::Address);
         assert_eq!(params.ttrpc_address, TTRPC);
         assert!(params.extensions.is_empty());
     }
@@ -196,7 +197,7 @@ mod tests {
         for options in [Options::default(), full] {
             let any = options_any(&options);
             let params = read(&any.write_to_bytes().unwrap()).unwrap();
-            assert_eq!(params.reply, Reply::Address);
+            assert_eq!(params.reply, BootstrapReply::Address);
             assert_eq!(params.extensions, [any]);
         }
     }
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn bootstrap_parameters_are_used() {
         let params = read(&bootstrap().write_to_bytes().unwrap()).unwrap();
-        assert_eq!(params.reply, Reply::Bootstrap);
+        assert_eq!(params.reply, BootstrapReply::Bootstrap);
         assert_eq!(params.identity, Identity { address: "/other.sock".into(), debug: true, ..identity() });
         assert_eq!(params.ttrpc_address, "/other.ttrpc");
         assert_eq!(params.socket_dir.as_deref(), Some("/short"));
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_message_are_ignored() {
-        assert_eq!(read(&[0xff, 0xfe, 0x01]).unwrap().reply, Reply::Address);
+        assert_eq!(read(&[0xff, 0xfe, 0x01]).unwrap().reply, BootstrapReply::Address);
     }
 
     #[test]
@@ -231,8 +232,9 @@ mod tests {
 
     #[test]
     fn answers() {
-        assert_eq!(Reply::Address.encode("unix:///s").unwrap(), b"unix:///s");
-        let answer = BootstrapResult::parse_from_bytes(&Reply::Bootstrap.encode("unix:///s").unwrap()).unwrap();
+        assert_eq!(BootstrapReply::Address.encode("unix:///s").unwrap(), b"unix:///s");
+        let answer =
+            BootstrapResult::parse_from_bytes(&BootstrapReply::Bootstrap.encode("unix:///s").unwrap()).unwrap();
         assert_eq!((answer.version, answer.address.as_str(), answer.protocol.as_str()), (3, "unix:///s", "ttrpc"));
     }
 

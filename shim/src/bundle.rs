@@ -1,5 +1,5 @@
-//! The container's bundle: what the Task service needs of its spec, and the note that the shim leaves in it for the
-//! `delete` command, which is told nothing but where the bundle is.
+//! The container's bundle: what the Task service needs of its spec, and the note that the shim
+//! leaves in it for the `delete` command, which knows nothing but the bundle's directory.
 
 use std::{
     collections::HashMap,
@@ -13,52 +13,54 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cgroup::{Cgroup, CgroupsPath, LocateError},
-    registry::Life,
+    registry::ProcessInstance,
 };
 
 const NOTE: &str = "egpu.json";
 const SOCKET_NOTE: &str = "address";
 const SPEC: &str = "config.json";
 
-/// Labels that name the group of containers which share a shim, the stronger one first, as in containerd's own shim.
+/// Labels that name the group of containers which share a shim, the stronger one first, as in
+/// containerd's own shim.
 const GROUP_LABELS: [&str; 2] = ["io.containerd.runc.v2.group", "io.kubernetes.cri.sandbox-id"];
 
 /// containerd's CRI plugin sets annotations with this prefix, and nobody in the pod can.
 const CRI_ANNOTATIONS: &str = "io.kubernetes.cri.";
 
-/// Why something in the bundle could not be used.
+/// A file of the bundle that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// A file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{} is malformed", path.display())]
     Malformed {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
 }
 
-/// What `delete` must know to clean up, written before anything that would have to be cleaned up.
+/// The facts that `delete` needs to clean up, written before anything that would have to be cleaned
+/// up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The container's id.
@@ -72,8 +74,8 @@ pub struct Note {
     pub bundle: PathBuf,
     /// The shim that creates the container.
     #[serde(default)]
-    pub shim: Option<Life>,
-    /// Where libcontainer keeps the container's state.
+    pub shim: Option<ProcessInstance>,
+    /// The directory in which libcontainer keeps the container's state.
     pub runtime_root: PathBuf,
     /// `linux.cgroupsPath` of the spec.
     pub cgroups_path: Option<PathBuf>,
@@ -83,31 +85,31 @@ pub struct Note {
     pub cgroup: Option<Cgroup>,
     /// Pid of init, once the container is created; for the answer to containerd only.
     pub init_pid: Option<i32>,
-    /// It seemed to ask for a GPU, and has none; for `egpu inspect`.
+    /// The reason why it has no GPU although it seemed to ask for one; for `egpu inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_gpu: Option<WithoutGpu>,
 }
 
-/// Why a container that seemed to ask for a GPU has none.
+/// The reason why a container that seemed to ask for a GPU has none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WithoutGpu {
     /// Its names in Kubernetes.
     pub pod: Option<PodContainer>,
-    /// What was asked, `NAME=value`.
+    /// The request, as `NAME=value`.
     pub asked: Vec<String>,
     /// The reason, and what to do.
     pub why: String,
 }
 
 impl Note {
-    /// Where the container's cgroup is, or would be.
+    /// Returns the path of the container's cgroup, which need not exist.
     pub fn cgroups_path(&self) -> Result<CgroupsPath, LocateError> {
         CgroupsPath::new(self.cgroups_path.as_deref(), &self.id, self.systemd_cgroup)
     }
 
     /// Its shim is gone for certain, so that somebody else has to clean up after it.
     pub fn is_abandoned(&self) -> bool {
-        self.shim.as_ref().is_some_and(Life::is_gone)
+        self.shim.as_ref().is_some_and(ProcessInstance::is_gone)
     }
 
     /// Replaces the note in the bundle as a whole.
@@ -132,33 +134,36 @@ impl Note {
 
 /// Writes beside and renames, so that a reader sees the old or the new whole.
 fn write_whole(path: &Path, text: &[u8]) -> Result<(), BundleError> {
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let write = || {
-        fs::write(&beside, text)?;
-        fs::rename(&beside, path)
+        fs::write(&temporary, text)?;
+        fs::rename(&temporary, path)
     };
     write().map_err(|source| BundleError::Write { path: path.to_owned(), source })
 }
 
-/// Leaves word of where the shim of this container listens: containerd reads it after a restart.
+/// Writes the address at which the shim of this container listens: containerd reads it after a
+/// restart.
 pub fn write_socket_address(bundle: &Path, address: &str) -> Result<(), BundleError> {
     write_whole(&bundle.join(SOCKET_NOTE), address.as_bytes())
 }
 
-/// See [`write_socket_address`].
+/// Reads the address that [`write_socket_address`] wrote.
 pub fn read_socket_address(bundle: &Path) -> Option<String> {
     fs::read_to_string(bundle.join(SOCKET_NOTE)).ok().map(|address| address.trim().to_owned())
 }
 
-/// Where libcontainer keeps the state of one containerd's and namespace's containers, below `base` (or the runtime
-/// option `Root`). The address is hashed: it may be any path, and two containerds may use the same namespace.
+/// Returns the directory of libcontainer's state of one containerd's and namespace's containers,
+/// below `base` (or the runtime option `Root`). The address is hashed: it may be any path, and two
+/// containerds may use the same namespace.
 pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
     let digest = Sha256::digest(containerd.as_bytes());
     let name: String = digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     base.join(name).join(namespace)
 }
 
-/// The part of the OCI spec that the Task service looks at. The spec itself is never written from this.
+/// The part of the OCI spec that the Task service looks at. The spec itself is never written from
+/// this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct SpecView {
     /// Annotations.
@@ -170,7 +175,7 @@ pub struct SpecView {
     pub linux: Option<LinuxView>,
 }
 
-/// See [`SpecView`]; also what is looked at of an exec's process.
+/// The process of a [`SpecView`]; also the part of an exec's process that is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessView {
@@ -178,7 +183,7 @@ pub struct ProcessView {
     pub console_size: Option<ConsoleSize>,
 }
 
-/// In characters.
+/// A terminal's size, in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct ConsoleSize {
     /// Rows.
@@ -187,7 +192,7 @@ pub struct ConsoleSize {
     pub width: u16,
 }
 
-/// See [`SpecView`].
+/// The Linux section of a [`SpecView`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxView {
@@ -198,7 +203,7 @@ pub struct LinuxView {
     pub namespaces: Vec<NamespaceView>,
 }
 
-/// See [`SpecView`].
+/// A namespace of a [`SpecView`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct NamespaceView {
     /// `pid`, `network`, ...
@@ -222,7 +227,8 @@ impl SpecView {
         GROUP_LABELS.iter().find_map(|label| self.annotations.get(*label)).map_or(id, String::as_str)
     }
 
-    /// It is a pod's, as a kubelet makes them: who reads of it may be none of the node's.
+    /// Tells whether it is a pod's, as a kubelet makes them: who reads of it may be none of the
+    /// node's.
     pub fn is_in_pod(&self) -> bool {
         self.annotations.keys().any(|name| name.starts_with(CRI_ANNOTATIONS))
     }
@@ -237,7 +243,8 @@ impl SpecView {
         self.process.as_ref()?.console_size
     }
 
-    /// The container has a pid namespace of its own, so the kernel ends all its processes with init.
+    /// The container has a pid namespace of its own, so the kernel ends all its processes with
+    /// init.
     pub fn has_own_pid_namespace(&self) -> bool {
         let namespaces = self.linux.as_ref().map_or(&[][..], |linux| &linux.namespaces);
         namespaces.iter().any(|namespace| namespace.kind == "pid" && namespace.path.as_os_str().is_empty())

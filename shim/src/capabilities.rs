@@ -1,6 +1,6 @@
 //! The kernel's capabilities by name.
 
-/// In the order of linux/capability.h, up to Linux 5.9 and later.
+/// Names of capabilities in the order of linux/capability.h, up to Linux 5.9 and later.
 pub(crate) const CAPABILITIES: &[&str] = &[
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",

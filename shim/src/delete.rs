@@ -1,5 +1,6 @@
-//! The `delete` command: containerd calls it when a shim is gone, to clean up what it left, and at the end of each
-//! container of a group. It works from the bundle alone, and finds nothing to do where the shim has done its work.
+//! The `delete` command: containerd calls it when a shim is gone, to clean up what it left, and at
+//! the end of each container of a group. It works from the bundle alone, and finds nothing to do
+//! where the shim has done its work.
 
 use std::{
     io::{self, Write},
@@ -18,21 +19,21 @@ use crate::{
     cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
-    registry::{Claim, Registry, RegistryError, end_remains},
+    registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
     task::chain,
 };
 
-/// As the shell tells of SIGKILL, and as containerd's own shim answers.
+/// Exit status of SIGKILL in the shell's convention, as containerd's own shim answers.
 const KILLED: u32 = 128 + libc::SIGKILL.unsigned_abs();
 
-/// Why something is left.
+/// A container of which something is left.
 #[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
+pub enum DeleteCommandError {
     /// No working directory and no `-bundle`.
     #[error("the bundle is not known: no -bundle, and no working directory")]
     NoBundle(#[source] io::Error),
     /// The note outside the bundle.
-    #[error("what is known of the container cannot be looked at")]
+    #[error("cannot read the container's records")]
     Registry(#[source] RegistryError),
     /// The note in the bundle.
     #[error("the bundle cannot be used")]
@@ -55,19 +56,20 @@ pub enum DeleteError {
 }
 
 /// Runs `delete`. `zygote` was forked before the first thread.
-pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote) -> Result<(), DeleteError> {
+pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote) -> Result<(), DeleteCommandError> {
     let bundle = match bundle {
         Some(bundle) => bundle,
-        None => std::env::current_dir().map_err(DeleteError::NoBundle)?,
+        None => std::env::current_dir().map_err(DeleteCommandError::NoBundle)?,
     };
-    let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
+    let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
     let registry = Registry::of_this_node();
     // Held until the end: nobody else cleans up after the container meanwhile.
-    let claim = registry.claim(&identity.address, &identity.namespace, &identity.id).map_err(DeleteError::Registry)?;
+    let claim =
+        registry.claim(&identity.address, &identity.namespace, &identity.id).map_err(DeleteCommandError::Registry)?;
     let note = note(identity, &bundle, &registry, claim.as_ref())?;
     let cleaned = clean(&note, &helper).await;
     if cleaned.is_ok() {
-        registry.forget(&note.containerd, &note.namespace, &note.id);
+        registry.remove_note(&note.containerd, &note.namespace, &note.id);
     }
     drop(claim);
     remove_dead_sockets(identity, &bundle, &registry);
@@ -76,10 +78,11 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
     answer(&note)
 }
 
-/// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone, and removes the sockets
-/// of such shims. Goes on where one cannot be cleaned up; the first failure is told.
-pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteError> {
-    let helper = HelperClient::new(zygote).map_err(DeleteError::Helper)?;
+/// Runs `sweep`: does what `delete` does for every container of this containerd whose shim is gone,
+/// and removes the sockets of such shims. Goes on where one cannot be cleaned up; the first failure
+/// is returned.
+pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteCommandError> {
+    let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
     let registry = Registry::of_this_node();
     let mut result = Ok(());
     for found in registry.abandoned(&identity.address) {
@@ -87,10 +90,10 @@ pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteErro
             // Looked at once more under the lock: the name may be another container's by now.
             Ok(Some(claim)) if claim.note.is_abandoned() => clean(&claim.note, &helper).await.inspect(|()| {
                 tracing::info!(container = found.id, "cleaned up after a shim that was killed");
-                registry.forget(&found.containerd, &found.namespace, &found.id);
+                registry.remove_note(&found.containerd, &found.namespace, &found.id);
             }),
             Ok(_) => Ok(()),
-            Err(error) => Err(DeleteError::Registry(error)),
+            Err(error) => Err(DeleteCommandError::Registry(error)),
         };
         result = result.and(cleaned);
     }
@@ -98,15 +101,22 @@ pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteErro
     result
 }
 
-/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would have to.
+/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would
+/// have to.
 fn end(helper: HelperClient) {
     drop(helper);
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
-/// What the shim noted, or, if it died before it could, what it would have noted. containerd may have removed the bundle.
-fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&Claim>) -> Result<Note, DeleteError> {
-    if let Some(note) = Note::read(bundle).map_err(DeleteError::Bundle)? {
+/// Returns the shim's note, or, if it died before it wrote one, what it would have noted.
+/// containerd may have removed the bundle.
+fn note(
+    identity: &Identity,
+    bundle: &Path,
+    registry: &Registry,
+    claim: Option<&Claim>,
+) -> Result<Note, DeleteCommandError> {
+    if let Some(note) = Note::read(bundle).map_err(DeleteCommandError::Bundle)? {
         return Ok(Note { bundle: bundle.to_owned(), ..note });
     }
     if let Some(claim) = claim {
@@ -129,31 +139,33 @@ fn note(identity: &Identity, bundle: &Path, registry: &Registry, claim: Option<&
     })
 }
 
-/// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody is left to use it.
+/// Kills first, so that nothing holds what is removed then; the grant goes back last, when nobody
+/// is left to use it.
 ///
-/// Without a cgroup in the note the create did not come to its end. The helper's own state then tells whether there is a
-/// cgroup; the path in the spec does not tell whose it is.
-async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteError> {
+/// Without a cgroup in the note the create did not come to its end. The helper's own state then
+/// tells whether there is a cgroup; the path in the spec does not tell whose it is.
+async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandError> {
     if let Some(shim) = &note.shim {
-        end_remains(shim);
+        kill_orphaned_workers(shim);
     }
     if let Some(cgroup) = &note.cgroup {
-        cgroup.kill_all().await.map_err(DeleteError::Cgroup)?;
+        cgroup.kill_all().await.map_err(DeleteCommandError::Cgroup)?;
     }
     let delete =
         protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: note.bundle.clone() };
-    let removed = helper.delete(delete).await.map_err(DeleteError::Remove);
+    let removed = helper.delete(delete).await.map_err(DeleteCommandError::Remove);
     if let Some(cgroup) = &note.cgroup {
-        cgroup.destroy().await.map_err(DeleteError::Cgroup)?;
+        cgroup.destroy().await.map_err(DeleteCommandError::Cgroup)?;
     }
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
-    gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteError::Gpu)
+    gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteCommandError::Gpu)
 }
 
-/// The socket of a group outlives its members as long as the group's shim does. containerd may have removed the bundle
-/// already; the socket is then looked for where it usually is. So is whatever other dead shims of this containerd left.
+/// The socket of a group outlives its members as long as the group's shim does. containerd may have
+/// removed the bundle already; the socket is then looked for where it usually is. So is whatever
+/// other dead shims of this containerd left.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();
@@ -168,14 +180,14 @@ fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) 
     }
 }
 
-fn answer(note: &Note) -> Result<(), DeleteError> {
+fn answer(note: &Note) -> Result<(), DeleteCommandError> {
     let answer = DeleteResponse {
         pid: note.init_pid.map_or(0, i32::unsigned_abs),
         exit_status: KILLED,
         exited_at: MessageField::some(SystemTime::now().into()),
         ..Default::default()
     };
-    let bytes = answer.write_to_bytes().map_err(|error| DeleteError::Answer(error.into()))?;
+    let bytes = answer.write_to_bytes().map_err(|error| DeleteCommandError::Answer(error.into()))?;
     let mut stdout = io::stdout().lock();
-    stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(DeleteError::Answer)
+    stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(DeleteCommandError::Answer)
 }

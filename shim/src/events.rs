@@ -1,7 +1,8 @@
 //! Task events on their way to containerd: in order, none lost while containerd restarts.
 //!
-//! One queue, one sender. The event at the front stays there until containerd has taken it; a lost connection is made
-//! anew, for as long as it takes. Only when more events pile up than the queue holds are the oldest given up.
+//! One queue, one sender. The event at the front stays there until containerd has taken it; a lost
+//! connection is made anew, for as long as it takes. Only when more events pile up than the queue
+//! holds are the oldest given up.
 
 use std::{
     collections::VecDeque,
@@ -23,25 +24,25 @@ use ttrpc::context;
 
 use crate::sync::lock;
 
-/// Some hours of an ordinary node; about a MiB.
+/// Length of the queue: some hours of an ordinary node; about a MiB.
 const CAPACITY: usize = 4096;
-/// For one event to be taken.
+/// Time for one event to be taken.
 const FORWARD_LIMIT: Duration = Duration::from_secs(5);
 /// An event that containerd answers with an error (and not by going away) this often is given up.
 const MAX_REFUSALS: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
 /// Takes events, at once and without waiting for anybody.
 #[derive(Debug)]
-pub struct Events {
+pub struct TaskEvents {
     namespace: String,
     queue: Mutex<Queue<Envelope>>,
     changed: Notify,
 }
 
-impl Events {
-    /// For the containers of one namespace.
+impl TaskEvents {
+    /// Returns an empty queue for the containers of one namespace.
     pub fn new(namespace: String) -> Self {
         Self { namespace, queue: Mutex::new(Queue::new(CAPACITY)), changed: Notify::new() }
     }
@@ -51,20 +52,20 @@ impl Events {
         self.enqueue(event, |_, _| false);
     }
 
-    /// The same, unless the very same event waits already: for what a container can bring about at any rate, which must not
-    /// crowd out the events of others.
+    /// The same, unless the very same event waits already: for what a container can bring about at
+    /// any rate, which must not crowd out the events of others.
     pub fn publish_once<E: Event + Message>(&self, event: &E) {
         self.enqueue(event, |queue, new| {
             queue.entries.iter().any(|queued| queued.topic == new.topic && queued.event == new.event)
         });
     }
 
-    fn enqueue<E: Event + Message>(&self, event: &E, is_told: impl FnOnce(&Queue<Envelope>, &Envelope) -> bool) {
+    fn enqueue<E: Event + Message>(&self, event: &E, is_queued: impl FnOnce(&Queue<Envelope>, &Envelope) -> bool) {
         let topic = event.topic();
         let value = match event.write_to_bytes() {
             Ok(value) => value,
             Err(error) => {
-                tracing::error!(%error, topic, "an event could not be encoded and is lost");
+                tracing::error!(%error, topic, "cannot encode an event; it is lost");
                 return;
             }
         };
@@ -74,7 +75,8 @@ impl Events {
             namespace: self.namespace.clone(),
             topic,
             event: MessageField::some(Any {
-                // Not from the descriptor: to ask for it builds those of all files that it refers to, and keeps them.
+                // Not from the descriptor: to ask for it builds those of all files that it refers
+                // to, and keeps them.
                 type_url: format!("containerd.events.{}", E::NAME),
                 value,
                 ..Default::default()
@@ -83,11 +85,11 @@ impl Events {
         };
         {
             let mut queue = lock(&self.queue);
-            if is_told(&queue, &envelope) {
+            if is_queued(&queue, &envelope) {
                 return;
             }
-            if queue.push(envelope) == Pushed::AndOldestLost {
-                tracing::error!(CAPACITY, "containerd takes no events; the oldest was given up");
+            if queue.push(envelope) == Pushed::OldestDropped {
+                tracing::error!(CAPACITY, "containerd takes no events; the oldest was dropped");
             }
         }
         self.changed.notify_waiters();
@@ -95,7 +97,7 @@ impl Events {
 
     /// Sends what is queued to containerd, for as long as it is polled.
     pub async fn run(self: Arc<Self>, ttrpc_address: String) {
-        self.send_through(&mut Containerd::new(ttrpc_address)).await;
+        self.send_through(&mut EventForwarder::new(ttrpc_address)).await;
     }
 
     /// Returns when the queue is empty, or after `limit`.
@@ -107,32 +109,32 @@ impl Events {
     }
 
     async fn send_through(&self, receiver: &mut impl Receiver) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = FIRST_BACKOFF;
         let mut refusals = 0;
         loop {
             let (number, envelope) = self.until(|queue| queue.front().map(|(n, event)| (n, event.clone()))).await;
             match receiver.forward(envelope).await {
                 Ok(()) => {}
-                Err(Undelivered::Refused(error)) if refusals + 1 >= MAX_REFUSALS => {
-                    tracing::error!(%error, "containerd does not take an event; it is given up");
+                Err(ForwardError::Refused(error)) if refusals + 1 >= MAX_REFUSALS => {
+                    tracing::error!(%error, "containerd refuses an event; it is dropped");
                 }
                 Err(undelivered) => {
-                    if matches!(undelivered, Undelivered::Refused(_)) {
+                    if matches!(undelivered, ForwardError::Refused(_)) {
                         refusals += 1;
                     }
                     tracing::debug!(reason = %undelivered, "an event is sent again");
-                    tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(LONGEST_BACKOFF);
                     continue;
                 }
             }
-            (pause, refusals) = (FIRST_PAUSE, 0);
+            (backoff, refusals) = (FIRST_BACKOFF, 0);
             lock(&self.queue).remove(number);
             self.changed.notify_waiters();
         }
     }
 
-    /// What `find` finds in the queue, once it does.
+    /// Waits until `find` finds something in the queue, and returns that.
     async fn until<T>(&self, find: impl Fn(&Queue<Envelope>) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
@@ -147,8 +149,8 @@ impl Events {
     }
 }
 
-/// First in, first out, bounded; each entry has a number, so that one which was given up meanwhile is not confused with
-/// its successor.
+/// First in, first out, bounded; each entry has a number, so that one which was given up meanwhile
+/// is not confused with its successor.
 #[derive(Debug)]
 struct Queue<T> {
     entries: VecDeque<T>,
@@ -159,8 +161,8 @@ struct Queue<T> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Pushed {
-    Whole,
-    AndOldestLost,
+    Kept,
+    OldestDropped,
 }
 
 impl<T> Queue<T> {
@@ -171,11 +173,11 @@ impl<T> Queue<T> {
     fn push(&mut self, entry: T) -> Pushed {
         self.entries.push_back(entry);
         if self.entries.len() <= self.capacity {
-            return Pushed::Whole;
+            return Pushed::Kept;
         }
         self.entries.pop_front();
         self.first += 1;
-        Pushed::AndOldestLost
+        Pushed::OldestDropped
     }
 
     fn front(&self) -> Option<(u64, &T)> {
@@ -193,17 +195,17 @@ impl<T> Queue<T> {
     }
 }
 
-/// Whom events go to.
+/// The receiver of events.
 trait Receiver {
-    async fn forward(&mut self, envelope: Envelope) -> Result<(), Undelivered>;
+    async fn forward(&mut self, envelope: Envelope) -> Result<(), ForwardError>;
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Undelivered {
-    /// There is nobody, or nobody any more.
-    #[error("containerd is not there: {0}")]
+enum ForwardError {
+    /// A connection that cannot be made, or was lost.
+    #[error("containerd cannot be reached: {0}")]
     Unreachable(ttrpc::Error),
-    /// Nobody answers.
+    /// An answer that did not come.
     #[error("containerd does not answer within {FORWARD_LIMIT:?}")]
     NoAnswer,
     /// containerd is there and says no.
@@ -212,23 +214,23 @@ enum Undelivered {
 }
 
 /// containerd's event service. The connection is made when there is something to send.
-struct Containerd {
+struct EventForwarder {
     address: String,
     client: Option<EventsClient>,
 }
 
-impl Containerd {
+impl EventForwarder {
     fn new(address: String) -> Self {
         let address = if address.contains("://") { address } else { format!("unix://{address}") };
         Self { address, client: None }
     }
 }
 
-impl Receiver for Containerd {
-    async fn forward(&mut self, envelope: Envelope) -> Result<(), Undelivered> {
+impl Receiver for EventForwarder {
+    async fn forward(&mut self, envelope: Envelope) -> Result<(), ForwardError> {
         let client = match self.client.take() {
             Some(client) => client,
-            None => EventsClient::new(Client::connect(&self.address).await.map_err(Undelivered::Unreachable)?),
+            None => EventsClient::new(Client::connect(&self.address).await.map_err(ForwardError::Unreachable)?),
         };
         let request = ForwardRequest { envelope: MessageField::some(envelope), ..Default::default() };
         match timeout(FORWARD_LIMIT, client.forward(context::with_timeout(0), &request)).await {
@@ -238,10 +240,10 @@ impl Receiver for Containerd {
             }
             Ok(Err(error @ ttrpc::Error::RpcStatus(_))) => {
                 self.client = Some(client);
-                Err(Undelivered::Refused(error))
+                Err(ForwardError::Refused(error))
             }
-            Ok(Err(error)) => Err(Undelivered::Unreachable(error)),
-            Err(_) => Err(Undelivered::NoAnswer),
+            Ok(Err(error)) => Err(ForwardError::Unreachable(error)),
+            Err(_) => Err(ForwardError::NoAnswer),
         }
     }
 }
@@ -252,14 +254,14 @@ mod tests {
 
     use super::*;
 
-    /// Answers as told, then takes everything.
+    /// Gives the prepared answers, then takes everything.
     struct Script {
-        answers: VecDeque<Result<(), Undelivered>>,
+        answers: VecDeque<Result<(), ForwardError>>,
         taken: Vec<String>,
     }
 
     impl Receiver for Script {
-        async fn forward(&mut self, envelope: Envelope) -> Result<(), Undelivered> {
+        async fn forward(&mut self, envelope: Envelope) -> Result<(), ForwardError> {
             let answer = self.answers.pop_front().unwrap_or(Ok(()));
             if answer.is_ok() {
                 self.taken.push(envelope.topic);
@@ -268,8 +270,8 @@ mod tests {
         }
     }
 
-    async fn taken(answers: Vec<Result<(), Undelivered>>) -> Vec<String> {
-        let events = Events::new("ns".into());
+    async fn taken(answers: Vec<Result<(), ForwardError>>) -> Vec<String> {
+        let events = TaskEvents::new("ns".into());
         for _ in 0..2 {
             events.publish(&TaskStart::new());
             events.publish(&TaskExit::new());
@@ -282,12 +284,12 @@ mod tests {
         script.taken
     }
 
-    fn unreachable_() -> Result<(), Undelivered> {
-        Err(Undelivered::Unreachable(ttrpc::Error::RemoteClosed))
+    fn unreachable_() -> Result<(), ForwardError> {
+        Err(ForwardError::Unreachable(ttrpc::Error::RemoteClosed))
     }
 
-    fn refused() -> Result<(), Undelivered> {
-        Err(Undelivered::Refused(ttrpc::Error::Others("no".into())))
+    fn refused() -> Result<(), ForwardError> {
+        Err(ForwardError::Refused(ttrpc::Error::Others("no".into())))
     }
 
     const ALL: [&str; 4] = ["/tasks/start", "/tasks/exit", "/tasks/start", "/tasks/exit"];
@@ -295,7 +297,7 @@ mod tests {
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn order_is_kept_whatever_happens_to_containerd() {
         assert_eq!(taken(vec![]).await, ALL);
-        assert_eq!(taken(vec![Ok(()), unreachable_(), Err(Undelivered::NoAnswer), unreachable_()]).await, ALL);
+        assert_eq!(taken(vec![Ok(()), unreachable_(), Err(ForwardError::NoAnswer), unreachable_()]).await, ALL);
         assert_eq!(taken((0..200).map(|_| unreachable_()).collect()).await, ALL, "however long it is away");
         assert_eq!(taken(vec![refused(), refused(), Ok(()), refused()]).await, ALL);
     }
@@ -308,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_a_container_repeats_at_will_is_queued_once() {
-        let events = Events::new("ns".into());
+        let events = TaskEvents::new("ns".into());
         let oom = |id: &str| TaskOOM { container_id: id.into(), ..Default::default() };
         events.publish(&TaskExit::new());
         for _ in 0..2 * CAPACITY {
@@ -322,7 +324,7 @@ mod tests {
 
     #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn flush_returns_without_containerd() {
-        let events = Events::new("ns".into());
+        let events = TaskEvents::new("ns".into());
         events.flush(Duration::from_secs(1)).await;
         events.publish(&TaskStart::new());
         events.flush(Duration::from_secs(1)).await;
@@ -332,10 +334,10 @@ mod tests {
     #[test]
     fn an_event_that_was_given_up_is_not_removed_twice() {
         let mut queue = Queue::new(2);
-        assert_eq!(queue.push('a'), Pushed::Whole);
-        assert_eq!(queue.push('b'), Pushed::Whole);
+        assert_eq!(queue.push('a'), Pushed::Kept);
+        assert_eq!(queue.push('b'), Pushed::Kept);
         let (number, _) = queue.front().unwrap();
-        assert_eq!(queue.push('c'), Pushed::AndOldestLost);
+        assert_eq!(queue.push('c'), Pushed::OldestDropped);
         queue.remove(number);
         assert_eq!(queue.front(), Some((1, &'b')));
         queue.remove(1);

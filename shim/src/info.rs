@@ -1,7 +1,8 @@
 //! `-v` and `-info`: what this runtime is and can do.
 //!
-//! containerd from 2.0 on asks before every create, and CRI offers pods what the answer names: a user namespace needs
-//! idmapped mounts, recursive read-only mounts the option `rro`. So nothing is named that is not there.
+//! containerd from 2.0 on asks before every create, and CRI offers pods what the answer names: a
+//! user namespace needs idmapped mounts, recursive read-only mounts the option `rro`. So nothing is
+//! named that is not there.
 
 use std::{
     io::{self, Read, Write},
@@ -17,12 +18,12 @@ use crate::capabilities::CAPABILITIES;
 
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";
-/// As containerd's own limit for what it sends.
+/// Limit of the input, containerd's own for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 /// The name that Go's typeurl registers for OCI features; the value is JSON.
 const FEATURES_URL: &str = "types.containerd.io/opencontainers/runtime-spec/1/features/Features";
 
-/// Why there is no answer.
+/// An answer that could not be given.
 #[derive(Debug, thiserror::Error)]
 pub enum InfoError {
     /// stdin or stdout.

@@ -1,6 +1,7 @@
 //! The containerd runtime `io.containerd.egpu.v1` and the `egpu` command.
 //!
-//! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> helper (libcontainer) -> container.
+//! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> helper (libcontainer) ->
+//! container.
 
 pub mod args;
 pub mod bootstrap;

@@ -10,7 +10,8 @@ use std::{
 
 use tracing::level_filters::LevelFilter;
 
-/// Sends what is traced to the FIFO in `bundle`. Does nothing when there is none: a shim without a log runs on.
+/// Sends what is traced to the FIFO in `bundle`. Does nothing when there is none: a shim without a
+/// log runs on.
 pub fn to_bundle(bundle: &Path, debug: bool) {
     if let Ok(log) = LogFifo::open(&bundle.join("log")) {
         install(move || log.clone(), debug);
@@ -34,8 +35,8 @@ fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool
 struct LogFifo(Arc<File>);
 
 impl LogFifo {
-    /// Opened for reading as well: a FIFO without a reader could not be opened without blocking, and one whose reader
-    /// has gone away (containerd restarts) would answer with EPIPE.
+    /// Opened for reading as well: a FIFO without a reader could not be opened without blocking,
+    /// and one whose reader has gone away (containerd restarts) would answer with EPIPE.
     fn open(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         Ok(Self(Arc::new(file)))

@@ -1,16 +1,16 @@
 //! The runtime options of a container, whichever of containerd's messages carries them.
 //!
-//! Which one arrives depends on the name under which the runtime is configured: `containerd.runc.v1.Options` for
-//! `io.containerd.runc.v2`, else `runtimeoptions.v1.Options`, whose body is TOML. Clients of containerd 1.x send
-//! `containerd.linux.runc.CreateOptions` to a runtime of another name, as `ctr run --uidmap` does. So the message is told by
-//! its type.
+//! Which one arrives depends on the name under which the runtime is configured:
+//! `containerd.runc.v1.Options` for `io.containerd.runc.v2`, else `runtimeoptions.v1.Options`,
+//! whose body is TOML. Clients of containerd 1.x send `containerd.linux.runc.CreateOptions` to a
+//! runtime of another name, as `ctr run --uidmap` does. So the message is recognized by its type.
 
 use std::path::PathBuf;
 
 use containerd_shim::protos::shim::oci::Options as RuncOptions;
 use protobuf::{CodedInputStream, Message, well_known_types::any::Any};
 
-/// What egpu uses of the runtime options. The defaults are those of an absent message.
+/// The runtime options that egpu uses. The defaults are those of an absent message.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RuntimeOptions {
     /// `NoPivotRoot`: move the root mount instead of pivoting (for a ramfs root).
@@ -19,7 +19,8 @@ pub struct RuntimeOptions {
     pub no_new_keyring: bool,
     /// `ShimCgroup`: where the shim itself goes.
     pub shim_cgroup: Option<String>,
-    /// `IoUid` and `IoGid`: who owns the streams; `None` when both are 0, the value of an absent field.
+    /// `IoUid` and `IoGid`: who owns the streams; `None` when both are 0, the value of an absent
+    /// field.
     pub io_owner: Option<(u32, u32)>,
     /// `Root`: where libcontainer's state goes instead of below egpu's own directory.
     pub root: Option<PathBuf>,
@@ -30,39 +31,39 @@ pub struct RuntimeOptions {
 /// Options, and what in them had no effect.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ParsedOptions {
-    /// What to use.
+    /// The options to use.
     pub options: RuntimeOptions,
-    /// For the log: what was set and is ignored.
+    /// Options that were set and are ignored, for the log.
     pub warnings: Vec<String>,
 }
 
-/// Why the options were refused.
+/// Options that were refused.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionsError {
-    /// None of the messages.
+    /// A message of an unknown type.
     #[error(
         "runtime options of type {type_url:?} are not understood; accepted are containerd.runc.v1.Options, \
          runtimeoptions.v1.Options and containerd.linux.runc.CreateOptions"
     )]
     UnknownType {
-        /// As in the request.
+        /// The type in the request.
         type_url: String,
     },
-    /// Not the message that the type names.
+    /// Bytes that are not the message that the type names.
     #[error("the runtime options are not a valid {type_name}")]
     Decode {
         /// The message.
         type_name: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: protobuf::Error,
     },
     /// `config_path` cannot be read.
     #[error("cannot read {}, which the runtime options name as config_path", path.display())]
     ReadConfig {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -72,11 +73,11 @@ pub enum OptionsError {
     /// A key has a value of another type.
     #[error("runtime option {key} = {value} is not valid; {expected}")]
     Value {
-        /// As in the TOML.
+        /// The key in the TOML.
         key: String,
-        /// As in the TOML.
+        /// The value in the TOML.
         value: String,
-        /// What is accepted.
+        /// The accepted values.
         expected: &'static str,
     },
 }
@@ -109,7 +110,8 @@ impl ParsedOptions {
         }
     }
 
-    /// The first message among `extensions` that holds runtime options; what else is there is for others.
+    /// The first message among `extensions` that holds runtime options; what else is there is for
+    /// others.
     pub fn from_extensions(extensions: &[Any]) -> Result<Self, OptionsError> {
         for any in extensions {
             match Self::from_any(Some(any)) {
@@ -145,7 +147,8 @@ impl ParsedOptions {
         parsed
     }
 
-    /// The options table of containerd's configuration file. Its keys are those of the runc message in Go's spelling.
+    /// The options table of containerd's configuration file. Its keys are those of the runc message
+    /// in Go's spelling.
     fn from_toml(text: &str) -> Result<Self, OptionsError> {
         let table: toml::Table = toml::from_str(text).map_err(|e| OptionsError::Toml(Box::new(e)))?;
         let mut parsed = Self::default();
@@ -160,7 +163,8 @@ impl ParsedOptions {
                 "IoGid" => gid = id(key, value)?,
                 "Root" => options.root = non_empty(text_of(key, value)?).map(PathBuf::from),
                 "SystemdCgroup" => options.systemd_cgroup = boolean(key, value)?,
-                // What containerd's own default configuration writes out without a meaning for this runtime.
+                // What containerd's own default configuration writes out without a meaning for this
+                // runtime.
                 _ if value.as_str() == Some("") => {}
                 _ => parsed.warnings.push(ignored(key, value)),
             }
@@ -202,7 +206,8 @@ fn wrong(key: &str, value: &toml::Value, expected: &'static str) -> OptionsError
     OptionsError::Value { key: key.to_owned(), value: value.to_string(), expected }
 }
 
-/// `runtimeoptions.v1.Options` (containerd, api/types/runtimeoptions/v1/api.proto), for which no crate has a type.
+/// `runtimeoptions.v1.Options` (containerd, api/types/runtimeoptions/v1/api.proto), for which no
+/// crate has a type.
 #[derive(Debug, Default)]
 struct GenericOptions {
     config_path: String,
@@ -233,9 +238,9 @@ impl GenericOptions {
     }
 }
 
-/// Reads `containerd.linux.runc.CreateOptions` (containerd 1.x, runtime/linux/runctypes/runc.proto), for which no crate has
-/// a type. Fields: 1 `no_pivot_root`, 8 `no_new_keyring`, 9 `shim_cgroup`, 10 `io_uid`, 11 `io_gid`; the others are for
-/// checkpoints.
+/// Reads `containerd.linux.runc.CreateOptions` (containerd 1.x,
+/// runtime/linux/runctypes/runc.proto), for which no crate has a type. Fields: 1 `no_pivot_root`, 8
+/// `no_new_keyring`, 9 `shim_cgroup`, 10 `io_uid`, 11 `io_gid`; the others are for checkpoints.
 fn linux_options(bytes: &[u8]) -> protobuf::Result<RuntimeOptions> {
     let mut options = RuntimeOptions::default();
     let (mut uid, mut gid) = (0, 0);
@@ -275,7 +280,7 @@ mod tests {
         Any { type_url: RUNC.into(), value: options.write_to_bytes().unwrap(), ..Default::default() }
     }
 
-    /// As containerd's CRI plugin sends it.
+    /// Returns options as containerd's CRI plugin sends them.
     fn generic(type_url: &str, path: &str, body: &str) -> Any {
         let mut value = vec![];
         let mut output = protobuf::CodedOutputStream::vec(&mut value);

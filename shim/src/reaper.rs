@@ -1,9 +1,10 @@
 //! The one place that waits for child processes.
 //!
-//! The shim's children are the containers' processes, the helper and its workers, log drivers, and strays that it
-//! adopts as subreaper. Exits go by pid, and a pid means something only while the process is unreaped. So, while an
-//! operation that makes a process is under way, nobody but known children is reaped: a process that ends before its
-//! pid was told stays a zombie until it is claimed, and its pid cannot be taken for another's.
+//! The shim's children are the containers' processes, the helper and its workers, log drivers, and
+//! strays that it adopts as subreaper. Exits go by pid, and a pid means something only while the
+//! process is unreaped. So, while an operation that makes a process is under way, nobody but known
+//! children is reaped: a process that ends before its pid was known stays a zombie until it is
+//! claimed, and its pid cannot be taken for another's.
 
 use std::{
     collections::HashMap,
@@ -22,16 +23,16 @@ use tokio::{
 
 use crate::sync::lock;
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Exit {
+pub struct ProcessExit {
     /// Its exit code, or 128 and the number of the signal that ended it.
     pub status: u32,
-    /// When the shim learned of it.
+    /// The instant at which the shim learned of it.
     pub at: SystemTime,
 }
 
-/// Reaps every child and tells those who wait.
+/// Reaps every child and notifies those who wait.
 #[derive(Debug, Default)]
 pub struct Reaper {
     table: Mutex<Table>,
@@ -39,13 +40,14 @@ pub struct Reaper {
 
 #[derive(Debug, Default)]
 struct Table {
-    claimed: HashMap<i32, oneshot::Sender<Exit>>,
+    claimed: HashMap<i32, oneshot::Sender<ProcessExit>>,
     /// Operations under way that will make a child.
     expecting: usize,
 }
 
 impl Reaper {
-    /// Reaps on every SIGCHLD, for as long as it is polled. Register it before the first child can end.
+    /// Reaps on every SIGCHLD, for as long as it is polled. Register it before the first child can
+    /// end.
     pub fn run(self: Arc<Self>) -> std::io::Result<impl Future<Output = ()>> {
         let mut child_ended = signal(SignalKind::child())?;
         Ok(async move {
@@ -55,7 +57,7 @@ impl Reaper {
         })
     }
 
-    /// To be held while a child is made, until it is claimed or known not to exist.
+    /// Returns a guard to be held while a child is made, until it is claimed or known not to exist.
     pub fn expect(self: &Arc<Self>) -> Expectation {
         lock(&self.table).expecting += 1;
         Expectation { reaper: Arc::clone(self) }
@@ -87,7 +89,7 @@ impl Table {
         // A child that nobody claims is a worker or a stray: reaping it was all.
         if let Some(waiter) = self.claimed.remove(&pid) {
             // Whoever claimed it may have lost interest.
-            let _ = waiter.send(Exit { status: exit_status(status), at: SystemTime::now() });
+            let _ = waiter.send(ProcessExit { status: exit_status(status), at: SystemTime::now() });
         }
     }
 }
@@ -111,15 +113,16 @@ fn exit_status(status: WaitStatus) -> u32 {
     code.and_then(|code| u32::try_from(code).ok()).unwrap_or(255)
 }
 
-/// See [`Reaper::expect`].
+/// A guard that keeps the exits of unknown children; see [`Reaper::expect`].
 #[derive(Debug)]
 pub struct Expectation {
     reaper: Arc<Reaper>,
 }
 
 impl Expectation {
-    /// Asks for the exit of a child that was made under this expectation. It may have ended already.
-    pub fn claim(&self, pid: i32) -> oneshot::Receiver<Exit> {
+    /// Asks for the exit of a child that was made under this expectation. It may have ended
+    /// already.
+    pub fn claim(&self, pid: i32) -> oneshot::Receiver<ProcessExit> {
         let (waiter, exit) = oneshot::channel();
         let mut table = lock(&self.reaper.table);
         table.claimed.insert(pid, waiter);

@@ -1,4 +1,5 @@
-//! The shim process: serves the Task API on a socket that it was given, until its last container is gone.
+//! The shim process: serves the Task API on a socket that it was given, until its last container is
+//! gone.
 
 use std::{
     env, fs, io,
@@ -20,8 +21,8 @@ use ttrpc::r#async::{Server, transport::Listener};
 
 use crate::{
     args::Identity,
-    events::Events,
-    helper::{HelperClient, Keeper, Zygote},
+    events::TaskEvents,
+    helper::{HelperClient, Zygote, ZygoteSupervisor},
     logging,
     reaper::Reaper,
     registry::Registry,
@@ -29,15 +30,15 @@ use crate::{
     task::{Context, TaskService, chain},
 };
 
-/// A shim that containerd has no use for ends after one to two of these. Between starting a shim and its first request
-/// containerd needs milliseconds.
+/// A shim that containerd has no use for ends after one to two of these. Between starting a shim
+/// and its first request containerd needs milliseconds.
 const DISOWNED_INTERVAL: Duration = Duration::from_secs(15);
-/// For the answer to Shutdown to reach containerd.
-const LINGER: Duration = Duration::from_millis(20);
-/// For the last events to be taken.
+/// Time for the answer to Shutdown to reach containerd.
+const ANSWER_GRACE: Duration = Duration::from_millis(20);
+/// Time for the last events to be taken.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
-/// Why the shim cannot serve.
+/// A shim that cannot serve.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// stdin is not the socket.
@@ -57,27 +58,33 @@ pub enum ServeError {
     Serve(#[source] ttrpc::Error),
 }
 
-/// What has to be done while the process has one thread.
+/// The part of the start that has to be done while the process has one thread.
 #[derive(Debug)]
-pub struct Prepared {
+pub struct PreparedServer {
     listener: UnixListener,
 }
 
-/// Takes the socket from stdin, before anything else gets to have it: a copy that a container's process kept would make
-/// a dead shim look alive.
-pub fn prepare() -> Result<Prepared, ServeError> {
+/// Takes the socket from stdin, before anything else gets to have it: a copy that a container's
+/// process kept would make a dead shim look alive.
+pub fn prepare() -> Result<PreparedServer, ServeError> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
     let null = fs::File::open("/dev/null").map_err(ServeError::Socket)?;
     rustix::stdio::dup2_stdin(null).map_err(|error| ServeError::Socket(error.into()))?;
     let listener = UnixListener::from(socket);
     listener.local_addr().and_then(|_| listener.set_nonblocking(true)).map_err(ServeError::Socket)?;
     set_child_subreaper(Some(getpid())).map_err(|error| ServeError::Subreaper(error.into()))?;
-    Ok(Prepared { listener })
+    Ok(PreparedServer { listener })
 }
 
-/// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT come. In the latter case containers that are left go
-/// on, and containerd, which sees the shim go, calls `delete` for each.
-pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygote: Zygote) -> Result<(), ServeError> {
+/// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT
+/// come. In the latter case containers that are left go on, and containerd, which sees the shim go,
+/// calls `delete` for each.
+pub async fn serve(
+    prepared: PreparedServer,
+    identity: Identity,
+    socket: PathBuf,
+    zygote: Zygote,
+) -> Result<(), ServeError> {
     let bundle = env::current_dir().unwrap_or_else(|_| Path::new("/").to_owned());
     logging::to_bundle(&bundle, identity.debug);
     let reaper = Arc::new(Reaper::default());
@@ -85,11 +92,11 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
 
-    let events = Arc::new(Events::new(identity.namespace.clone()));
+    let events = Arc::new(TaskEvents::new(identity.namespace.clone()));
     let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
     let helper = Arc::new(HelperClient::new(zygote).map_err(ServeError::Helper)?);
-    let keeper = Keeper::new(Arc::clone(&helper), Arc::clone(&reaper), identity.clone());
+    let supervisor = ZygoteSupervisor::new(Arc::clone(&helper), Arc::clone(&reaper), identity.clone());
     let registry = Registry::of_this_node();
     let Identity { namespace, address, .. } = identity;
     let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));
@@ -121,9 +128,10 @@ pub async fn serve(prepared: Prepared, identity: Identity, socket: PathBuf, zygo
         }
     }
     events.flush(FLUSH_LIMIT).await;
-    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for long.
+    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for
+    // long.
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
-    sleep(LINGER).await;
-    keeper.end().await;
+    sleep(ANSWER_GRACE).await;
+    supervisor.end().await;
     Ok(())
 }

@@ -30,27 +30,27 @@ use crate::{
     task::chain,
 };
 
-/// Where containerd tells its shims to publish events.
+/// The variable with the address at which containerd has its shims publish events.
 pub const TTRPC_ADDRESS: &str = "TTRPC_ADDRESS";
 /// Set by containerd when every shim shall have a core scheduling domain of its own.
 const SCHED_CORE: &str = "SCHED_CORE";
-/// As containerd's own limit for what it sends.
+/// Limit of the input, containerd's own for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 
-/// Why no shim serves the container.
+/// A container that no shim serves.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum StartCommandError {
     /// stdin or stdout.
     #[error("cannot {action}")]
     Talk {
         /// Read or write what.
         action: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What containerd said.
-    #[error("cannot start as containerd asks")]
+    /// The parameters that containerd gave.
+    #[error("the parameters of start cannot be used")]
     Bootstrap(#[source] BootstrapError),
     /// The runtime options.
     #[error("the runtime options cannot be used")]
@@ -63,7 +63,7 @@ pub enum StartError {
     Listen {
         /// Its path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -73,9 +73,9 @@ pub enum StartError {
     /// `ShimCgroup`.
     #[error("cannot put the shim into the cgroup {path:?} of runtime option ShimCgroup")]
     ShimCgroup {
-        /// As given.
+        /// The path as given.
         path: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -85,17 +85,20 @@ pub enum StartError {
 }
 
 /// Runs `start` in the bundle, which is the working directory.
-pub fn start(identity: Identity) -> Result<(), StartError> {
+pub fn start(identity: Identity) -> Result<(), StartCommandError> {
     let mut input = Vec::new();
     io::stdin()
         .lock()
         .take(MAX_INPUT)
         .read_to_end(&mut input)
-        .map_err(|source| StartError::Talk { action: "read what containerd says on stdin", source })?;
-    let params = StartParams::read(&input, identity, env::var(TTRPC_ADDRESS).ok()).map_err(StartError::Bootstrap)?;
-    let bundle = env::current_dir()
-        .map_err(|source| StartError::Talk { action: "find the bundle, which is the working directory", source })?;
-    let spec = SpecView::read(&bundle).map_err(StartError::Bundle)?;
+        .map_err(|source| StartCommandError::Talk { action: "read what containerd says on stdin", source })?;
+    let params =
+        StartParams::read(&input, identity, env::var(TTRPC_ADDRESS).ok()).map_err(StartCommandError::Bootstrap)?;
+    let bundle = env::current_dir().map_err(|source| StartCommandError::Talk {
+        action: "find the bundle, which is the working directory",
+        source,
+    })?;
+    let spec = SpecView::read(&bundle).map_err(StartCommandError::Bundle)?;
     let socket = socket_path(&params, spec.group(&params.identity.id));
     let address = format!("unix://{}", socket.display());
 
@@ -104,13 +107,13 @@ pub fn start(identity: Identity) -> Result<(), StartError> {
         Listening::Served => {}
         Listening::New(listener) => launch(&params, &socket, listener).inspect_err(|_| retire(&registry, &socket))?,
     }
-    bundle::write_socket_address(&bundle, &address).map_err(StartError::Bundle)?;
-    let answer = params.reply.encode(&address).map_err(StartError::Bootstrap)?;
+    bundle::write_socket_address(&bundle, &address).map_err(StartCommandError::Bundle)?;
+    let answer = params.reply.encode(&address).map_err(StartCommandError::Bootstrap)?;
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(&answer)
         .and_then(|()| stdout.flush())
-        .map_err(|source| StartError::Talk { action: "answer containerd on stdout", source })
+        .map_err(|source| StartCommandError::Talk { action: "answer containerd on stdout", source })
 }
 
 fn socket_path(params: &StartParams, group: &str) -> PathBuf {
@@ -126,18 +129,19 @@ fn socket_path(params: &StartParams, group: &str) -> PathBuf {
 enum Listening {
     /// A shim of the group is there.
     Served,
-    /// This one is to serve.
+    /// A socket that this shim is to serve.
     New(UnixListener),
 }
 
-/// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry that cannot be used (its
-/// disk is full) is no obstacle: it is only needed if the shim is killed.
-fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartError> {
-    let fail = |source| StartError::Listen { path: path.to_owned(), source };
+/// Takes the socket, unless a live shim has it. What a dead one has left is replaced. A registry
+/// that cannot be used (its disk is full) is no obstacle: it is only needed if the shim is killed.
+fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listening, StartCommandError> {
+    let fail = |source| StartCommandError::Listen { path: path.to_owned(), source };
     if let Some(directory) = path.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o711).create(directory).map_err(fail)?;
     }
-    // Under the lock nobody is between making a socket and listening on it: who does not listen is dead.
+    // Under the lock nobody is between making a socket and listening on it: who does not listen is
+    // dead.
     let locked = registry.lock();
     if is_listened_to(path) {
         return Ok(Listening::Served);
@@ -147,7 +151,7 @@ fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listenin
         Err(error) => Some(chain(error)),
     };
     if let Some(error) = failure {
-        tracing::warn!(error, "if the shim is killed, its socket will stay");
+        tracing::warn!(error, "cannot register the shim's socket; it will stay if the shim is killed");
     }
     let listener = match UnixListener::bind(path) {
         Ok(listener) => listener,
@@ -161,7 +165,7 @@ fn listen(registry: &Registry, path: &Path, containerd: &str) -> Result<Listenin
     Ok(Listening::New(listener))
 }
 
-/// Nobody serves it.
+/// Removes a socket that nobody serves.
 fn retire(registry: &Registry, socket: &Path) {
     match registry.lock() {
         Ok(locked) => locked.retire(socket),
@@ -169,32 +173,33 @@ fn retire(registry: &Registry, socket: &Path) {
     }
 }
 
-/// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody has to wait for it.
-fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartError> {
+/// Starts the process that serves. It gets the socket as its stdin: it listens already, so nobody
+/// has to wait for it.
+fn launch(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<(), StartCommandError> {
     let ParsedOptions { options, warnings } =
-        ParsedOptions::from_extensions(&params.extensions).map_err(StartError::Options)?;
+        ParsedOptions::from_extensions(&params.extensions).map_err(StartCommandError::Options)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }
     adjust_oom_score();
     let mut shim = spawn(params, socket, listener)?;
-    let settled = settle(&shim, options.shim_cgroup.as_deref());
-    if settled.is_err() {
+    let moved = move_to_cgroup(&shim, options.shim_cgroup.as_deref());
+    if moved.is_err() {
         // It has nothing yet that would have to be cleaned up.
         let _ = shim.kill();
         let _ = shim.wait();
     }
-    settled
+    moved
 }
 
-fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<Child, StartError> {
+fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<Child, StartCommandError> {
     if env::var_os(SCHED_CORE).is_some_and(|value| !value.is_empty()) {
         // Handed down to the shim; this process is about to end.
         rustix::thread::create_core_scheduling_cookie(getpid(), CoreSchedulingScope::ProcessGroup)
-            .map_err(|error| StartError::CoreScheduling(error.into()))?;
+            .map_err(|error| StartCommandError::CoreScheduling(error.into()))?;
     }
     let Identity { id, namespace, address, debug } = &params.identity;
-    let program = env::current_exe().map_err(StartError::Spawn)?;
+    let program = env::current_exe().map_err(StartCommandError::Spawn)?;
     let view = ReadOnlyProgram::of(&program);
     if let Err(error) = &view {
         tracing::debug!(%error, "the shim's program stays writable through /proc/PID/exe while no shim runs");
@@ -211,14 +216,15 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
-    command.spawn().map_err(StartError::Spawn)
+    command.spawn().map_err(StartCommandError::Spawn)
 }
 
 /// A program as seen through a read-only mount of its own.
 ///
-/// A container's init is a copy of the shim until it executes its program. An image that has it execute /proc/self/exe
-/// keeps a handle on the host's file, and could write to it as soon as no shim runs (CVE-2019-5736). A handle through this
-/// mount never can, whatever the file's own permissions.
+/// A container's init is a copy of the shim until it executes its program. An image that has it
+/// execute /proc/self/exe keeps a handle on the host's file, and could write to it as soon as no
+/// shim runs (CVE-2019-5736). A handle through this mount never can, whatever the file's own
+/// permissions.
 struct ReadOnlyProgram {
     directory: OwnedFd,
     name: OsString,
@@ -238,8 +244,9 @@ impl ReadOnlyProgram {
     }
 }
 
-/// Makes this process, and so the shim that it starts, a better victim than containerd when memory runs out. It has to be so before the
-/// shim is there: a container whose spec says nothing of its score has what the shim's helper was born with.
+/// Makes this process, and so the shim that it starts, a better victim than containerd when memory
+/// runs out. It has to be so before the shim is there: a container whose spec says nothing of its
+/// score has what the shim's helper began with.
 fn adjust_oom_score() {
     let adjust = || -> io::Result<()> {
         let parent = format!("/proc/{}/oom_score_adj", std::os::unix::process::parent_id());
@@ -247,15 +254,16 @@ fn adjust_oom_score() {
         fs::write("/proc/self/oom_score_adj", (score + 1).min(1000).to_string())
     };
     if let Err(error) = adjust() {
-        // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an optimisation.
+        // Lowering needs CAP_SYS_RESOURCE, and so does raising what was set with it; it is an
+        // optimisation.
         tracing::warn!(%error, "the shim's oom_score_adj could not be set");
     }
 }
 
 /// Puts the shim into its cgroup.
-fn settle(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartError> {
+fn move_to_cgroup(shim: &Child, shim_cgroup: Option<&str>) -> Result<(), StartCommandError> {
     let Some(path) = shim_cgroup else { return Ok(()) };
-    join_cgroup(shim.id(), path).map_err(|source| StartError::ShimCgroup { path: path.to_owned(), source })
+    join_cgroup(shim.id(), path).map_err(|source| StartCommandError::ShimCgroup { path: path.to_owned(), source })
 }
 
 /// Moves a process into an existing cgroup: on v2, or on every v1 hierarchy that has it.
@@ -283,7 +291,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::bootstrap::Reply;
+    use crate::bootstrap::BootstrapReply;
 
     fn params(socket_dir: Option<&str>) -> StartParams {
         StartParams {
@@ -291,7 +299,7 @@ mod tests {
             ttrpc_address: "/c.sock.ttrpc".into(),
             socket_dir: socket_dir.map(str::to_owned),
             extensions: vec![],
-            reply: Reply::Address,
+            reply: BootstrapReply::Address,
         }
     }
 
@@ -316,17 +324,19 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(matches!(listen(&path).unwrap(), Listening::Served));
         drop(listener);
-        // Another test may be making a process, which has this one's files open until it executes its program.
+        // Another test may be making a process, which has this one's files open until it executes
+        // its program.
         let deadline = Instant::now() + Duration::from_secs(60);
         while matches!(listen(&path).unwrap(), Listening::Served) {
             assert!(Instant::now() < deadline, "the file alone is nobody");
             std::thread::yield_now();
         }
         let blocked = directory.path().join("new/s/t");
-        assert!(matches!(listen(&blocked), Err(StartError::Listen { .. })));
+        assert!(matches!(listen(&blocked), Err(StartCommandError::Listen { .. })));
     }
 
-    /// A program that has ended is executed for a moment longer if some other process, such as ps, was looking at its memory.
+    /// A program that has ended is executed for a moment longer if some other process, such as ps,
+    /// was looking at its memory.
     fn open_for_writing(path: &Path) -> io::Result<fs::File> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -344,8 +354,8 @@ mod tests {
     fn nobody_writes_to_the_program_through_a_process_that_ran_it() {
         let directory = tempfile::tempdir().unwrap();
         let program = directory.path().join("program");
-        // By another process: a program cannot be executed while one has it open for writing, and one that another test is making
-        // would have it from this one.
+        // By another process: a program cannot be executed while one has it open for writing, and
+        // one that another test is making would have it from this one.
         assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
         let view = match ReadOnlyProgram::of(&program) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

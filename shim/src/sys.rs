@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub use kernel_features::kernel_features;
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
-pub(crate) use process::tell_of_input;
+pub(crate) use process::signal_on_input;
 pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
@@ -22,22 +22,25 @@ pub use seccomp::{
     receive, require_notification_sizes, respond, wake_synchronously,
 };
 
-/// Has all threads of the process take memory from one arena. glibc gives each new thread one of its own, of which what the thread used stays:
-/// for threads that come and go, and seldom allocate at once, that is memory for nothing.
+/// Has all threads of the process take memory from one arena. glibc gives each new thread one of
+/// its own, of which what the thread used stays: for threads that come and go, and seldom allocate
+/// at once, that is memory for nothing.
 pub fn share_one_arena() {
-    // SAFETY: takes two integers. (It fails for values that are out of range only; then the arenas stay as they are.)
+    // SAFETY: takes two integers. (It fails for values that are out of range only; then the arenas
+    // stay as they are.)
     #[cfg(target_env = "gnu")]
     let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
-/// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc itself gives back the end only.
+/// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc
+/// itself gives back the end only.
 pub fn give_back_free_memory() {
     // SAFETY: takes an integer, and looks at the allocator's own lists under its own locks.
     #[cfg(target_env = "gnu")]
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
-/// What a process is after [`clone_sibling`] or [`fork`].
+/// The process that goes on after [`clone_sibling`] or [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
     /// The caller; `pid` is the new process.
@@ -49,24 +52,29 @@ pub enum Forked {
     Child,
 }
 
-/// `fork(2)`. Refuses when the process has more than one thread: the child could not allocate safely.
+/// `fork(2)`. Refuses when the process has more than one thread: the child could not allocate
+/// safely.
 pub fn fork() -> io::Result<Forked> {
     require_single_thread()?;
-    // SAFETY: the process has one thread (checked above), so no lock can be held by a thread that the child lacks.
+    // SAFETY: the process has one thread (checked above), so no lock can be held by a thread that
+    // the child lacks.
     forked(i64::from(unsafe { libc::fork() }))
 }
 
-/// Clones the calling process; the new one is a child of the caller's parent (`CLONE_PARENT`), not of the caller.
+/// Clones the calling process; the new one is a child of the caller's parent (`CLONE_PARENT`), not
+/// of the caller.
 ///
 /// Its exit signal is the caller's own. Refuses when the process has more than one thread.
 pub fn clone_sibling() -> io::Result<Forked> {
     require_single_thread()?;
-    // SAFETY: without CLONE_VM this is a fork: a zero stack means that the child goes on with a copy of the caller's.
-    // The raw call skips libc's fork handlers, which guard locks against other threads; there are none (checked above).
+    // SAFETY: without CLONE_VM this is a fork: a zero stack means that the child goes on with a
+    // copy of the caller's. The raw call skips libc's fork handlers, which guard locks against
+    // other threads; there are none (checked above).
     forked(unsafe { libc::syscall(libc::SYS_clone, i64::from(libc::CLONE_PARENT | libc::SIGCHLD), 0, 0, 0, 0) })
 }
 
-/// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2). Kernel 5.7.
+/// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2).
+/// Kernel 5.7.
 pub fn clone_sibling_into(cgroup: &OwnedFd) -> io::Result<Forked> {
     require_single_thread()?;
     // SAFETY: all zeroes is a valid value of this structure of integers.
@@ -75,8 +83,8 @@ pub fn clone_sibling_into(cgroup: &OwnedFd) -> io::Result<Forked> {
     arguments.flags = CLONE_INTO_CGROUP | u64::from(libc::CLONE_PARENT.unsigned_abs());
     arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     let size = std::mem::size_of_val(&arguments);
-    // SAFETY: as clone_sibling: a fork, for there is neither CLONE_VM nor a stack; the kernel reads one structure of the
-    // size that is given.
+    // SAFETY: as clone_sibling: a fork, for there is neither CLONE_VM nor a stack; the kernel reads
+    // one structure of the size that is given.
     forked(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) })
 }
 
@@ -105,7 +113,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Asks for SIGKILL when the parent's thread that made this process ends, and ends at once if it has already.
+/// Asks for SIGKILL when the parent's thread that made this process ends, and ends at once if it
+/// has already.
 pub fn die_with_parent(parent: i32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     if nix::unistd::getppid().as_raw() != parent {
@@ -114,7 +123,8 @@ pub fn die_with_parent(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Undoes [`die_with_parent`] for a process that hears of its parent's end by itself; ends at once if that has come already.
+/// Undoes [`die_with_parent`] for a process that hears of its parent's end by itself; ends at once
+/// if that has come already.
 pub fn outlive_parent(parent: i32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(None)?;
     if nix::unistd::getppid().as_raw() != parent {
@@ -123,13 +133,15 @@ pub fn outlive_parent(parent: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets every signal back to its default action and unblocks all of them, as a freshly executed program expects.
+/// Sets every signal back to its default action and unblocks all of them, as a freshly executed
+/// program expects.
 pub fn reset_signals() -> io::Result<()> {
     for number in 1..=libc::SIGRTMAX() {
         if number == libc::SIGKILL || number == libc::SIGSTOP {
             continue;
         }
-        // SAFETY: SIG_DFL installs no handler. The two numbers that libc reserves answer EINVAL, which is harmless.
+        // SAFETY: SIG_DFL installs no handler. The two numbers that libc reserves answer EINVAL,
+        // which is harmless.
         unsafe { libc::signal(number, libc::SIG_DFL) };
     }
     nix::sys::signal::SigSet::empty().thread_set_mask()?;
@@ -142,17 +154,19 @@ pub fn ignore_child_exits() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
-/// Takes ownership of a descriptor that the kernel has just installed in this process (by SCM_RIGHTS).
+/// Takes ownership of a descriptor that the kernel has just installed in this process (by
+/// SCM_RIGHTS).
 pub(crate) fn received_fd(fd: i32) -> OwnedFd {
     debug_assert!(fd >= 0);
     // SAFETY: recvmsg(2) installed the number for this call's result, and nobody else knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A descriptor of a directory through a mount of its own that is read-only, for whoever reaches files through it, and
-/// that is in nobody's tree of mounts. Kernel 5.12; CAP_SYS_ADMIN.
+/// A descriptor of a directory through a mount of its own that is read-only, for whoever reaches
+/// files through it, and that is in nobody's tree of mounts. Kernel 5.12; CAP_SYS_ADMIN.
 pub fn read_only_view(directory: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads a C string that lives through the call; a non-negative answer is a new descriptor.
+    // SAFETY: the kernel reads a C string that lives through the call; a non-negative answer is a
+    // new descriptor.
     let answer = unsafe {
         let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
         libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, directory.as_ptr(), flags)
@@ -173,7 +187,8 @@ pub fn set_name(name: &std::ffi::CStr) {
     let _ = nix::sys::prctl::set_name(name);
 }
 
-/// Gives the calling thread the lowest real-time priority, and all that it starts. Needs CAP_SYS_NICE.
+/// Gives the calling thread the lowest real-time priority, and all that it starts. Needs
+/// CAP_SYS_NICE.
 pub(crate) fn become_real_time() -> io::Result<()> {
     schedule(libc::SCHED_RR, 1)
 }
@@ -185,27 +200,32 @@ pub(crate) fn become_ordinary() -> io::Result<()> {
 
 fn schedule(policy: libc::c_int, sched_priority: libc::c_int) -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority };
-    // SAFETY: the kernel reads `parameters` only. Not libc's function, which does not exist in every libc.
+    // SAFETY: the kernel reads `parameters` only. Not libc's function, which does not exist in
+    // every libc.
     let answer = unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const parameters) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Removes the variables of systemd's socket activation, which libcontainer would hand on to containers.
+/// Removes the variables of systemd's socket activation, which libcontainer would hand on to
+/// containers.
 pub fn clear_listen_environment() {
     for name in ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET"] {
-        // SAFETY: called in the zygote before anything else; the process has one thread, so nobody reads the environment.
+        // SAFETY: called in the zygote before anything else; the process has one thread, so nobody
+        // reads the environment.
         unsafe { std::env::remove_var(name) };
     }
 }
 
-/// Closes, in a forked child that never returns to the owner's code, a descriptor that the parent's copy of the owner
-/// keeps open.
+/// Closes, in a forked child that never returns to the owner's code, a descriptor that the parent's
+/// copy of the owner keeps open.
 pub(crate) fn close_fd_of(owner: &OwnedFd) {
-    // SAFETY: the caller is a forked child that ends without running the owner's destructor or using it again.
+    // SAFETY: the caller is a forked child that ends without running the owner's destructor or
+    // using it again.
     unsafe { libc::close(owner.as_raw_fd()) };
 }
 
-/// Closes, in a forked child that never returns to the owners' code, every descriptor but these. Kernel 5.9.
+/// Closes, in a forked child that never returns to the owners' code, every descriptor but these.
+/// Kernel 5.9.
 pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.unsigned_abs()).collect();
     kept.sort_unstable();
@@ -213,7 +233,8 @@ pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
     for until in kept.into_iter().map(Some).chain([None]) {
         let last = until.map_or(Some(u32::MAX), |fd| fd.checked_sub(1));
         if let Some(last) = last.filter(|last| from <= *last) {
-            // SAFETY: integers only. The caller is a forked child that ends without running the owners' destructors or using them again.
+            // SAFETY: integers only. The caller is a forked child that ends without running the
+            // owners' destructors or using them again.
             if unsafe { libc::syscall(libc::SYS_close_range, from, last, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -223,15 +244,18 @@ pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes to a descriptor of which only the number is known, as far as that goes: last words to whoever still listens.
+/// Writes to a descriptor of which only the number is known, as far as that goes: last words to
+/// whoever still listens.
 pub(crate) fn write_to(fd: i32, bytes: &[u8]) {
-    // SAFETY: the kernel reads as many bytes as the slice has; a number that is not open is an error and no more.
+    // SAFETY: the kernel reads as many bytes as the slice has; a number that is not open is an
+    // error and no more.
     unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 
 /// Registers a descriptor with the tokio runtime that is current.
 pub fn async_fd(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd always names the same open descriptor, and the AsyncFd owns it until it is dropped.
+    // SAFETY: an OwnedFd always names the same open descriptor, and the AsyncFd owns it until it is
+    // dropped.
     Ok(unsafe { tokio::io::unix::AsyncFd::register(fd) }?)
 }
 
@@ -249,19 +273,21 @@ pub(crate) fn pass_descriptors<const COUNT: usize>(command: &mut std::process::C
             }
         }
         for (number, copy) in (3..).zip(moved) {
-            // SAFETY: integers only. What had the number in the child is closed; every descriptor that Rust code made
-            // is close-on-exec and no longer wanted there.
+            // SAFETY: integers only. What had the number in the child is closed; every descriptor
+            // that Rust code made is close-on-exec and no longer wanted there.
             if unsafe { libc::dup2(copy, number) } < 0 {
                 return Err(io::Error::last_os_error());
             }
         }
         Ok(())
     };
-    // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor takes a lock.
+    // SAFETY: between fork and exec the closure makes system calls only; it neither allocates nor
+    // takes a lock.
     unsafe { command.pre_exec(place) };
 }
 
-/// Joins the session keyring of this name, a new one if there is none; all later children share it. Answers to its serial.
+/// Joins the session keyring of this name, a new one if there is none; all later children share it.
+/// Answers to its serial.
 pub fn join_session_keyring(name: &std::ffi::CStr) -> io::Result<i32> {
     // SAFETY: the kernel reads a C string that lives through the call.
     let answer = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, name.as_ptr()) };
@@ -298,10 +324,12 @@ pub fn set_window_size(terminal: BorrowedFd<'_>, rows: u16, columns: u16) -> io:
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Opens the other end of a pty by its master, without a path (which a container could have replaced).
+/// Opens the other end of a pty by its master, without a path (which a container could have
+/// replaced).
 pub fn open_pty_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC;
-    // SAFETY: TIOCGPTPEER takes flags by value; a non-negative answer is a new descriptor that is ours.
+    // SAFETY: TIOCGPTPEER takes flags by value; a non-negative answer is a new descriptor that is
+    // ours.
     let fd = unsafe { libc::ioctl(master.as_raw_fd(), libc::TIOCGPTPEER, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -310,7 +338,8 @@ pub fn open_pty_peer(master: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Programs of type `BPF_PROG_TYPE_CGROUP_DEVICE`, and the two commands that the device filter needs, linux/bpf.h.
+/// Programs of type `BPF_PROG_TYPE_CGROUP_DEVICE`, and the two commands that the device filter
+/// needs, linux/bpf.h.
 pub mod bpf {
     use super::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, io};
 
@@ -336,7 +365,7 @@ pub mod bpf {
         prog_flags: u32,
     }
 
-    /// Those for BPF_PROG_ATTACH.
+    /// The leading fields for BPF_PROG_ATTACH.
     #[repr(C)]
     #[derive(Default)]
     struct AttachAttributes {
@@ -347,8 +376,9 @@ pub mod bpf {
     }
 
     fn bpf<T>(command: i64, attributes: &mut T) -> io::Result<i32> {
-        // SAFETY: `attributes` is a plain struct laid out as the head of the kernel's union for this command, its size is
-        // given, and the addresses in it point at memory that outlives the call. The kernel zero-extends what is missing.
+        // SAFETY: `attributes` is a plain struct laid out as the head of the kernel's union for
+        // this command, its size is given, and the addresses in it point at memory that outlives
+        // the call. The kernel zero-extends what is missing.
         let answer = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, std::mem::size_of::<T>()) };
         i32::try_from(answer).ok().filter(|answer| *answer >= 0).ok_or_else(io::Error::last_os_error)
     }
@@ -362,8 +392,8 @@ pub mod bpf {
         unsafe { OwnedFd::from_raw_fd(fd) }
     }
 
-    /// Has the verifier check a program of eight-byte instructions and loads it. On refusal the error tells the verifier's
-    /// reason.
+    /// Has the verifier check a program of eight-byte instructions and loads it. On refusal the
+    /// error tells the verifier's reason.
     pub fn load_device_program(instructions: &[u64]) -> io::Result<OwnedFd> {
         let license = c"Apache-2.0";
         let attributes = || LoadAttributes {
@@ -392,8 +422,8 @@ pub mod bpf {
         }
     }
 
-    /// Attaches a device program to a cgroup directory, beside those that are there and those of its parents; a device is
-    /// allowed where all of them allow it.
+    /// Attaches a device program to a cgroup directory, beside those that are there and those of
+    /// its parents; a device is allowed where all of them allow it.
     pub fn attach_device_program(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
         let mut attributes = AttachAttributes {
             target_fd: raw(cgroup),
@@ -411,13 +441,15 @@ pub fn ignore_broken_pipes() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Gives signals that are ignored here the actions that programs expect to start with: SIGPIPE, and glibc's own two, which some versions
-/// of it ignore in the children that they spawn and let nobody set.
+/// Gives signals that are ignored here the actions that programs expect to start with: SIGPIPE, and
+/// glibc's own two, which some versions of it ignore in the children that they spawn and let nobody
+/// set.
 pub fn restore_ignored_signals() {
     /// The kernel's `struct sigaction` of no flags and no handler: `SIG_DFL` is 0.
     const DEFAULT: [u64; 4] = [0; 4];
     for signal in [libc::SIGPIPE, 32, 33] {
-        // SAFETY: the kernel reads a struct that is no larger than this one, with a set of 8 bytes; no handler is installed.
+        // SAFETY: the kernel reads a struct that is no larger than this one, with a set of 8 bytes;
+        // no handler is installed.
         unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, DEFAULT.as_ptr(), std::ptr::null::<u8>(), 8) };
     }
 }

@@ -1,4 +1,5 @@
-//! The reaper in a process of its own: it waits for any child, so tests that have children cannot be beside it.
+//! The reaper in a process of its own: it waits for any child, so tests that have children cannot
+//! be beside it.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::{

@@ -1,4 +1,5 @@
-//! Ways round a mediator that a hostile program may try. Each says how many bytes of a card it has come to hold.
+//! Ways round a mediator that a hostile program may try. Each says how many bytes of a card it has
+//! come to hold.
 
 use std::{
     io,
@@ -22,10 +23,10 @@ use crate::{
 };
 
 /// An attack: tries to hold pieces of `size` bytes and says what it got.
-pub type Attack = fn(&Device<'_>, u64) -> Result<u64, RmError>;
+pub type MemoryAttack = fn(&Device<'_>, u64) -> Result<u64, RmError>;
 
 /// All of them, by name.
-pub const ATTACKS: &[(&str, Attack)] = &[
+pub const ATTACKS: &[(&str, MemoryAttack)] = &[
     ("foreign-type", foreign_type),
     ("no-direction", no_direction),
     ("int80", int80),
@@ -63,7 +64,8 @@ fn alloc_args(device: &Device<'_>, address: u64) -> Vec<u8> {
     args
 }
 
-/// Repeats an attempt that says what it got until it gets nothing. The system call failing is nothing, too.
+/// Repeats an attempt that says what it got until it gets nothing. The system call failing is
+/// nothing, too.
 fn sum(mut attempt: impl FnMut() -> Result<u64, RmError>) -> Result<u64, RmError> {
     let mut held = 0;
     for _ in 0..TRIES {
@@ -165,8 +167,9 @@ fn race(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
         begun.wait();
         for _ in 0..RACES {
             match attempt() {
-                // What was really taken is what a duplicate of the handle would show; the returned size may be flipped again. Count
-                // the least that it can be: the tests look at the card's own account.
+                // What was really taken is what a duplicate of the handle would show; the returned
+                // size may be flipped again. Count the least that it can be: the tests look at the
+                // card's own account.
                 Ok((0, handle)) if handle != 0 && handle & CLIENT_MASK != CLIENT_BASE => held += 64 << 10,
                 Ok((NO_MEMORY, _)) | Err(_) => break,
                 // It was the other class.
@@ -271,8 +274,8 @@ fn older_calls(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     })
 }
 
-/// Bytes without any sense, for every number, on every node. Numbers of UVM's begin at 8: those below are file systems' and disks', which
-/// nobody may keep from the kernel.
+/// Bytes without any sense, for every number, on every node. Numbers of UVM's begin at 8: those
+/// below are file systems' and disks', which nobody may keep from the kernel.
 fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
     let mut random = Random(seed);
     let nodes = &device.client.nodes;
@@ -284,7 +287,8 @@ fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
         let mut args = vec![0; 16384];
         for at in (0..size as usize).step_by(4) {
             let word = u32::try_from(random.number() >> 32).unwrap_or(0);
-            // Handles and small numbers now and then, so that some calls come further than the first check.
+            // Handles and small numbers now and then, so that some calls come further than the
+            // first check.
             let word = match random.below(4) {
                 0 => device.client.handle,
                 1 => word % 8,

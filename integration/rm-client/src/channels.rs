@@ -1,4 +1,5 @@
-//! Channels that do nothing, on simulated cards and on real ones: a card has so many numbers for them.
+//! Channels that do nothing, on simulated cards and on real ones: a card has so many numbers for
+//! them.
 
 use crate::{
     RmError,

@@ -16,7 +16,8 @@ pub const fn command(number: u32, size: u32) -> u32 {
     3 << 30 | size << 16 | 0x46 << 8 | number
 }
 
-/// `NV_ESC_RM_FREE`, `_CONTROL`, `_ALLOC`, `_DUP_OBJECT`, `NV_ESC_CARD_INFO`, `_REGISTER_FD`, `_CHECK_VERSION_STR`.
+/// `NV_ESC_RM_FREE`, `_CONTROL`, `_ALLOC`, `_DUP_OBJECT`, `NV_ESC_CARD_INFO`, `_REGISTER_FD`,
+/// `_CHECK_VERSION_STR`.
 pub const FREE: u32 = 0x29;
 /// `NV_ESC_RM_CONTROL`.
 pub const CONTROL: u32 = 0x2a;
@@ -51,7 +52,7 @@ pub struct Client {
     pub control: File,
     /// Its handle.
     pub handle: u32,
-    /// Where the other nodes are.
+    /// The other nodes.
     pub nodes: Nodes,
 }
 
@@ -67,7 +68,7 @@ impl Client {
     /// Makes a client on a control file that is open, by whomever.
     ///
     /// # Errors
-    /// When the driver refuses.
+    /// The driver's status, where it refuses.
     pub fn on(control: File, nodes: &Nodes) -> Result<Self, RmError> {
         let mut client = Self { control, handle: 0, nodes: nodes.clone() };
         client.handle = client.alloc(0, 0, ROOT, None)?;
@@ -87,7 +88,7 @@ impl Client {
     /// `NV_ESC_RM_ALLOC` in its long form; `handle` 0 lets the driver choose.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn alloc(&self, parent: u32, handle: u32, class: u32, params: Option<&mut [u8]>) -> Result<u32, RmError> {
         let mut args = words([self.handle, parent, handle, class], 48);
         if let Some(params) = params {
@@ -100,7 +101,7 @@ impl Client {
     /// `NV_ESC_RM_FREE`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn free(&self, handle: u32) -> Result<(), RmError> {
         let mut args = words([self.handle, 0, handle], 16);
         self.escape(&format!("free of {handle:#x}"), FREE, &mut args, 12)
@@ -109,7 +110,7 @@ impl Client {
     /// `NV_ESC_RM_CONTROL`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn control(&self, object: u32, number: u32, params: &mut [u8]) -> Result<(), RmError> {
         self.control_in(self.handle, object, number, params)
     }
@@ -117,7 +118,7 @@ impl Client {
     /// The same of an object of any client, on this one's file.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn control_in(&self, client: u32, object: u32, number: u32, params: &mut [u8]) -> Result<(), RmError> {
         let mut args = words([client, object, number], 32);
         put_u64(&mut args, 16, address_of(params));
@@ -128,7 +129,7 @@ impl Client {
     /// `NV_ESC_RM_DUP_OBJECT`: a handle of one's own for another client's object.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn duplicate(&self, parent: u32, source_client: u32, source: u32) -> Result<u32, RmError> {
         let mut args = words([self.handle, parent, 0, source_client, source], 28);
         self.escape("duplicate", DUP_OBJECT, &mut args, 24)?;
@@ -171,7 +172,8 @@ impl Client {
             .collect())
     }
 
-    /// The card at a place of that list, with its node open and a device and subdevice below this client.
+    /// The card at a place of that list, with its node open and a device and subdevice below this
+    /// client.
     ///
     /// # Errors
     /// When there is no such card, or the driver refuses.
@@ -193,10 +195,10 @@ impl Client {
         Ok(())
     }
 
-    /// Which process uses a card, with how much: pids as this process sees them.
+    /// Returns which process uses a card, and how much of it: pids as this process sees them.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn processes(&self, subdevice: u32) -> Result<Vec<(u32, u64)>, RmError> {
         const SUBDEVICE: u32 = 0x2080;
         let mut pids = words([0, SUBDEVICE], 3812);

@@ -1,8 +1,9 @@
 //! Work for a card's engines.
 //!
-//! A program has groups of channels, puts work into a channel's ring and rings its doorbell; no call is made for that. On a
-//! simulated card, work is engine time: its amount is written into the card's node at the channel's token, and the driver tells
-//! there what was executed (nvidia-glue/simulator/src/engines/doorbells.rs). These commands are for simulated cards only.
+//! A program has groups of channels, puts work into a channel's ring and rings its doorbell; no
+//! call is made for that. On a simulated card, work is engine time: its amount is written into the
+//! card's node at the channel's token, and the driver tells there what was executed
+//! (nvidia-glue/simulator/src/engines/doorbells.rs). These commands are for simulated cards only.
 
 use std::{
     os::unix::fs::FileExt,
@@ -22,16 +23,17 @@ use crate::{
 /// `KEPLER_CHANNEL_GROUP_A`, `HOPPER_CHANNEL_GPFIFO_A`.
 pub(crate) const GROUP: u32 = 0xa06c;
 pub(crate) const CHANNEL: u32 = 0xc86f;
-/// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, `_SET_TIMESLICE`; `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`;
-/// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
+/// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, `_SET_TIMESLICE`;
+/// `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
 const SCHEDULE: u32 = 0xa06c_0101;
 const SET_TIMESLICE: u32 = 0xa06c_0103;
 const TOKEN: u32 = 0xc36f_0108;
 const DISABLE_CHANNELS: u32 = 0x2080_110b;
-/// What CUDA sets for its compute groups.
+/// Time slice that CUDA sets for its compute groups.
 const CUDA_SLICE_US: u64 = 2048;
 
-/// Bytes of a channel's place in the node, and where the driver tells what was executed, and as of when.
+/// Bytes of a channel's place in the node, and where the driver tells what was executed, and as of
+/// when.
 const PLACE: u64 = 64;
 const EXECUTED: u64 = 16;
 /// Work without end.
@@ -63,7 +65,7 @@ impl<'a> Group<'a> {
     /// Makes a group of `channels` channels. It is not scheduled yet.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn new(device: &'a Device<'a>, engine: Engine, channels: usize) -> Result<Self, RmError> {
         let mut params = words([0, 0, 0, engine as u32], 20);
         let handle = device.client.alloc(device.device, 0, GROUP, Some(&mut params))?;
@@ -77,7 +79,7 @@ impl<'a> Group<'a> {
     /// Makes a group as CUDA does, schedules it and gives each channel `work_ns` of work.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn working(device: &'a Device<'a>, engine: Engine, channels: usize, work_ns: u64) -> Result<Self, RmError> {
         let group = Self::new(device, engine, channels)?;
         group.set_timeslice(CUDA_SLICE_US)?;
@@ -91,7 +93,7 @@ impl<'a> Group<'a> {
     /// `GPFIFO_SCHEDULE` with bEnable.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn schedule(&self) -> Result<(), RmError> {
         self.device.client.control(self.handle, SCHEDULE, &mut [1, 0, 0])
     }
@@ -99,7 +101,7 @@ impl<'a> Group<'a> {
     /// `SET_TIMESLICE`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn set_timeslice(&self, slice_us: u64) -> Result<(), RmError> {
         self.device.client.control(self.handle, SET_TIMESLICE, &mut slice_us.to_le_bytes())
     }
@@ -113,7 +115,7 @@ impl<'a> Group<'a> {
     /// Says that a channel has had `work_ns` of work in all by now.
     ///
     /// # Errors
-    /// What the driver answers, or the node does.
+    /// The status of the driver or the node, where it refuses.
     pub fn submit(&self, channel: u32, work_ns: u64) -> Result<(), RmError> {
         let mut bytes = [0; 16];
         let place = self.place(channel)?;
@@ -125,7 +127,7 @@ impl<'a> Group<'a> {
     /// Engine time that its channels have had, in nanoseconds.
     ///
     /// # Errors
-    /// What the driver answers, or the node does.
+    /// The status of the driver or the node, where it refuses.
     pub fn executed_ns(&self) -> Result<u64, RmError> {
         Ok(self.executed()?.ns)
     }
@@ -148,13 +150,14 @@ impl<'a> Group<'a> {
     /// Frees it.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn free(self) -> Result<(), RmError> {
         self.device.client.free(self.handle)
     }
 }
 
-/// What the engines gave, until the instant for which the driver tells it. This program may come to hear of it later.
+/// Time that the engines gave, until the instant that the driver names. This program may hear of it
+/// later.
 #[derive(Debug, Clone, Copy, Default)]
 struct Executed {
     ns: u64,
@@ -182,7 +185,7 @@ impl Executed {
 /// `DISABLE_CHANNELS`: takes channels (client and handle) off the card, or puts them back.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's status, where it refuses.
 pub fn disable(device: &Device<'_>, named: &[(u32, u32)], off: bool) -> Result<(), RmError> {
     const CLIENTS: usize = 24;
     const CHANNELS: usize = 280;
@@ -200,9 +203,9 @@ pub fn now_ns() -> u64 {
     now.map_or(0, |now| u64::try_from(now.tv_sec() * 1_000_000_000 + now.tv_nsec()).unwrap_or(0))
 }
 
-/// What a program shall do.
+/// Work of a program.
 #[derive(Debug, Clone, Copy)]
-pub struct Load {
+pub struct Workload {
     /// Groups, each on the compute engine.
     pub groups: usize,
     /// Channels of each.
@@ -218,9 +221,9 @@ pub struct Load {
 /// Work that comes now and then.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
-    /// How much.
+    /// Length of the work.
     pub work: Duration,
-    /// How often.
+    /// Period of the work.
     pub every: Duration,
 }
 
@@ -234,16 +237,16 @@ pub struct Worker<'a> {
     start_ns: u64,
 }
 
-/// What a program got until now.
+/// Time that a program got until now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Got {
+pub struct Progress {
     /// Compute engine time of each card.
     pub compute: Vec<Duration>,
     /// Copy engine time of all cards.
     pub copy: Duration,
     /// Video engine time of all cards.
     pub video: Duration,
-    /// When that was, since it began.
+    /// The instant of that, since it began.
     pub wall: Duration,
     /// The same on `CLOCK_MONOTONIC`, in nanoseconds.
     pub at_ns: u64,
@@ -253,8 +256,8 @@ impl<'a> Worker<'a> {
     /// Begins.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub fn start(devices: &'a [Device<'a>], load: Load) -> Result<Self, RmError> {
+    /// The driver's status, where it refuses.
+    pub fn start(devices: &'a [Device<'a>], load: Workload) -> Result<Self, RmError> {
         let begin = |device: &'a Device<'a>, engine| {
             let work_ns = load.burst.map_or(ENDLESS, |burst| nanoseconds(burst.work));
             Group::working(device, engine, load.channels, work_ns)
@@ -274,7 +277,7 @@ impl<'a> Worker<'a> {
     /// Goes on until `until`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn work_until(&mut self, until: Instant) -> Result<(), RmError> {
         while let Some((burst, next, work_ns)) = &mut self.burst {
             thread::sleep((*next).min(until).saturating_duration_since(Instant::now()));
@@ -298,15 +301,15 @@ impl<'a> Worker<'a> {
         self.compute.iter().flatten()
     }
 
-    /// What it has got.
+    /// Returns the time that it has got.
     ///
     /// # Errors
-    /// What the driver answers.
-    pub fn got(&self) -> Result<Got, RmError> {
+    /// The driver's status, where it refuses.
+    pub fn got(&self) -> Result<Progress, RmError> {
         let cards = self.compute.iter().map(|groups| Executed::of(groups)).collect::<Result<Vec<_>, _>>()?;
         let (copy, video) = (Executed::of(&self.copies)?, Executed::of(&self.videos)?);
         let at_ns = cards.iter().chain([&copy, &video]).map(|executed| executed.at_ns).max().unwrap_or_default();
-        Ok(Got {
+        Ok(Progress {
             compute: cards.into_iter().map(Executed::time).collect(),
             copy: copy.time(),
             video: video.time(),

@@ -1,4 +1,5 @@
-//! Ways to more of a card's time than was granted, or to less for others, that a hostile program may try while it works.
+//! Ways to more of a card's time than was granted, or to less for others, that a hostile program
+//! may try while it works.
 
 use std::{thread, time::Duration};
 
@@ -8,7 +9,7 @@ use crate::{
     compute::{ENDLESS, Engine, Group, disable},
 };
 
-/// What an attack came to.
+/// Result of an attack.
 #[derive(Debug, Default)]
 pub struct Effect {
     /// Calls that were made.
@@ -33,10 +34,10 @@ impl Effect {
 }
 
 /// One round of an attack, with a group that works.
-pub type Attack = fn(&Group<'_>, &mut Effect) -> Result<(), RmError>;
+pub type TimeAttack = fn(&Group<'_>, &mut Effect) -> Result<(), RmError>;
 
 /// All of them, by name.
-pub const ATTACKS: &[(&str, Attack)] = &[
+pub const ATTACKS: &[(&str, TimeAttack)] = &[
     ("own-timeslice", own_timeslice),
     ("duplicate-timeslice", duplicate_timeslice),
     ("channel-properties", channel_properties),
@@ -55,9 +56,11 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("preempt", preempt),
 ];
 
-/// For how long a driver is asked to wait, with what everybody's calls need: as long as it lets anybody say.
+/// For how long a driver is asked to wait, with what everybody's calls need: as long as it lets
+/// anybody say.
 const HELD_US: u32 = 1_000_000;
-/// For how long what has come to be may work before it is looked at what it got: most of the time, no window is open.
+/// For how long what has come to be may work before it is looked at what it got: most of the time,
+/// no window is open.
 const WORKS: Duration = Duration::from_millis(10);
 
 /// Its group stays on the engine for a second.
@@ -123,8 +126,8 @@ fn enable_own(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     effect.count(disable(group.device, &named, false))
 }
 
-/// `DISABLE_CHANNELS` for everybody near: the driver gives clients numbers in order, and objects as well. What it finds of a list
-/// it takes off, whatever else is in there.
+/// `DISABLE_CHANNELS` for everybody near: the driver gives clients numbers in order, and objects as
+/// well. What it finds of a list it takes off, whatever else is in there.
 fn disable_neighbours(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     const FIRST_HANDLE: u32 = 0xcaf0_0000;
     let own = group.device.client.handle;
@@ -189,7 +192,8 @@ fn bind(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     Ok(())
 }
 
-/// `STOP_CHANNEL` and `RESET_CHANNEL`: whatever becomes of the channel, it may count as on afterwards.
+/// `STOP_CHANNEL` and `RESET_CHANNEL`: whatever becomes of the channel, it may count as on
+/// afterwards.
 fn stop_reset(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     const STOP: u32 = 0xa06f_0112;
     const RESET: u32 = 0xa06f_0102;
@@ -220,7 +224,8 @@ fn resume(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     client.free(session)
 }
 
-/// More channels than two calls of the driver's take on or off, taken off by itself and put back now and then.
+/// More channels than two calls of the driver's take on or off, taken off by itself and put back
+/// now and then.
 fn many_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     const CHANNELS: usize = 144;
     const OF_A_CALL: usize = 64;

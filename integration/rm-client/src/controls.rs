@@ -1,4 +1,5 @@
-//! The controls by which a program could decide how a card is shared, or stop others there: each tried once.
+//! The controls by which a program could decide how a card is shared, or stop others there: each
+//! tried once.
 
 use crate::{
     RmError,
@@ -23,18 +24,18 @@ pub struct Objects {
     pub channel: u32,
 }
 
-/// What a control is made on.
+/// The object that a control is made on.
 #[derive(Debug, Clone, Copy)]
-enum On {
+enum Target {
     Device,
     Subdevice,
     Group,
     Channel,
 }
 
-/// What its parameters begin with; the others are 0.
+/// The beginning of its parameters; the others are 0.
 #[derive(Debug, Clone, Copy)]
-enum First {
+enum FirstParam {
     Nothing,
     Number(u32),
     Channel,
@@ -48,61 +49,62 @@ enum First {
 }
 
 /// Name, object, number, bytes of parameters, what these begin with.
-type Row = (&'static str, On, u32, usize, First);
+type ControlRow = (&'static str, Target, u32, usize, FirstParam);
 
 /// Those that nobody may use, whatever they name.
-const REFUSED: &[Row] = &[
-    ("FIFO_SET_CHANNEL_PROPERTIES", On::Device, 0x0080_170f, 16, First::Channel),
-    ("FIFO_START_SELECTED_CHANNELS", On::Device, 0x0080_1705, 8, First::OneChannel),
-    ("FIFO_STOP_RUNLIST", On::Device, 0x0080_1711, 4, First::Number(1)),
-    ("FIFO_START_RUNLIST", On::Device, 0x0080_1712, 4, First::Number(1)),
-    ("DEVICE_SET_TPC_PARTITION_MODE", On::Device, 0x0080_1108, 32, First::Group),
-    ("SUBDEVICE_SET_TPC_PARTITION_MODE", On::Subdevice, 0x2080_122c, 32, First::Group),
-    ("SET_TPC_PARTITION_TABLE", On::Group, 0x9067_0102, 1028, First::Number(1)),
-    ("FIFO_RUNLIST_SET_SCHED_POLICY", On::Subdevice, 0x2080_1115, 8, First::Nothing),
-    ("FIFO_OBJSCHED_SET_STATE", On::Subdevice, 0x2080_1121, 24, First::Number(1)),
-    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION", On::Subdevice, 0x2080_111a, 520, First::Lists(64)),
-    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2", On::Subdevice, 0x2080_111b, 520, First::Lists(64)),
-    ("FIFO_DISABLE_USERMODE_CHANNELS", On::Subdevice, 0x2080_1117, 4, First::Number(1)),
-    ("FIFO_CONFIG_CTXSW_TIMEOUT", On::Subdevice, 0x2080_1110, 8, First::Number(1)),
-    ("GPU_EVICT_CTX", On::Subdevice, 0x2080_012c, 24, First::Number(1)),
-    ("GPU_SET_COMPUTE_MODE_RULES", On::Subdevice, 0x2080_0130, 4, First::Number(1)),
-    ("GPU_SET_COMPUTE_POLICY_CONFIG", On::Subdevice, 0x2080_0194, 24, First::Nothing),
-    ("GPU_MARK_DEVICE_FOR_RESET", On::Subdevice, 0x2080_01a9, 0, First::Nothing),
-    ("GPU_UNMARK_DEVICE_FOR_RESET", On::Subdevice, 0x2080_01aa, 0, First::Nothing),
-    ("GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET", On::Subdevice, 0x2080_01ac, 0, First::Nothing),
-    ("GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET", On::Subdevice, 0x2080_01ad, 0, First::Nothing),
-    ("RC_DISABLE_WATCHDOG", On::Subdevice, 0x2080_220a, 0, First::Nothing),
-    ("RC_ENABLE_WATCHDOG", On::Subdevice, 0x2080_220b, 0, First::Nothing),
-    ("SET_RC_RECOVERY", On::Subdevice, 0x2080_220d, 4, First::Number(1)),
-    ("PERF_SET_POWERSTATE", On::Subdevice, 0x2080_205b, 4, First::Nothing),
-    ("GROUP_SET_INTERLEAVE_LEVEL", On::Group, 0xa06c_0107, 4, First::Number(2)),
-    ("GROUP_MAKE_REALTIME", On::Group, 0xa06c_0110, 1, First::Nothing),
-    ("GROUP_INTERNAL_GPFIFO_SCHEDULE", On::Group, 0xa06c_0201, 3, First::Nothing),
-    ("GROUP_INTERNAL_SET_TIMESLICE", On::Group, 0xa06c_0202, 8, First::Number(1_000_000)),
-    ("CHANNEL_SET_INTERLEAVE_LEVEL", On::Channel, 0xa06f_0109, 4, First::Number(2)),
-    ("CHANNEL_RESTART_RUNLIST", On::Channel, 0xa06f_0111, 2, First::Nothing),
-    ("CHANNEL_RESET_ISOLATED", On::Channel, 0x506f_0105, 8, First::Number(1)),
-    ("CHANNEL_SET_HW_STATE", On::Channel, 0xb06f_0110, 1, First::Nothing),
+const REFUSED: &[ControlRow] = &[
+    ("FIFO_SET_CHANNEL_PROPERTIES", Target::Device, 0x0080_170f, 16, FirstParam::Channel),
+    ("FIFO_START_SELECTED_CHANNELS", Target::Device, 0x0080_1705, 8, FirstParam::OneChannel),
+    ("FIFO_STOP_RUNLIST", Target::Device, 0x0080_1711, 4, FirstParam::Number(1)),
+    ("FIFO_START_RUNLIST", Target::Device, 0x0080_1712, 4, FirstParam::Number(1)),
+    ("DEVICE_SET_TPC_PARTITION_MODE", Target::Device, 0x0080_1108, 32, FirstParam::Group),
+    ("SUBDEVICE_SET_TPC_PARTITION_MODE", Target::Subdevice, 0x2080_122c, 32, FirstParam::Group),
+    ("SET_TPC_PARTITION_TABLE", Target::Group, 0x9067_0102, 1028, FirstParam::Number(1)),
+    ("FIFO_RUNLIST_SET_SCHED_POLICY", Target::Subdevice, 0x2080_1115, 8, FirstParam::Nothing),
+    ("FIFO_OBJSCHED_SET_STATE", Target::Subdevice, 0x2080_1121, 24, FirstParam::Number(1)),
+    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION", Target::Subdevice, 0x2080_111a, 520, FirstParam::Lists(64)),
+    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2", Target::Subdevice, 0x2080_111b, 520, FirstParam::Lists(64)),
+    ("FIFO_DISABLE_USERMODE_CHANNELS", Target::Subdevice, 0x2080_1117, 4, FirstParam::Number(1)),
+    ("FIFO_CONFIG_CTXSW_TIMEOUT", Target::Subdevice, 0x2080_1110, 8, FirstParam::Number(1)),
+    ("GPU_EVICT_CTX", Target::Subdevice, 0x2080_012c, 24, FirstParam::Number(1)),
+    ("GPU_SET_COMPUTE_MODE_RULES", Target::Subdevice, 0x2080_0130, 4, FirstParam::Number(1)),
+    ("GPU_SET_COMPUTE_POLICY_CONFIG", Target::Subdevice, 0x2080_0194, 24, FirstParam::Nothing),
+    ("GPU_MARK_DEVICE_FOR_RESET", Target::Subdevice, 0x2080_01a9, 0, FirstParam::Nothing),
+    ("GPU_UNMARK_DEVICE_FOR_RESET", Target::Subdevice, 0x2080_01aa, 0, FirstParam::Nothing),
+    ("GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET", Target::Subdevice, 0x2080_01ac, 0, FirstParam::Nothing),
+    ("GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET", Target::Subdevice, 0x2080_01ad, 0, FirstParam::Nothing),
+    ("RC_DISABLE_WATCHDOG", Target::Subdevice, 0x2080_220a, 0, FirstParam::Nothing),
+    ("RC_ENABLE_WATCHDOG", Target::Subdevice, 0x2080_220b, 0, FirstParam::Nothing),
+    ("SET_RC_RECOVERY", Target::Subdevice, 0x2080_220d, 4, FirstParam::Number(1)),
+    ("PERF_SET_POWERSTATE", Target::Subdevice, 0x2080_205b, 4, FirstParam::Nothing),
+    ("GROUP_SET_INTERLEAVE_LEVEL", Target::Group, 0xa06c_0107, 4, FirstParam::Number(2)),
+    ("GROUP_MAKE_REALTIME", Target::Group, 0xa06c_0110, 1, FirstParam::Nothing),
+    ("GROUP_INTERNAL_GPFIFO_SCHEDULE", Target::Group, 0xa06c_0201, 3, FirstParam::Nothing),
+    ("GROUP_INTERNAL_SET_TIMESLICE", Target::Group, 0xa06c_0202, 8, FirstParam::Number(1_000_000)),
+    ("CHANNEL_SET_INTERLEAVE_LEVEL", Target::Channel, 0xa06f_0109, 4, FirstParam::Number(2)),
+    ("CHANNEL_RESTART_RUNLIST", Target::Channel, 0xa06f_0111, 2, FirstParam::Nothing),
+    ("CHANNEL_RESET_ISOLATED", Target::Channel, 0x506f_0105, 8, FirstParam::Number(1)),
+    ("CHANNEL_SET_HW_STATE", Target::Channel, 0xb06f_0110, 1, FirstParam::Nothing),
 ];
 
 /// Those that a program may use for what is its own.
-const OWN_ONLY: &[Row] = &[
-    ("FIFO_IDLE_CHANNELS", On::Device, 0x0080_1714, 16396, First::OneChannel),
-    ("GR_SET_CTXSW_PREEMPTION_MODE", On::Subdevice, 0x2080_1210, 32, First::SecondChannel),
-    ("GROUP_GPFIFO_SCHEDULE", On::Group, 0xa06c_0101, 3, First::Nothing),
-    ("GROUP_BIND", On::Group, 0xa06c_0102, 1, First::Nothing),
-    ("GROUP_SET_TIMESLICE", On::Group, 0xa06c_0103, 8, First::Number(1)),
-    ("GROUP_GET_TIMESLICE", On::Group, 0xa06c_0104, 8, First::Nothing),
-    ("GROUP_PREEMPT", On::Group, 0xa06c_0105, 8, First::Nothing),
-    ("CHANNEL_GPFIFO_SCHEDULE", On::Channel, 0xc36f_0103, 3, First::Nothing),
-    ("CHANNEL_BIND", On::Channel, 0xc36f_0104, 4, First::Number(1)),
-    ("CHANNEL_STOP", On::Channel, 0xa06f_0112, 1, First::Nothing),
-    ("CHANNEL_RESET", On::Channel, 0x906f_0102, 16, First::Number(1)),
+const OWN_ONLY: &[ControlRow] = &[
+    ("FIFO_IDLE_CHANNELS", Target::Device, 0x0080_1714, 16396, FirstParam::OneChannel),
+    ("GR_SET_CTXSW_PREEMPTION_MODE", Target::Subdevice, 0x2080_1210, 32, FirstParam::SecondChannel),
+    ("GROUP_GPFIFO_SCHEDULE", Target::Group, 0xa06c_0101, 3, FirstParam::Nothing),
+    ("GROUP_BIND", Target::Group, 0xa06c_0102, 1, FirstParam::Nothing),
+    ("GROUP_SET_TIMESLICE", Target::Group, 0xa06c_0103, 8, FirstParam::Number(1)),
+    ("GROUP_GET_TIMESLICE", Target::Group, 0xa06c_0104, 8, FirstParam::Nothing),
+    ("GROUP_PREEMPT", Target::Group, 0xa06c_0105, 8, FirstParam::Nothing),
+    ("CHANNEL_GPFIFO_SCHEDULE", Target::Channel, 0xc36f_0103, 3, FirstParam::Nothing),
+    ("CHANNEL_BIND", Target::Channel, 0xc36f_0104, 4, FirstParam::Number(1)),
+    ("CHANNEL_STOP", Target::Channel, 0xa06f_0112, 1, FirstParam::Nothing),
+    ("CHANNEL_RESET", Target::Channel, 0x906f_0102, 16, FirstParam::Number(1)),
 ];
 
 impl Objects {
-    /// One's own. A real driver may make no channel, or no group, of so few parameters: others stand in for them then.
+    /// One's own. A real driver may make no channel, or no group, of so few parameters: others
+    /// stand in for them then.
     pub fn own(device: &Device<'_>) -> Self {
         let (handle, channel) = match Group::new(device, Engine::Compute, 1) {
             Ok(group) => (group.handle, group.channels.first().copied().unwrap_or(group.handle)),
@@ -112,24 +114,24 @@ impl Objects {
         Self { client, device: device.device, subdevice, group: handle, channel }
     }
 
-    const fn on(&self, on: On) -> u32 {
+    const fn on(&self, on: Target) -> u32 {
         match on {
-            On::Device => self.device,
-            On::Subdevice => self.subdevice,
-            On::Group => self.group,
-            On::Channel => self.channel,
+            Target::Device => self.device,
+            Target::Subdevice => self.subdevice,
+            Target::Group => self.group,
+            Target::Channel => self.channel,
         }
     }
 
-    fn params(&self, length: usize, first: First) -> Vec<u8> {
+    fn params(&self, length: usize, first: FirstParam) -> Vec<u8> {
         match first {
-            First::Nothing => vec![0; length],
-            First::Number(number) => words([number], length),
-            First::Channel => words([self.channel], length),
-            First::Group => words([self.group], length),
-            First::OneChannel => words([1, self.channel], length),
-            First::SecondChannel => words([1, self.channel], length),
-            First::Lists(many) => {
+            FirstParam::Nothing => vec![0; length],
+            FirstParam::Number(number) => words([number], length),
+            FirstParam::Channel => words([self.channel], length),
+            FirstParam::Group => words([self.group], length),
+            FirstParam::OneChannel => words([1, self.channel], length),
+            FirstParam::SecondChannel => words([1, self.channel], length),
+            FirstParam::Lists(many) => {
                 let mut params = words([1, self.client], length);
                 put(&mut params, 4 + 4 * many, self.channel);
                 params
@@ -159,7 +161,11 @@ pub fn try_others(device: &Device<'_>, objects: &Objects) -> Vec<(&'static str, 
     outcomes
 }
 
-fn try_all(device: &Device<'_>, objects: &Objects, tables: &[&[Row]]) -> Vec<(&'static str, Result<(), RmError>)> {
+fn try_all(
+    device: &Device<'_>,
+    objects: &Objects,
+    tables: &[&[ControlRow]],
+) -> Vec<(&'static str, Result<(), RmError>)> {
     let own = Objects { client: device.client.handle, device: device.device, subdevice: device.subdevice, ..*objects };
     let mut outcomes = Vec::new();
     for (name, on, number, length, first) in tables.iter().copied().flatten() {
@@ -168,7 +174,8 @@ fn try_all(device: &Device<'_>, objects: &Objects, tables: &[&[Row]]) -> Vec<(&'
             device.client.control_in(objects.client, objects.on(*on), *number, &mut params)
         };
         let outcome = control(objects);
-        // By the other's client, and by the own one with the other's channels and groups as what is named.
+        // By the other's client, and by the own one with the other's channels and groups as what is
+        // named.
         outcomes.push((*name, if outcome.is_ok() { outcome } else { control(&own) }));
     }
     outcomes

@@ -22,7 +22,7 @@ pub struct Device<'a> {
     pub client: &'a Client,
     /// Its node, open.
     pub node: File,
-    /// What the driver's list says.
+    /// The card, as the driver lists it.
     pub info: CardInfo,
     /// Handle of the device object.
     pub device: u32,
@@ -39,12 +39,12 @@ pub struct Allocation {
     pub size: u64,
 }
 
-/// How much memory a card has.
+/// Memory of a card, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
     /// All of it.
     pub total: u64,
-    /// What is free.
+    /// Bytes that are free.
     pub free: u64,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Device<'a> {
     /// Memory of the card, of the page size that the driver chooses.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn alloc(&self, size: u64) -> Result<Allocation, RmError> {
         self.alloc_with(size, 0, 0)
     }
@@ -77,7 +77,7 @@ impl<'a> Device<'a> {
     /// The same with attributes (`NVOS32_ATTR`, `NVOS32_ATTR2`).
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn alloc_with(&self, size: u64, attributes: u32, attributes2: u32) -> Result<Allocation, RmError> {
         let mut params = vec![0; 128];
         // `owner`: anything but 0, which the driver refuses; libcuda puts its client there.
@@ -92,9 +92,10 @@ impl<'a> Device<'a> {
     /// An address space of the card, for unified memory to manage.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn address_space(&self) -> Result<u32, RmError> {
-        // `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `_ENABLE_PAGE_FAULTING`, without which UVM takes none.
+        // `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `_ENABLE_PAGE_FAULTING`, without
+        // which UVM takes none.
         const FLAGS: u32 = 0x48;
         const BASE: u32 = 0x1000;
         let mut params = vec![0; 56];
@@ -103,10 +104,10 @@ impl<'a> Device<'a> {
         self.client.alloc(self.device, 0, ADDRESS_SPACE, Some(&mut params))
     }
 
-    /// What the card is called.
+    /// Returns the card's product name.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn name(&self) -> Result<String, RmError> {
         let mut params = vec![0; 132];
         self.client.control(self.subdevice, 0x2080_0110, &mut params)?;
@@ -116,7 +117,7 @@ impl<'a> Device<'a> {
     /// `GPU-...`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn uuid(&self) -> Result<String, RmError> {
         let mut params = vec![0; 268];
         self.client.control(self.subdevice, 0x2080_014a, &mut params)?;
@@ -126,7 +127,7 @@ impl<'a> Device<'a> {
     /// The 16 bytes of it, as unified memory names cards.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn uuid_bytes(&self) -> Result<[u8; 16], RmError> {
         const BINARY: u32 = 2;
         let mut params = words([0, BINARY], 268);
@@ -135,10 +136,10 @@ impl<'a> Device<'a> {
         bytes.ok_or_else(|| RmError::Nonsense { what: "the card's UUID is missing".into() })
     }
 
-    /// How much memory it has, and how much is free.
+    /// Returns how much memory it has, and how much is free.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn memory(&self) -> Result<Memory, RmError> {
         const TOTAL_RAM: u32 = 0x08;
         const HEAP_FREE: u32 = 0x16;

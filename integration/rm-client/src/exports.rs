@@ -32,7 +32,7 @@ const RM_OBJECT: u32 = 1;
 /// Exports memory to a control file of its own, which keeps it from then on.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's status, where it refuses.
 pub fn export(device: &Device<'_>, memory: Allocation) -> Result<File, RmError> {
     let carrier = device.client.nodes.control()?;
     let mut params = words([RM_OBJECT, device.device, device.device, memory.handle, 0, 0], 24);
@@ -44,7 +44,7 @@ pub fn export(device: &Device<'_>, memory: Allocation) -> Result<File, RmError> 
 /// A handle of one's own for what `carrier` brings.
 ///
 /// # Errors
-/// What the driver answers.
+/// The driver's status, where it refuses.
 pub fn import(device: &Device<'_>, carrier: &File) -> Result<u32, RmError> {
     let number = carrier.as_raw_fd().cast_unsigned();
     let mut params = words([number, RM_OBJECT, device.device, device.device, 0], 20);

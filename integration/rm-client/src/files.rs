@@ -15,7 +15,7 @@ use crate::{
     system,
 };
 
-/// Who takes the system calls.
+/// The system calls of a client: the kernel's, or those of a test.
 pub trait Kernel: fmt::Debug + Send + Sync {
     /// `ioctl(2)`; pointers in `args` are to live memory of this process.
     ///
@@ -44,7 +44,7 @@ impl Kernel for Linux {
     }
 }
 
-/// Where the nodes are, and who takes the calls on them.
+/// The driver's nodes, and the kernel that takes the calls on them.
 #[derive(Debug, Clone)]
 pub struct Nodes {
     directory: PathBuf,

@@ -1,4 +1,5 @@
-//! Memory in as many frames of 2 MiB as it can be had in: what is held open so, nobody else can have in whole frames.
+//! Memory in as many frames of 2 MiB as it can be had in: what is held open so, nobody else can
+//! have in whole frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,22 +24,22 @@ const NONCONTIGUOUS: u32 = BIG_PAGES | 1 << 27;
 /// Pieces at most: more than any card has frames.
 const MOST: usize = 200_000;
 
-/// What came of it.
+/// Result of a fragmentation.
 #[derive(Debug, Default)]
 pub struct Fragments {
-    /// How many pieces are held.
+    /// Number of pieces that are held.
     pub pieces: usize,
     /// Frames that they begin in, where the driver says.
     pub frames: usize,
-    /// What the last one was refused with.
+    /// Status that the last one was refused with.
     pub status: u32,
 }
 
 /// A way to do it.
-pub type Way = fn(&Device<'_>) -> Result<Fragments, RmError>;
+pub type Method = fn(&Device<'_>) -> Result<Fragments, RmError>;
 
 /// All of them, by name.
-pub const WAYS: &[(&str, Way)] = &[
+pub const METHODS: &[(&str, Method)] = &[
     ("aligned", |device| until_refused(|| aligned(device, CONTIGUOUS))),
     ("default", |device| until_refused(|| aligned(device, BIG_PAGES))),
     ("heap", |device| until_refused(|| heap(device))),
@@ -49,9 +50,15 @@ pub const WAYS: &[(&str, Way)] = &[
 ];
 
 /// A piece: its handle and where it begins.
-type Piece = (u32, u64);
+type Fragment = (u32, u64);
 
-fn allocate(device: &Device<'_>, size: u64, flags: u32, attr: u32, fields: &[(usize, u64)]) -> Result<Piece, RmError> {
+fn allocate(
+    device: &Device<'_>,
+    size: u64,
+    flags: u32,
+    attr: u32,
+    fields: &[(usize, u64)],
+) -> Result<Fragment, RmError> {
     let mut params = vec![0; 128];
     put(&mut params, 0, device.client.handle);
     put(&mut params, 8, flags);
@@ -63,12 +70,12 @@ fn allocate(device: &Device<'_>, size: u64, flags: u32, attr: u32, fields: &[(us
 }
 
 /// The first granule of a frame.
-fn aligned(device: &Device<'_>, attr: u32) -> Result<Piece, RmError> {
+fn aligned(device: &Device<'_>, attr: u32) -> Result<Fragment, RmError> {
     allocate(device, GRANULE, ALIGNED, attr, &[(72, FRAME)])
 }
 
 /// The same by the older call.
-fn heap(device: &Device<'_>) -> Result<Piece, RmError> {
+fn heap(device: &Device<'_>) -> Result<Fragment, RmError> {
     let mut args = words([device.client.handle, device.device, 2], 184);
     put(&mut args, 40, device.client.handle);
     put(&mut args, 52, ALIGNED);
@@ -80,7 +87,7 @@ fn heap(device: &Device<'_>) -> Result<Piece, RmError> {
 }
 
 /// 32 granules, each of which may be anywhere.
-fn scattered(device: &Device<'_>) -> Result<Piece, RmError> {
+fn scattered(device: &Device<'_>) -> Result<Fragment, RmError> {
     allocate(device, FRAME, 1, NONCONTIGUOUS, &[])
 }
 
@@ -115,8 +122,10 @@ fn emptied(device: &Device<'_>) -> Result<Fragments, RmError> {
     Ok(Fragments { pieces: kept.len(), frames: kept.len(), status: 0 })
 }
 
-/// Leaves room for 256 KiB in each frame that it fills, for what the driver makes for itself meanwhile, most of which comes in runs of that size: once
-/// this program is gone, each of those keeps a frame open. It keeps three quarters of what it can have: the rest is for whoever brings the driver to that.
+/// Leaves room for 256 KiB in each frame that it fills, for what the driver makes for itself
+/// meanwhile, most of which comes in runs of that size: once this program is gone, each of those
+/// keeps a frame open. It keeps three quarters of what it can have: the rest is for whoever brings
+/// the driver to that.
 fn holes(device: &Device<'_>) -> Result<Fragments, RmError> {
     let mut filled = Vec::new();
     let fragments = collect(&mut filled, || allocate(device, GRANULE, 1, CONTIGUOUS, &[]))?;
@@ -133,11 +142,14 @@ fn holes(device: &Device<'_>) -> Result<Fragments, RmError> {
     Ok(Fragments { pieces, frames: left.len(), ..fragments })
 }
 
-fn until_refused(make: impl FnMut() -> Result<Piece, RmError>) -> Result<Fragments, RmError> {
+fn until_refused(make: impl FnMut() -> Result<Fragment, RmError>) -> Result<Fragments, RmError> {
     collect(&mut Vec::new(), make)
 }
 
-fn collect(pieces: &mut Vec<Piece>, mut make: impl FnMut() -> Result<Piece, RmError>) -> Result<Fragments, RmError> {
+fn collect(
+    pieces: &mut Vec<Fragment>,
+    mut make: impl FnMut() -> Result<Fragment, RmError>,
+) -> Result<Fragments, RmError> {
     let mut status = 0;
     while pieces.len() < MOST {
         match make() {

@@ -1,8 +1,9 @@
-//! What a program says to NVIDIA's driver to use a card's memory, without CUDA.
+//! A client of NVIDIA's driver that uses a card's memory without CUDA.
 //!
-//! The bytes are those of driver 580 (src/common/sdk/nvidia/inc and kernel-open of its open kernel modules). A [`Client`] is a
-//! root client on an open `/dev/nvidiactl`; a [`Device`] is a card below it; [`uvm::AddressSpace`] is an open
-//! `/dev/nvidia-uvm`. Nothing is checked here that the driver should check: tests use this to say what should be refused.
+//! The bytes are those of driver 580 (src/common/sdk/nvidia/inc and kernel-open of its open kernel
+//! modules). A [`Client`] is a root client on an open `/dev/nvidiactl`; a [`Device`] is a card
+//! below it; [`uvm::AddressSpace`] is an open `/dev/nvidia-uvm`. Nothing is checked here that the
+//! driver should check: tests use this to say what should be refused.
 
 pub mod attacks;
 pub mod bytes;
@@ -15,11 +16,11 @@ pub mod device;
 pub mod exports;
 pub mod files;
 pub mod fragment;
-pub mod load;
 pub mod processes;
 pub mod random;
 pub mod smi;
 pub mod sys;
+pub mod utilization;
 pub mod uvm;
 
 pub use client::Client;
@@ -30,13 +31,13 @@ use std::io;
 /// `NV_ERR_NO_MEMORY`.
 pub const NO_MEMORY: u32 = 0x51;
 
-/// What the driver, or whoever stands before it, answers.
+/// Answer of the driver, or of a mediator before it, other than success.
 #[derive(Debug, thiserror::Error)]
 pub enum RmError {
     /// The system call failed.
     #[error("{what}")]
     System {
-        /// What was tried.
+        /// The call that was tried.
         what: String,
         /// Its errno.
         #[source]
@@ -45,7 +46,7 @@ pub enum RmError {
     /// The call was made, and the driver's status is not 0.
     #[error("{what}: {}", status_name(*.status))]
     Refused {
-        /// What was asked.
+        /// The call that was made.
         what: String,
         /// `NV_STATUS`.
         status: u32,
@@ -53,13 +54,13 @@ pub enum RmError {
     /// An answer that makes no sense.
     #[error("{what}")]
     Nonsense {
-        /// What is wrong with it.
+        /// The fault in it.
         what: String,
     },
 }
 
 impl RmError {
-    /// Whether it is the driver's, or the kernel's, "no memory".
+    /// Tells the driver's, or the kernel's, "no memory" from other errors.
     pub fn is_out_of_memory(&self) -> bool {
         match self {
             Self::Refused { status, .. } => *status == NO_MEMORY,

@@ -1,8 +1,10 @@
-//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and tells what it was told.
+//! `rm-client`: uses a card's memory as a program does, or as an attacker does, and prints what it
+//! got.
 //!
-//! Everything goes to standard output, one thing a line; failures to standard error. Exit codes: 0 done; 1 the command line, or
-//! something unexpected; 2 out of memory (the driver's `NO_MEMORY`, or `ENOMEM`); 3 refused with another status; 4 a system
-//! call failed (no such node, no such card's node, ENOTTY, EPERM, ...).
+//! Everything goes to standard output, one thing a line; failures to standard error. Exit codes: 0
+//! done; 1 the command line, or something unexpected; 2 out of memory (the driver's `NO_MEMORY`, or
+//! `ENOMEM`); 3 refused with another status; 4 a system call failed (no such node, no such card's
+//! node, ENOTTY, EPERM, ...).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for tests reports by printing")]
 
 mod work;
@@ -29,9 +31,9 @@ use rm_client::{
     controls::{self, Objects},
     exports,
     files::Nodes,
-    fragment::{Fragments, WAYS},
-    load::{Load, Watch},
+    fragment::{Fragments, METHODS},
     processes, random, smi, sys, system,
+    utilization::{Monitor, Utilization},
     uvm::AddressSpace,
 };
 
@@ -40,7 +42,7 @@ use crate::work::WorkOptions;
 const USAGE: &str = "\
 usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   smi                                   a table of the cards: used / total, processes
-  watch TIME [--every TIME]             how busy the card is, as programs are told: `load PAGE SAMPLES PID...`, in percent
+  watch TIME [--every TIME]             how busy the card is, as programs see it: `load PAGE SAMPLES PID...`, in percent
   memory                                `total BYTES free BYTES` of one card
   alloc SIZE [--count N] [--map] [--hold SECONDS|stdin]
                                         memory of the card; --map: mapped as CUDA maps it
@@ -65,7 +67,7 @@ usage: rm-client COMMAND [--card N] [--dev DIRECTORY]
   objects CLASS...                      an object of each class (`cbc0`) in a channel of its own: `CLASS=STATUS`
   controls [CLIENT DEVICE SUBDEVICE GROUP CHANNEL]
                                         tries each control by which a card's sharing could be decided: `NAME=STATUS` (-ERRNO); with handles that
-                                        another program has told (`spin` does): on these
+                                        another program has printed (`spin` does): on these
   raw NODE COMMAND HEX [--int80]        one ioctl with these bytes, for example raw nvidiactl 0xc00446c9 ffffffff
 SIZE: bytes, or 64K, 512MiB, 2G. TIME, WORK, EVERY: seconds, or 200ms. Work is engine time of simulated cards.
 exit codes: 0 done, 1 usage or unexpected, 2 out of memory, 3 refused otherwise, 4 a system call failed";
@@ -190,7 +192,7 @@ fn run(options: &Options) -> Result<ExitCode, RmError> {
         ["attack", name] => attack(options, name, 64 << 20),
         ["attack", name, size] => attack(options, name, size_of(size)?),
         ["fragment", "list"] => {
-            WAYS.iter().for_each(|(name, _)| println!("{name}"));
+            METHODS.iter().for_each(|(name, _)| println!("{name}"));
             Ok(ExitCode::SUCCESS)
         }
         ["fragment", way] => fragment(options, way),
@@ -217,7 +219,7 @@ fn number(text: &str) -> Result<u64, RmError> {
     text.parse().map_err(|_| RmError::Nonsense { what: format!("`{text}` is no number") })
 }
 
-/// What most commands begin with: a client and a card of it.
+/// Opens a client and a card of it, with which most commands begin.
 fn with_device<T>(options: &Options, work: impl FnOnce(&Device<'_>) -> Result<T, RmError>) -> Result<T, RmError> {
     let client = Client::open(&options.nodes)?;
     let device = client.device(options.card)?;
@@ -255,11 +257,11 @@ fn watch(options: &Options, time: &str) -> Result<ExitCode, RmError> {
     with_device(options, |device| {
         // Something of its own, so that it is one of the card's users.
         device.alloc(1 << 20)?;
-        let watch = Watch::new(device)?;
+        let monitor = Monitor::new(device)?;
         println!("working=1");
         let end = Instant::now() + time;
         while Instant::now() < end {
-            let Load { page, sampled, pids } = watch.look()?;
+            let Utilization { page, sampled, pids } = monitor.read()?;
             let page = page.map_or_else(|| "?".to_owned(), |page| page.to_string());
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
             println!("load {page} {sampled} {}", pids.join(" "));
@@ -302,11 +304,11 @@ fn alloc(options: &Options, size: u64) -> Result<ExitCode, RmError> {
 }
 
 fn fragment(options: &Options, name: &str) -> Result<ExitCode, RmError> {
-    let way = WAYS.iter().find(|(known, _)| *known == name);
-    let (_, way) =
-        way.ok_or_else(|| RmError::Nonsense { what: format!("there is no way `{name}`: `fragment list`") })?;
+    let method = METHODS.iter().find(|(known, _)| *known == name);
+    let (_, fill) =
+        method.ok_or_else(|| RmError::Nonsense { what: format!("no method is called `{name}`: `fragment list`") })?;
     with_device(options, |device| {
-        let Fragments { pieces, frames, status } = way(device)?;
+        let Fragments { pieces, frames, status } = fill(device)?;
         println!("pieces={pieces}\nframes={frames}\nstatus={status}");
         options.hold();
         Ok(ExitCode::SUCCESS)
@@ -384,7 +386,8 @@ fn pass_fd(options: &Options, size: u64) -> Result<ExitCode, RmError> {
     let (here, there) = UnixStream::pair().map_err(system("a pair of sockets"))?;
     let nodes = options.nodes.clone();
     let child = |_| -> (i32, Box<dyn Any>) {
-        // Only the open file comes over the socket: the child's own client on it, and memory for that.
+        // Only the open file comes over the socket: the child's own client on it, and memory for
+        // that.
         let outcome = exports::receive(&there).and_then(|control| {
             let client = Client::on(control, &nodes)?;
             let memory = client.device(options.card)?.alloc(size)?;

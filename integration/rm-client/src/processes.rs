@@ -6,8 +6,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 
 use crate::sys;
 
-/// Runs `work` in `count` children at once. Each ends when all have done their work, so that all hold what they have got at
-/// one time. Exit codes in the order of the children; -1 for one that a signal ended.
+/// Runs `work` in `count` children at once. Each ends when all have done their work, so that all
+/// hold what they have got at one time. Exit codes in the order of the children; -1 for one that a
+/// signal ended.
 ///
 /// # Errors
 /// When a child cannot be made or waited for.

@@ -32,7 +32,7 @@ impl Random {
     }
 }
 
-/// What a random program came to.
+/// Result of a random program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Allocations that were given.
@@ -55,7 +55,8 @@ struct Piece {
 /// Runs `steps` steps with allocations of at most `most` bytes, then gives everything back.
 ///
 /// # Errors
-/// When the driver answers anything but success or "no memory": an honest program's call was refused.
+/// When the driver answers anything but success or "no memory": an honest program's call was
+/// refused.
 pub fn run(device: &Device<'_>, seed: u64, steps: u64, most: u64) -> Result<Outcome, RmError> {
     let mut random = Random(seed);
     let mut space = AddressSpace::open(device)?;

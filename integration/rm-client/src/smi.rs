@@ -6,26 +6,26 @@ use crate::{Client, Device, Memory, RmError};
 
 /// One card's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct CardRow {
     /// Its place in the driver's list.
     pub index: usize,
-    /// What it is called.
+    /// Product name.
     pub name: String,
     /// `GPU-...`.
     pub uuid: String,
     /// Its PCI address.
     pub bus: String,
-    /// How much memory it has.
+    /// Memory of the card.
     pub memory: Memory,
     /// Pids, and what they use.
     pub processes: Vec<(u32, u64)>,
 }
 
-impl Row {
+impl CardRow {
     /// Asks the driver about the card at a place of its list.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn of(client: &Client, index: usize) -> Result<Self, RmError> {
         let device: Device<'_> = client.device(index)?;
         let processes = client.processes(device.subdevice)?;
@@ -43,15 +43,15 @@ impl Row {
 /// Rows of all cards that the driver lists and whose nodes can be opened.
 ///
 /// # Errors
-/// What the driver answers.
-pub fn rows(client: &Client) -> Result<Vec<Row>, RmError> {
+/// The driver's status, where it refuses.
+pub fn rows(client: &Client) -> Result<Vec<CardRow>, RmError> {
     let count = client.cards()?.len();
-    let openable = |row: &Result<Row, RmError>| !matches!(row, Err(RmError::System { .. }));
-    (0..count).map(|index| Row::of(client, index)).filter(openable).collect()
+    let openable = |row: &Result<CardRow, RmError>| !matches!(row, Err(RmError::System { .. }));
+    (0..count).map(|index| CardRow::of(client, index)).filter(openable).collect()
 }
 
 /// As people know it: `used / total` in MiB.
-pub fn table(version: &str, rows: &[Row]) -> String {
+pub fn table(version: &str, rows: &[CardRow]) -> String {
     const LINE: &str = "+-----------------------------------------------------------------------------+\n";
     let mut text = String::from(LINE);
     // Writing to a string cannot fail.
@@ -91,7 +91,7 @@ mod tests {
     fn memory_is_used_of_total() {
         let memory = Memory { total: 3276 << 20, free: 3200 << 20 };
         let (name, bus) = ("NVIDIA H200".to_owned(), "00000000:01:00.0".to_owned());
-        let row = Row { index: 0, name, uuid: String::new(), bus, memory, processes: vec![(7, 76 << 20)] };
+        let row = CardRow { index: 0, name, uuid: String::new(), bus, memory, processes: vec![(7, 76 << 20)] };
         let text = table("580.159.04", &[row]);
         assert!(text.contains("76MiB / 3276MiB"), "{text}");
         assert!(text.contains("580.159.04") && text.contains(" 7 "), "{text}");

@@ -7,7 +7,8 @@ use std::{
     ptr::NonNull,
 };
 
-/// `ioctl(2)` with a struct; pointers that it holds must be to live memory of the caller (the driver checks addresses).
+/// `ioctl(2)` with a struct; pointers that it holds must be to live memory of the caller (the
+/// driver checks addresses).
 ///
 /// # Errors
 /// The errno.
@@ -20,8 +21,8 @@ pub fn ioctl(file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::Result<
 /// # Errors
 /// The errno.
 pub fn ioctl_raw(fd: i32, command: u64, argument: u64) -> io::Result<i32> {
-    // SAFETY: the kernel and the driver check every address; what they write goes where the caller of this function said,
-    // which is memory that it owns or no memory at all.
+    // SAFETY: the kernel and the driver check every address; what they write goes where the caller
+    // of this function said, which is memory that it owns or no memory at all.
     let answer = unsafe { libc::syscall(libc::SYS_ioctl, fd, command, argument) };
     outcome(answer)
 }
@@ -30,7 +31,8 @@ fn outcome(answer: libc::c_long) -> io::Result<i32> {
     i32::try_from(answer).ok().filter(|answer| *answer >= 0).ok_or_else(io::Error::last_os_error)
 }
 
-/// The same through the 32-bit entry, `int 0x80`, whose numbers are the 32-bit ones: the argument must be below 4 GiB.
+/// The same through the 32-bit entry, `int 0x80`, whose numbers are the 32-bit ones: the argument
+/// must be below 4 GiB.
 ///
 /// # Errors
 /// The errno; `Unsupported` on machines without that entry.
@@ -42,8 +44,8 @@ pub fn ioctl_int80(fd: i32, command: u32, argument: u32) -> io::Result<i32> {
 #[cfg(target_arch = "x86_64")]
 fn system_call_int80(number: u32, one: u32, two: u32, three: u32) -> io::Result<i32> {
     let mut answer = u64::from(number);
-    // SAFETY: a system call; registers as the 32-bit entry has them, rbx kept for the compiler. Memory is written only where
-    // `three` points, as in `ioctl_raw`.
+    // SAFETY: a system call; registers as the 32-bit entry has them, rbx kept for the compiler.
+    // Memory is written only where `three` points, as in `ioctl_raw`.
     unsafe {
         std::arch::asm!(
             "xchg rbx, {one}",
@@ -111,7 +113,8 @@ impl Mapping {
     fn map_for(protection: i32, (address, length): (u64, usize), flags: i32, fd: i32, offset: u64) -> io::Result<Self> {
         let hint = std::ptr::with_exposed_provenance_mut(usize::try_from(address).map_err(io::Error::other)?);
         let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
-        // SAFETY: a new mapping; `MAP_FIXED_NOREPLACE` leaves others as they are, and without it the kernel chooses the place.
+        // SAFETY: a new mapping; `MAP_FIXED_NOREPLACE` leaves others as they are, and without it
+        // the kernel chooses the place.
         let mapped = unsafe { libc::mmap(hint, length, protection, flags, fd, offset) };
         match NonNull::new(mapped.cast::<u8>()) {
             Some(address) if mapped != libc::MAP_FAILED => Ok(Self { address, length }),
@@ -119,21 +122,24 @@ impl Mapping {
         }
     }
 
-    /// Where it is.
+    /// Address of the mapping.
     pub fn address(&self) -> u64 {
         self.address.as_ptr().expose_provenance() as u64
     }
 
-    /// Eight bytes that somebody else may be writing, at a place that is aligned; `None`: beyond its end.
+    /// Eight bytes that somebody else may be writing, at a place that is aligned; `None`: beyond
+    /// its end.
     pub fn word(&self, at: usize) -> Option<u64> {
         if !at.is_multiple_of(8) || at.checked_add(8).is_none_or(|end| end > self.length) {
             return None;
         }
-        // SAFETY: aligned and within the mapping, which is readable and lives as long as this value.
+        // SAFETY: aligned and within the mapping, which is readable and lives as long as this
+        // value.
         Some(unsafe { self.address.as_ptr().add(at).cast::<u64>().read_volatile() })
     }
 
-    /// Its bytes; of fresh memory only. Those of a simulated node cannot be touched: its file is empty.
+    /// Its bytes; of fresh memory only. Those of a simulated node cannot be touched: its file is
+    /// empty.
     pub fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: mapped for reading and writing at this length, and borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.length) }
@@ -147,8 +153,8 @@ pub struct Alias {
     length: usize,
 }
 
-// SAFETY: it is only written to, by volatile stores within its length; that others read it at the same time is its purpose, and
-// the only reader that matters is the kernel.
+// SAFETY: it is only written to, by volatile stores within its length; that others read it at the
+// same time is its purpose, and the only reader that matters is the kernel.
 unsafe impl Send for Alias {}
 
 impl Mapping {
@@ -188,7 +194,8 @@ impl Drop for Mapping {
 /// # Errors
 /// The errno.
 pub fn fork() -> io::Result<Option<nix::unistd::Pid>> {
-    // SAFETY: the programs that use this have one thread when they fork, so the child may do anything.
+    // SAFETY: the programs that use this have one thread when they fork, so the child may do
+    // anything.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Parent { child } => Ok(Some(child)),
         nix::unistd::ForkResult::Child => Ok(None),

@@ -39,8 +39,8 @@ const FIRST_ADDRESS: u64 = 0x0200_0000_0000;
 pub struct AddressSpace {
     nodes: Nodes,
     file: File,
-    /// Another file of the node: while it is open, the driver may use the process's memory on the first one's behalf. The
-    /// driver takes no address space of a card without.
+    /// Another file of the node: while it is open, the driver may use the process's memory on the
+    /// first one's behalf. The driver takes no address space of a card without.
     memory_holder: File,
     uuid: [u8; 16],
     next: u64,
@@ -50,7 +50,7 @@ impl AddressSpace {
     /// Opens the node and registers the card and an address space of it.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn open(device: &Device<'_>) -> Result<Self, RmError> {
         let space = Self {
             nodes: device.client.nodes.clone(),
@@ -62,7 +62,8 @@ impl AddressSpace {
         space.call("initializing unified memory", INITIALIZE, &mut [0; 16], 8)?;
         let mut args = [0; 8];
         put(&mut args, 0, space.file.as_raw_fd().cast_unsigned());
-        // A status of its own, where the kernel needs no such file: a warning, which does not matter.
+        // A status of its own, where the kernel needs no such file: a warning, which does not
+        // matter.
         space
             .nodes
             .ioctl(&space.memory_holder, MM_INITIALIZE, &mut args)
@@ -92,7 +93,7 @@ impl AddressSpace {
     /// Maps memory of the card, as CUDA does with each allocation; says where.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn map(&mut self, device: &Device<'_>, memory: Allocation) -> Result<u64, RmError> {
         let base = self.reserve(memory.size);
         self.call("making a range", CREATE_EXTERNAL, &mut range(base, memory.size, 24), 16)?;
@@ -109,12 +110,13 @@ impl AddressSpace {
     /// Undoes [`AddressSpace::map`].
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's status, where it refuses.
     pub fn unmap(&self, base: u64, size: u64) -> Result<(), RmError> {
         self.call("freeing a range", FREE, &mut range(base, size, 24), 16)
     }
 
-    /// Managed memory, as `cudaMallocManaged` makes it: a mapping of the node at the offset that is its address.
+    /// Managed memory, as `cudaMallocManaged` makes it: a mapping of the node at the offset that is
+    /// its address.
     ///
     /// # Errors
     /// `ENOMEM` as out of memory; what the driver answers.

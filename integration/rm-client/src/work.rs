@@ -9,14 +9,14 @@ use std::{
 
 use rm_client::{
     Client, Device, RmError,
-    compute::{Burst, Got, Group, Load, Worker},
+    compute::{Burst, Group, Progress, Worker, Workload},
     compute_attacks::{ATTACKS, Effect},
     processes, system,
 };
 
 use crate::Options;
 
-/// What the command line says of work.
+/// Work, as the command line describes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WorkOptions {
     pub(crate) groups: usize,
@@ -61,7 +61,7 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
     let client = Client::open(&options.nodes)?;
     let places = options.card..options.card + cards;
     let devices: Vec<Device<'_>> = places.map(|card| client.device(card)).collect::<Result<_, _>>()?;
-    let mut worker = Worker::start(&devices, Load { groups, channels, copy, video, burst })?;
+    let mut worker = Worker::start(&devices, Workload { groups, channels, copy, video, burst })?;
     if let Some(group) = worker.groups().next() {
         let Group { device, handle, channels } = group;
         let channel = channels.first().copied().unwrap_or_default();
@@ -82,17 +82,18 @@ pub(crate) fn work(options: &Options, seconds: &str, burst: Option<(&str, &str)>
         }
         last = got;
     }
-    tell(&begin, &last, together);
+    print_progress(&begin, &last, together);
     Ok(ExitCode::SUCCESS)
 }
 
-/// One line: an instant (`CLOCK_MONOTONIC`), and what each card has given until then, in microseconds.
-fn sample(got: &Got) {
+/// One line: an instant (`CLOCK_MONOTONIC`), and what each card has given until then, in
+/// microseconds.
+fn sample(got: &Progress) {
     let given: Vec<String> = got.compute.iter().map(|card| microseconds(*card).to_string()).collect();
     println!("sample {} {}", got.at_ns / 1000, given.join(" "));
 }
 
-fn tell(begin: &Got, end: &Got, together: Duration) {
+fn print_progress(begin: &Progress, end: &Progress, together: Duration) {
     let wall = end.wall.saturating_sub(begin.wall);
     println!("wall_us={}", microseconds(wall));
     for (card, (executed, before)) in end.compute.iter().zip(&begin.compute).enumerate() {
@@ -112,20 +113,21 @@ fn per_mille(part: Duration, whole: Duration) -> u128 {
     part.as_nanos() * 1000 / whole.as_nanos().max(1)
 }
 
-/// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is told.
+/// `storm SECONDS N`: N processes work at once, each as its own client; what they got together is
+/// written.
 pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<ExitCode, RmError> {
     let time = time_of(seconds)?;
     let WorkOptions { groups, channels, copy, video, .. } = options.work;
-    let (mut told, tell) = std::io::pipe().map_err(system("a pipe"))?;
+    let (mut reader, writer) = std::io::pipe().map_err(system("a pipe"))?;
     let child = |_| -> (i32, Box<dyn std::any::Any>) {
         let outcome = Client::open(&options.nodes).and_then(|client| {
             let devices = [client.device(options.card)?];
-            let mut worker = Worker::start(&devices, Load { groups, channels, copy, video, burst: None })?;
+            let mut worker = Worker::start(&devices, Workload { groups, channels, copy, video, burst: None })?;
             worker.work_until(Instant::now() + time)?;
             let got = worker.got()?;
             let executed = got.compute.iter().sum::<Duration>();
             let nanoseconds = u64::try_from(executed.as_nanos()).unwrap_or(u64::MAX);
-            let mut pipe = tell.try_clone().map_err(system("a pipe"))?;
+            let mut pipe = writer.try_clone().map_err(system("a pipe"))?;
             pipe.write_all(&nanoseconds.to_le_bytes()).map_err(system("telling what was executed"))
         });
         (outcome.map_or_else(|error| i32::from(crate::number_of(&error)), |()| 0), Box::new(()))
@@ -134,9 +136,9 @@ pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<Ex
     let start = Instant::now();
     let codes = processes::at_once(count, child).map_err(system("children"))?;
     let wall = start.elapsed();
-    drop(tell);
+    drop(writer);
     let mut numbers = Vec::new();
-    told.read_to_end(&mut numbers).map_err(system("hearing what was executed"))?;
+    reader.read_to_end(&mut numbers).map_err(system("hearing what was executed"))?;
     let executed = numbers.as_chunks::<8>().0.iter().map(|number| u64::from_le_bytes(*number)).sum();
     println!("worked={}", codes.iter().filter(|code| **code == 0).count());
     println!("wall_us={}", microseconds(wall));
@@ -145,7 +147,8 @@ pub(crate) fn storm(options: &Options, seconds: &str, count: usize) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// `steal NAME SECONDS`: works, and tries all the time to get more than its share, or to take others' away.
+/// `steal NAME SECONDS`: works, and tries all the time to get more than its share, or to take
+/// others' away.
 pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<ExitCode, RmError> {
     let (_, attack) = ATTACKS
         .iter()
@@ -154,7 +157,8 @@ pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<Exit
     let time = time_of(seconds)?;
     let client = Client::open(&options.nodes)?;
     let devices = [client.device(options.card)?];
-    let mut worker = Worker::start(&devices, Load { groups: 1, channels: 1, copy: false, video: false, burst: None })?;
+    let mut worker =
+        Worker::start(&devices, Workload { groups: 1, channels: 1, copy: false, video: false, burst: None })?;
     let mut effect = Effect::default();
     println!("working=1");
     let begin = worker.got()?;
@@ -163,7 +167,8 @@ pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<Exit
         for group in worker.groups() {
             attack(group, &mut effect)?;
         }
-        // A hostile program may have all the processor time that it is given; a test machine has little.
+        // A hostile program may have all the processor time that it is given; a test machine has
+        // little.
         thread::sleep(Duration::from_micros(500));
     }
     worker.work_until(end)?;
@@ -173,7 +178,7 @@ pub(crate) fn steal(options: &Options, name: &str, seconds: &str) -> Result<Exit
     }
     println!("tried={}", effect.tried);
     println!("accepted={}", effect.accepted);
-    tell(&begin, &got, Duration::ZERO);
+    print_progress(&begin, &got, Duration::ZERO);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,5 +1,6 @@
-//! The client's calls on their whole way through a session to the simulated driver, without a container: what a program is told
-//! at its quota, and that neither an honest nor a hostile one comes to hold more.
+//! The client's calls on their whole way through a session to the simulated driver, without a
+//! container: what a program gets at its quota, and that neither an honest nor a hostile one
+//! comes to hold more.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
@@ -32,7 +33,7 @@ use nvidia_glue::{
 use rm_client::{
     Client,
     attacks::ATTACKS,
-    compute::{Burst, ENDLESS, Engine, Group, Load, Worker},
+    compute::{Burst, ENDLESS, Engine, Group, Worker, Workload},
     compute_attacks::{self, Effect},
     exports,
     files::{Kernel, Nodes},
@@ -287,7 +288,7 @@ fn container() -> Container {
 }
 
 impl Container {
-    /// What the card says that is taken.
+    /// Memory that is taken, by the card's account.
     fn taken(&self) -> u64 {
         taken(&self.account)
     }
@@ -309,7 +310,7 @@ fn taken(account: &Path) -> u64 {
 }
 
 #[test]
-fn a_program_is_told_out_of_memory_at_its_quota_and_sees_a_card_of_that_size() {
+fn a_program_runs_out_of_memory_at_its_quota_and_sees_a_card_of_that_size() {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let device = client.device(0).unwrap();
@@ -369,7 +370,7 @@ fn managed_memory_counts() {
 }
 
 #[test]
-fn honest_random_programs_are_told_nothing_but_out_of_memory() {
+fn honest_random_programs_fail_with_nothing_but_out_of_memory() {
     for seed in 0..8 {
         let container = container();
         let client = Client::open(&container.nodes).unwrap();
@@ -380,7 +381,8 @@ fn honest_random_programs_are_told_nothing_but_out_of_memory() {
     }
 }
 
-/// Calls that nobody needs; `huge-pages` are larger than the quota, and `garbage` asks for nothing in particular.
+/// Calls that nobody needs; `huge-pages` are larger than the quota, and `garbage` asks for nothing
+/// in particular.
 const REFUSED: [&str; 5] = ["foreign-type", "xfer", "huge-pages", "fixed-alignment", "garbage"];
 
 #[test]
@@ -410,7 +412,7 @@ fn work_is_done_while_the_gate_is_open() {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let devices = [client.device(0).unwrap()];
-    let load = Load { groups: 2, channels: 3, copy: true, video: true, burst: None };
+    let load = Workload { groups: 2, channels: 3, copy: true, video: true, burst: None };
     let mut worker = Worker::start(&devices, load).unwrap();
     let wait = |worker: &mut Worker<'_>| {
         worker.work_until(Instant::now() + Duration::from_millis(30)).unwrap();
@@ -435,9 +437,10 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
     let client = Client::open(&container.nodes).unwrap();
     let devices = [client.device(0).unwrap()];
     let (work, every) = (Duration::from_millis(2), Duration::from_millis(10));
-    let load = Load { groups: 1, channels: 1, copy: false, video: false, burst: Some(Burst { work, every }) };
+    let load = Workload { groups: 1, channels: 1, copy: false, video: false, burst: Some(Burst { work, every }) };
     let mut worker = Worker::start(&devices, load).unwrap();
-    // One piece at once, and one at the end of each interval; later if the machine is slow, never earlier.
+    // One piece at once, and one at the end of each interval; later if the machine is slow, never
+    // earlier.
     let got = loop {
         worker.work_until(Instant::now() + every).unwrap();
         let got = worker.got().unwrap();
@@ -455,7 +458,8 @@ fn work_that_comes_now_and_then_is_done_and_no_more() {
 #[test]
 fn no_attack_works_while_the_gate_is_closed() {
     for (name, attack) in compute_attacks::ATTACKS {
-        // A gate that is closed for longer than the longest period lets a call through; this machine may stand still for as long.
+        // A gate that is closed for longer than the longest period lets a call through; this
+        // machine may stand still for as long.
         let judged = (0..20).any(|_| {
             works_while_the_gate_is_closed(*attack).is_some_and(|worked| {
                 assert!(!worked, "{name} has worked");
@@ -466,8 +470,9 @@ fn no_attack_works_while_the_gate_is_closed() {
     }
 }
 
-/// Whether the attack gets any time of the card; `None`: the gate was closed for too long to tell.
-fn works_while_the_gate_is_closed(attack: compute_attacks::Attack) -> Option<bool> {
+/// Tells whether the attack gets any time of the card; `None`: the gate was closed for too long to
+/// tell.
+fn works_while_the_gate_is_closed(attack: compute_attacks::TimeAttack) -> Option<bool> {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();
     let device = client.device(0).unwrap();

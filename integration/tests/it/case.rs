@@ -1,11 +1,11 @@
-//! What a test is, and how it becomes trials: one on each containerd.
+//! A test, and its trials: one on each containerd.
 
 use std::sync::{Mutex, PoisonError};
 
-use integration::{EGPU_RUNTIME, Flavour, Node, Setup, egpu::on_real_cards, is_egpu, node::shim_directory};
+use integration::{ContainerdRelease, EGPU_RUNTIME, Node, Setup, egpu::on_real_cards, is_egpu, node::shim_directory};
 use libtest_mimic::{Completion, Failed, Trial};
 
-/// Why a test cannot run here, if it cannot.
+/// The reason for which a test cannot run here, if there is one.
 pub(crate) type Skip = Result<(), String>;
 
 /// One test.
@@ -17,31 +17,31 @@ pub(crate) struct Case {
     pub(crate) setup: fn() -> Setup,
     /// The test.
     pub(crate) run: fn(&Node),
-    /// Whether other runtimes are expected to pass it too.
+    /// True if other runtimes are expected to pass it too.
     pub(crate) any_runtime: bool,
-    /// What the machine must offer.
+    /// Needs that the machine must meet.
     pub(crate) needs: [fn() -> Skip; 2],
     /// Versions of containerd that it is about, by their beginning; empty: all.
     pub(crate) versions: &'static [&'static str],
     /// Only on the newest containerd: it is about something else.
     pub(crate) once: bool,
-    /// Whether it can run on the machine's own cards, or why not.
+    /// Use of the machine's own cards, or the reason against it.
     pub(crate) real_cards: RealCards,
-    /// Whether none of those that say so runs beside it: they measure time.
+    /// True if no other of this kind may run beside it: they measure time.
     pub(crate) one_at_a_time: bool,
 }
 
 /// Held by the one that runs.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Whether a test can run on the machine's own cards.
+/// Use of the machine's own cards by a test.
 #[derive(Clone, Copy)]
 pub(crate) enum RealCards {
     /// Nobody has said: it is no test of cards.
     Unsaid,
     /// As it stands.
     Fine,
-    /// Why it needs simulated ones.
+    /// No: the reason for which it needs simulated ones.
     No(&'static str),
 }
 
@@ -96,7 +96,8 @@ impl Case {
         }
     }
 
-    /// Why it cannot run on the machine's own cards, if it is to and cannot.
+    /// Returns the reason for which it cannot run on the machine's own cards, if it is to and
+    /// cannot.
     fn needs_simulated(self) -> Option<String> {
         if !on_real_cards() {
             return None;
@@ -126,8 +127,8 @@ impl Case {
         Self { one_at_a_time: true, ..self }
     }
 
-    fn is_about(self, flavour: &Flavour) -> bool {
-        self.versions.is_empty() || self.versions.iter().any(|version| flavour.version.starts_with(version))
+    fn is_about(self, release: &ContainerdRelease) -> bool {
+        self.versions.is_empty() || self.versions.iter().any(|version| release.version.starts_with(version))
     }
 
     fn skip_reason(self) -> Option<String> {
@@ -140,35 +141,36 @@ impl Case {
         self.needs_simulated().or_else(|| self.needs.into_iter().find_map(|needs| needs().err()))
     }
 
-    fn execute(self, flavour: &Flavour) {
+    fn execute(self, release: &ContainerdRelease) {
         let _alone = self.one_at_a_time.then(|| ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner));
-        let node = Node::start(flavour, &(self.setup)());
+        let node = Node::start(release, &(self.setup)());
         (self.run)(&node);
         node.finish();
     }
 }
 
 /// Every case on every containerd.
-pub(crate) fn trials(flavours: &[Flavour], cases: &[Case]) -> Vec<Trial> {
+pub(crate) fn trials(releases: &[ContainerdRelease], cases: &[Case]) -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut runs = Vec::new();
     for major in ["1", "2"] {
-        let of_major: Vec<&Flavour> = flavours.iter().filter(|flavour| flavour.major() == major).collect();
+        let of_major: Vec<&ContainerdRelease> = releases.iter().filter(|release| release.major() == major).collect();
         if of_major.is_empty() && std::env::var_os("EGPU_TEST_CONTAINERD").is_none() {
             trials.push(missing(major));
         }
-        for flavour in of_major {
-            let is_newest = flavours.last().is_some_and(|newest| newest.version == flavour.version);
-            let about = cases.iter().filter(|case| case.is_about(flavour) && (is_newest || !case.once));
-            runs.extend(about.map(|&case| (flavour.clone(), case)));
+        for release in of_major {
+            let is_newest = releases.last().is_some_and(|newest| newest.version == release.version);
+            let about = cases.iter().filter(|case| case.is_about(release) && (is_newest || !case.once));
+            runs.extend(about.map(|&case| (release.clone(), case)));
         }
     }
-    trials.extend(spread(runs).into_iter().map(|(flavour, case)| trial(flavour, case)));
+    trials.extend(spread(runs).into_iter().map(|(release, case)| trial(release, case)));
     trials
 }
 
-/// Those that run one at a time evenly among the others: in a row they would keep all threads but one waiting.
-fn spread(runs: Vec<(Flavour, Case)>) -> Vec<(Flavour, Case)> {
+/// Those that run one at a time evenly among the others: in a row they would keep all threads but
+/// one waiting.
+fn spread(runs: Vec<(ContainerdRelease, Case)>) -> Vec<(ContainerdRelease, Case)> {
     let (alone, others): (Vec<_>, Vec<_>) = runs.into_iter().partition(|(_, case)| case.one_at_a_time);
     let every = (others.len() / (alone.len() + 1)).max(1);
     let mut alone = alone.into_iter();
@@ -183,13 +185,13 @@ fn spread(runs: Vec<(Flavour, Case)>) -> Vec<(Flavour, Case)> {
     all
 }
 
-fn trial(flavour: Flavour, case: Case) -> Trial {
-    let name = format!("containerd-{}/{}", flavour.version, case.name);
+fn trial(release: ContainerdRelease, case: Case) -> Trial {
+    let name = format!("containerd-{}/{}", release.version, case.name);
     Trial::ignorable_test(name.clone(), move || {
         if let Some(reason) = case.skip_reason() {
             return Ok(skipped(&name, reason));
         }
-        match std::panic::catch_unwind(|| case.execute(&flavour)) {
+        match std::panic::catch_unwind(|| case.execute(&release)) {
             Ok(()) => Ok(Completion::Completed),
             Err(payload) => Err(Failed::from(message(payload.as_ref()))),
         }

@@ -62,7 +62,7 @@ fn runtime_by_path(node: &Node) {
     assert_eq!(node.ctr_ok(&["run", "--rm", "--runtime", &path, IMAGE, "p", "echo", "by path"]), "by path\n");
 }
 
-/// What containerd 1.6 sends with the mappings are options of another type than the rest of them.
+/// Options that containerd 1.6 sends with the mappings are of another type than the rest of them.
 fn run_in_a_user_namespace(node: &Node) {
     node.open_to_all();
     node.track("u");

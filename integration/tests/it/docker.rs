@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::case::{Case, Skip};
 
-/// What `docker import` names.
+/// Name of the image that `docker import` makes.
 const IMAGE: &str = "egpu-test";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -198,7 +198,7 @@ impl Drop for Docker {
     }
 }
 
-/// Where dockerd listens.
+/// Returns the address at which dockerd listens.
 fn host(directory: &Path) -> String {
     format!("unix://{}", directory.join("docker.sock").display())
 }

@@ -100,16 +100,16 @@ fn over_its_memory(node: &Node) {
     assert!(denied["card"].as_str().unwrap().starts_with("GPU-"), "{denied}");
     assert!(denied["text"].as_str().unwrap().contains("asked for 16MiB"), "{denied}");
     container.end();
-    // What was not told at once is told in one sum at the end.
-    let told = eventually("all are told", || {
+    // What was not reported at once is reported in one sum at the end.
+    let reported = eventually("all are reported", || {
         let all = events(node, "a");
         let denied = all.iter().filter(|event| event["kind"] == "denied");
-        let told: Vec<u64> = denied.map(|event| event["count"].as_u64().unwrap()).collect();
-        (told.iter().sum::<u64>() > 1).then_some(told)
+        let reported: Vec<u64> = denied.map(|event| event["count"].as_u64().unwrap()).collect();
+        (reported.iter().sum::<u64>() > 1).then_some(reported)
     });
-    // Five a second and a sum are told; on a busy machine there may be no more than that.
+    // Five a second and a sum are reported; on a busy machine there may be no more than that.
     let seconds = usize::try_from(begin.elapsed().as_secs()).unwrap();
-    assert!(told.len() <= 6 * (seconds + 2), "each by itself: {told:?} in {seconds} s");
+    assert!(reported.len() <= 6 * (seconds + 2), "each by itself: {reported:?} in {seconds} s");
 
     let mut killed = granted(node, "b", 256).env("EGPU_OOM", "kill").hostile(&["fill", "16"]).start().unwrap();
     killed.wait().unwrap();
@@ -158,16 +158,16 @@ fn objects_of_3d(node: &Node) {
         let (code, output) = container.sh(&format!("rm-client objects {DRAWS} cbc0 {DRAWS}"));
         assert_eq!(code, 0, "{}{}", output.stdout(), output.stderr());
         assert_eq!((output.value(DRAWS), output.value("cbc0")), (status, 0), "{capabilities}");
-        let is_told = |event: &Value| {
+        let is_reported = |event: &Value| {
             let text = event["text"].as_str().unwrap();
             text.contains("HOPPER_A") && text.contains("`graphics` or `display`")
         };
         if status != 0 {
-            eventually("it is told", || events(node, id).iter().any(is_told).then_some(()));
+            eventually("it is reported", || events(node, id).iter().any(is_reported).then_some(()));
         }
         container.end();
-        let told = events(node, id).iter().filter(|event| is_told(event)).count();
-        assert_eq!(told, usize::from(status != 0), "{capabilities}");
+        let reported = events(node, id).iter().filter(|event| is_reported(event)).count();
+        assert_eq!(reported, usize::from(status != 0), "{capabilities}");
     }
 }
 

@@ -1,5 +1,5 @@
-//! containerd's configuration among the examples: containerd is started with that very file, changed only in its paths. And the
-//! commands of the services that tell Prometheus.
+//! containerd's configuration among the examples: containerd is started with that very file,
+//! changed only in its paths. And the commands of the services that tell Prometheus.
 
 use std::path::Path;
 
@@ -36,7 +36,8 @@ fn the_examples() -> Skip {
     if folder.is_dir() { Ok(()) } else { Err("the repository's examples are not on this machine".to_owned()) }
 }
 
-/// What a systemd service among the examples executes, `from` replaced, without the program.
+/// Returns the arguments of a systemd service among the examples, `from` replaced, without the
+/// program.
 fn executed(unit: &str, from: &str, to: &str) -> Vec<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/metrics").join(unit);
     let text = std::fs::read_to_string(path).unwrap();

@@ -1,9 +1,11 @@
 //! Tests of egpu on real containerd.
 //!
 //! `cargo test -p integration --test it [FILTER]`. A name is `containerd-VERSION/module::test`.
-//! `EGPU_TEST_CONTAINERD=1.6,2.1` narrows the versions down, `EGPU_TEST_RUNTIME=io.containerd.runc.v2` runs the plain
-//! task tests against runc, `EGPU_TEST_BIN=DIR` takes shim and `egpu` from elsewhere. `EGPU_TEST_REAL_CARDS=1` runs what can
-//! be run on the machine's own cards, with `--test-threads 1` as they are shared; the rest is skipped, and says why.
+//! `EGPU_TEST_CONTAINERD=1.6,2.1` narrows the versions down,
+//! `EGPU_TEST_RUNTIME=io.containerd.runc.v2` runs the plain task tests against runc,
+//! `EGPU_TEST_BIN=DIR` takes shim and `egpu` from elsewhere. `EGPU_TEST_REAL_CARDS=1` runs what can
+//! be run on the machine's own cards, with `--test-threads 1` as they are shared; the rest is
+//! skipped, and says why.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,15 +34,16 @@ mod task;
 mod uninstall;
 mod waiting;
 
-use integration::Flavour;
+use integration::ContainerdRelease;
 use libtest_mimic::Arguments;
 
 fn main() -> std::process::ExitCode {
     let mut arguments = Arguments::from_args();
-    // Each test starts daemons and looks at the whole machine's processes: a few at a time unless said otherwise.
+    // Each test starts daemons and looks at the whole machine's processes: a few at a time unless
+    // said otherwise.
     arguments.test_threads.get_or_insert(2);
     integration::hostile::look_at_real_cards();
-    let flavours = Flavour::all();
+    let releases = ContainerdRelease::all();
     let cases: Vec<case::Case> = [
         task::cases(),
         against_runc::cases(),
@@ -63,6 +66,6 @@ fn main() -> std::process::ExitCode {
     .into_iter()
     .flatten()
     .collect();
-    let trials = case::trials(&flavours, &cases);
+    let trials = case::trials(&releases, &cases);
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -44,7 +44,7 @@ fn of_a_container(node: &Node) {
     let hog = container.exec("hog", &["hostile", "hold", "64"]).start().unwrap();
     assert_eq!(hog.stdio.value("status"), 0);
     let own = [("id", "a"), ("namespace", node.namespace())];
-    let samples = eventually("its figures are told", || {
+    let samples = eventually("its figures are reported", || {
         let samples = scrape(node);
         let denials = value(&samples, "egpu_container_denials_total", &[own[0], ("kind", "memory")])?;
         let used = value(&samples, "egpu_container_memory_used_bytes", &own)?;
@@ -86,7 +86,7 @@ impl Server {
         Self { process, address }
     }
 
-    /// What it answers, head and body.
+    /// Returns its answer, head and body.
     pub(crate) fn ask(&self, method: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         write!(stream, "{method} /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();

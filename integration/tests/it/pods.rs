@@ -185,12 +185,13 @@ fn a_refusal_says_nothing_of_neighbours(node: &Node) {
     let second = neighbours.start("second", &PodContainerConfig { env: &second, ..sleeping() }).unwrap();
 
     let pod = node.pod("p", &[]).unwrap();
-    let told = pod.start("a", &PodContainerConfig { env: &too_much, ..sleeping() }).unwrap_err().message().to_owned();
+    let message =
+        pod.start("a", &PodContainerConfig { env: &too_much, ..sleeping() }).unwrap_err().message().to_owned();
     for part in ["20GiB of memory asked", "16764MiB of 32GiB of memory", "66% of its time", "8 of 10 places"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB", "neighbours"] {
-        assert!(!told.contains(secret), "{secret}: {told}");
+        assert!(!message.contains(secret), "{secret}: {message}");
     }
     // Whoever has the node reads it all.
     let events = node.egpu_json(&["events", "--kind", "refused"]).to_string();
@@ -262,7 +263,7 @@ fn doctor_reads_the_daemons_file(node: &Node) {
     assert!(detail.starts_with(&file) && detail.contains("the runtime `egpu`"), "{detail}");
     // The other form is recommended where there is one.
     let lacks = checks.iter().any(|check| check["detail"].as_str().unwrap().contains("user namespaces"));
-    assert_eq!(lacks, node.flavour().version != "1.6", "{checks:?}");
+    assert_eq!(lacks, node.release().version != "1.6", "{checks:?}");
 }
 
 /// `hostUsers: false`: users of its own, files of a volume with the host's owners, and a quota.

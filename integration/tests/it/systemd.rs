@@ -1,4 +1,5 @@
-//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1: scopes as runc has them there.
+//! The systemd cgroup driver (`SystemdCgroup = true`), where systemd is process 1: scopes as runc
+//! has them there.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("systemd::annotations_are_properties_of_the_scope", annotations_are_properties_of_the_scope),
         Case::egpu("systemd::devices_outlive_update_and_reload", devices_outlive_update_and_reload),
         Case::plain("systemd::an_exec_is_in_the_scope", an_exec_is_in_the_scope),
-        Case::plain("systemd::oom_is_told_and_nothing_stays", oom_is_told_and_nothing_stays).needing(controllers),
+        Case::plain("systemd::oom_is_reported_and_nothing_stays", oom_is_reported_and_nothing_stays)
+            .needing(controllers),
         Case::plain("systemd::the_same_id_again_at_once", the_same_id_again_at_once),
         Case::egpu("systemd::a_failed_create_leaves_nothing", a_failed_create_leaves_nothing),
         Case::egpu("systemd::a_unit_of_another_slice_is_left_alone", a_unit_of_another_slice_is_left_alone),
@@ -96,7 +98,7 @@ fn systemctl(arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// What systemd has under `names` of a unit.
+/// Returns these properties of a unit, by systemd.
 fn properties(unit: &str, names: &[&str]) -> BTreeMap<String, String> {
     let text = systemctl(&["show", "--property", &names.join(","), unit]);
     text.lines()
@@ -150,7 +152,7 @@ fn limits(spec: &mut Value) {
 
 fn scopes_are_as_runcs(node: &Node) {
     let files: &[&str] = if is_v2() { &["cgroup.type", "cgroup.freeze"] } else { &["freezer.state", "cpuset.cpus"] };
-    let [ours, runcs] = beside_runc(node, "free", |_| {}, files);
+    let [ours, runcs] = compared_with_runc(node, "free", |_| {}, files);
     assert_eq!(ours, runcs);
     assert!(ours["ControlGroup"].ends_with("-ID.scope"), "{ours:?}");
     assert_eq!(ours["membership"], ours["ControlGroup"]);
@@ -175,13 +177,14 @@ fn limits_are_as_runcs(node: &Node) {
         "pids.max",
         "cgroup.controllers",
     ];
-    let [ours, runcs] = beside_runc(node, "limited", limits, if is_v2() { &V2 } else { &V1 });
+    let [ours, runcs] = compared_with_runc(node, "limited", limits, if is_v2() { &V2 } else { &V1 });
     assert_eq!(ours, runcs);
     assert_eq!(ours[if is_v2() { "MemoryMax" } else { "MemoryLimit" }], (64 << 20).to_string());
 }
 
-/// What systemd and the control files hold of the same container on egpu and on runc, but for its id.
-fn beside_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) -> [BTreeMap<String, String>; 2] {
+/// Returns what systemd and the control files hold of the same container on egpu and on runc, but
+/// for its id.
+fn compared_with_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) -> [BTreeMap<String, String>; 2] {
     const PROPERTIES: [&str; 18] = [
         "Slice",
         "Delegate",
@@ -315,7 +318,7 @@ fn stats(node: &Node) {
     wait_until_gone(&node.scope("a"));
 }
 
-fn oom_is_told_and_nothing_stays(node: &Node) {
+fn oom_is_reported_and_nothing_stays(node: &Node) {
     let hog = "exec 2>/dev/null; head -c 200000000 /dev/zero | tail; echo survived";
     let limit = |spec: &mut Value| {
         spec["linux"]["resources"]["memory"] = json!({ "limit": 32 << 20, "swap": 32 << 20 });
@@ -445,7 +448,7 @@ fn an_oom_group_outlives_a_reload(node: &Node) {
     wait_until_gone(&node.scope("a"));
 }
 
-/// What systemd would write with a reload, of a container with and without all devices.
+/// Rules that systemd would write with a reload, of a container with and without all devices.
 fn device_rules_are_as_runcs_on_v1(node: &Node) {
     let some = json!([
         { "allow": false, "access": "rwm" },
@@ -458,13 +461,13 @@ fn device_rules_are_as_runcs_on_v1(node: &Node) {
             let rules = rules.clone();
             let builder = in_scope(node, &id).edit(move |spec| spec["linux"]["resources"]["devices"] = rules);
             let container = builder.runtime(runtime).start().unwrap();
-            let told = systemctl(&["show", "--property", "DevicePolicy,DeviceAllow", &node.scope(&id)]);
+            let shown = systemctl(&["show", "--property", "DevicePolicy,DeviceAllow", &node.scope(&id)]);
             // runc before 1.2 calls them by their names in /proc/devices, egpu by both.
-            let told = told.replace("block-loop", "block-7").replace("char-pts", "char-136");
+            let shown = shown.replace("block-loop", "block-7").replace("char-pts", "char-136");
             let list = file(&container, "devices.list");
             container.end();
             wait_until_gone(&node.scope(&id));
-            [told, list].map(|text| lines(&text))
+            [shown, list].map(|text| lines(&text))
         });
         assert_eq!(ours, runcs, "{name}");
     }

@@ -19,8 +19,11 @@ use crate::{
 
 pub(crate) fn cases() -> Vec<Case> {
     let cases = vec![
-        Case::egpu("waiting::the_room_of_who_leaves", the_room_of_who_leaves),
-        Case::egpu("waiting::who_stays_is_waited_for_where_that_is_set", who_stays_is_waited_for_where_that_is_set),
+        Case::egpu("waiting::the_room_of_a_container_that_leaves", the_room_of_a_container_that_leaves),
+        Case::egpu(
+            "waiting::a_container_that_stays_is_waited_for_where_that_is_set",
+            a_container_that_stays_is_waited_for_where_that_is_set,
+        ),
         Case::egpu("waiting::nobody_waits_where_that_is_set", nobody_waits_where_that_is_set),
         Case::egpu("waiting::the_earliest_goes_first", the_earliest_goes_first).on(for_anybody),
         Case::egpu("waiting::kill_and_delete_end_a_wait", kill_and_delete_end_a_wait).on(for_anybody),
@@ -58,7 +61,7 @@ fn set_wait(node: &Node, keys: &str) {
     fs::write(node.directory().join("egpu.toml"), EgpuConfig::with_keys(keys).text(node.directory())).unwrap();
 }
 
-fn the_room_of_who_leaves(node: &Node) {
+fn the_room_of_a_container_that_leaves(node: &Node) {
     // As init it does not end by a signal that it has no handler for.
     let first = large(node, "first").start().unwrap();
     let text = refused(large(node, "second"));
@@ -79,7 +82,7 @@ fn the_room_of_who_leaves(node: &Node) {
     assert!(node.granted().is_empty() && node.waiting().is_empty());
 }
 
-fn who_stays_is_waited_for_where_that_is_set(node: &Node) {
+fn a_container_that_stays_is_waited_for_where_that_is_set(node: &Node) {
     let first = large(node, "first").start().unwrap();
     set_wait(node, "admission_wait = \"1s\"\n");
     let text = refused(large(node, "second"));
@@ -180,11 +183,12 @@ fn a_killed_shim_ends_a_wait(node: &Node) {
     third.delete().unwrap();
 }
 
-/// As when a person ends `ctr`, or a kubelet has waited long enough: containerd asks the shim to delete what it was asked to create.
+/// As when a person ends `ctr`, or a kubelet has waited long enough: containerd asks the shim to
+/// delete what it was asked to create.
 fn a_client_that_goes_ends_a_wait(node: &Node) {
     let first = large(node, "first").start().unwrap();
     node.track("second");
-    let mut ctr = Command::new(node.flavour().bin.join("ctr"));
+    let mut ctr = Command::new(node.release().bin.join("ctr"));
     ctr.arg("--address").arg(node.socket()).args(["--namespace", node.namespace(), "run", "--runtime", node.runtime()]);
     ctr.args(ASK.iter().flat_map(|(name, value)| ["--env".to_owned(), format!("{name}={value}")]));
     let mut ctr = ctr.args([IMAGE, "second", "true"]).spawn().unwrap();
@@ -200,7 +204,8 @@ fn a_client_that_goes_ends_a_wait(node: &Node) {
     first.end();
 }
 
-/// A rolling update on a full card: the new pod's container comes while the old one's has its time to end.
+/// A rolling update on a full card: the new pod's container comes while the old one's has its time
+/// to end.
 fn a_pod_takes_the_place_of_another(node: &Node) {
     let config = PodContainerConfig { command: &["sleep", "infinity"], env: &ASK, ..PodContainerConfig::default() };
     let (old, new) = (node.pod("old", &[]).unwrap(), node.pod("new", &[]).unwrap());

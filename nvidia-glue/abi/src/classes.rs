@@ -1,6 +1,9 @@
 //! The classes of `NV_ESC_RM_ALLOC`.
 
+mod named;
 mod packed;
+
+pub use named::*;
 
 use super::Status;
 
@@ -82,13 +85,13 @@ pub enum EventKind {
 }
 
 /// `NV01_EVENT_OS_EVENT`.
-pub const OS_EVENT: u32 = 0x79;
+pub const OS_EVENT: u32 = NV01_EVENT_OS_EVENT;
 
 /// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`: pages of the program, pinned; by `NV_ESC_RM_ALLOC_MEMORY` only.
-pub const OS_DESCRIPTOR: u32 = 0x71;
+pub const OS_DESCRIPTOR: u32 = NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
 
 /// `NV01_MEMORY_SYSTEM`: memory of the host's that the driver makes.
-pub const SYSTEM_MEMORY: u32 = 0x3e;
+pub const SYSTEM_MEMORY: u32 = NV01_MEMORY_SYSTEM;
 
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted, because it could obtain
 /// memory.

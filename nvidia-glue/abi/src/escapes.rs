@@ -1,6 +1,10 @@
 //! The ioctls of `/dev/nvidiactl` and `/dev/nvidiaN`. The seccomp filter, decoding, traces and docs/driver-calls.md come from
 //! this table.
 
+mod named;
+
+pub use named::*;
+
 use super::{
     Abi, DriverRelease, Node, Status,
     layout::{Descriptor, Direction, Length, NoFile, Pointer, Releases, Width},

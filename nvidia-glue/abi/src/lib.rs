@@ -2,6 +2,7 @@
 //!
 //! Layouts and numbers are those of NVIDIA's open kernel modules, 525 to 595; each row of a table names the header that it
 //! comes from. What depends on the driver's version is in [`Abi`] and nowhere else.
+#![forbid(unsafe_code)]
 
 pub mod abi;
 pub mod classes;
@@ -10,6 +11,7 @@ pub mod decode;
 pub mod escapes;
 pub mod layout;
 pub mod memory;
+mod named;
 mod packed;
 pub mod params;
 pub mod status;

@@ -8,10 +8,12 @@
 mod classes;
 mod controls;
 mod escapes;
+mod uvm;
 
 pub use classes::*;
 pub use controls::*;
 pub use escapes::*;
+pub use uvm::*;
 
 use std::marker::PhantomData;
 
@@ -196,11 +198,17 @@ pub struct FieldInfo {
 
 /// Descriptions of all structs.
 pub fn all() -> impl Iterator<Item = &'static Struct> {
-    [escapes::STRUCTS, classes::STRUCTS, controls::STRUCTS].into_iter().flatten()
+    [escapes::STRUCTS, classes::STRUCTS, controls::STRUCTS, uvm::STRUCTS].into_iter().flatten()
 }
 
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
+const R550: DriverRelease = DriverRelease::new(550, 0, 0);
+/// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
+const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
+const R570: DriverRelease = DriverRelease::new(570, 0, 0);
 const R580: DriverRelease = DriverRelease::new(580, 0, 0);
+const R590: DriverRelease = DriverRelease::new(590, 0, 0);
+const R595: DriverRelease = DriverRelease::new(595, 0, 0);
 
 /// Defines structs: `NAME [bytes] { field: type @offset, ... }`.
 ///
@@ -267,6 +275,20 @@ macro_rules! params {
     (@pointer $other:tt) => { false };
 }
 use params;
+
+/// Makes the bytes of a struct: what is given, and zeros.
+///
+/// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
+#[macro_export]
+macro_rules! encode {
+    ($name:path { $($field:ident: $value:expr),* $(,)? }) => {{
+        type Params = $name;
+        let mut bytes = [0_u8; Params::SIZE];
+        // A field lies within its struct, or the struct does not compile.
+        $(let _ = Params::$field.set(&mut bytes, $value);)*
+        bytes
+    }};
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,9 @@
 //! The ioctls of `/dev/nvidia-uvm`.
 
+mod named;
+
+pub use named::*;
+
 use super::{
     Abi, DriverRelease, Status,
     layout::{Descriptor, NoFile, Releases},
@@ -398,11 +402,11 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
     ),
     row(
         "UVM_INITIALIZE",
-        0x30000001,
+        UVM_INITIALIZE,
         UvmRule::Continue(
             "makes an address space on the caller's own file, from the caller's own memory map, with no card in it yet; ordinary pages that its flags let move to a card make way for any allocation",
         ),
         &[layout(16, Some(8))],
     ),
-    row("UVM_DEINITIALIZE", 0x30000002, UvmRule::Continue("does nothing"), &[layout(0, None)]),
+    row("UVM_DEINITIALIZE", UVM_DEINITIALIZE, UvmRule::Continue("does nothing"), &[layout(0, None)]),
 ];

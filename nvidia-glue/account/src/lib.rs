@@ -19,6 +19,7 @@
 //! An operation here and the driver call that it stands for must be one step to whoever else uses the same name: hold a lock of
 //! the client (both clients of a duplication), of the UVM file, or of the export file over both. [`Accounts`] itself is behind a mutex
 //! that is only held for its own operations. Whatever comes in another order ends in too large a charge, not in too small a one.
+#![forbid(unsafe_code)]
 
 mod cards;
 mod charges;

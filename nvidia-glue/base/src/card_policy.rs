@@ -1,8 +1,9 @@
-//! How a card is shared among its containers.
+//! The policies by which a card is shared among its containers.
 
 use serde::{Deserialize, Serialize};
 
-/// How a card is shared among its containers. It belongs to the card, not to a container.
+/// The policy by which a card is shared among its containers. It belongs to the card, not to a
+/// container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardPolicy {
@@ -10,11 +11,11 @@ pub enum CardPolicy {
     Fair,
     /// Equal among those that have the GPU open (cGPU 1).
     Preemptive,
-    /// By weight among those that exist (cGPU 2).
+    /// Shares by weight among those that exist (cGPU 2).
     Weighted,
     /// Weight of max_inst, or the percent asked for, as a hard cap (cGPU 3).
     Fixed,
-    /// By weight among those that have work (cGPU 4).
+    /// Shares by weight among those that have work (cGPU 4).
     Soft,
     /// The driver's own; memory quota only (cGPU 5).
     Native,
@@ -53,7 +54,8 @@ impl CardPolicy {
         NAMES.map(|(name, _)| name).join(", ")
     }
 
-    /// Whether it divides a card into slices, `max_inst` of them, of which weights count some.
+    /// Tells whether it divides a card into slices, `max_inst` of them, of which weights count
+    /// some.
     pub fn counts_slices(self) -> bool {
         matches!(self, Self::Fair | Self::Preemptive | Self::Weighted | Self::Fixed)
     }

@@ -1,4 +1,4 @@
-//! Which engines of a card a share of its time is about.
+//! The engines of a card that a share of its time is about.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Throttle {
     /// Compute and graphics.
     Compute,
-    /// These, and copies between memories.
+    /// Those engines, and copies between memories.
     #[default]
     #[serde(rename = "compute+copy")]
     ComputeCopy,
@@ -17,7 +17,7 @@ pub enum Throttle {
 }
 
 impl Throttle {
-    /// As the configuration names it.
+    /// Returns the name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Compute => "compute",

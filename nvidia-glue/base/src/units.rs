@@ -22,7 +22,8 @@ impl Bytes {
         count.checked_mul(Self::MIB).map(Self)
     }
 
-    /// The same amount without what does not fill a whole KiB: shares are floored to the driver's unit.
+    /// The same amount without what does not fill a whole KiB: shares are floored to the driver's
+    /// unit.
     #[must_use]
     pub fn floor_to_kib(self) -> Self {
         Self(self.0 / Self::KIB * Self::KIB)
@@ -59,7 +60,8 @@ impl FromStr for Bytes {
 }
 
 impl fmt::Display for Bytes {
-    /// In the largest binary unit that shows the amount exactly: `3276MiB`, `32GiB`, `2000000000B`.
+    /// Writes the largest binary unit that shows the amount exactly: `3276MiB`, `32GiB`,
+    /// `2000000000B`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (unit, size) in [("GiB", Self::GIB), ("MiB", Self::MIB), ("KiB", Self::KIB)] {
             if self.0 != 0 && self.0.is_multiple_of(size) {
@@ -129,13 +131,14 @@ impl fmt::Display for Percent {
     }
 }
 
-/// A relative share of a card's time, 1 to 1000: a container of weight 2 gets twice the time of one of weight 1.
+/// A relative share of a card's time, 1 to 1000: a container of weight 2 gets twice the time of one
+/// of weight 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct Weight(u16);
 
 impl Weight {
-    /// What a container gets that asks for no weight on a card that shares by weight.
+    /// The weight of a container that asks for none on a card that shares by weight.
     pub const ONE: Self = Self(1);
 
     /// `None` outside 1 to 1000.

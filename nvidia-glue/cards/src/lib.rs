@@ -1,6 +1,6 @@
 //! The node's cards: what they are, how they are connected, whether they may be used.
 //!
-//! [`discover`] asks the driver (or the configuration, for simulated cards), [`Inventory::resolve`] turns what a
+//! [`discover()`] asks the driver (or the configuration, for simulated cards), [`Inventory::resolve`] turns what a
 //! request names into one of them, [`Inventory::distance`] says how near two of them are.
 
 mod cache;

@@ -18,6 +18,7 @@
 //! that no release has under a foreign type byte (TCGETS is 0x5401, number 1), and bare numbers below 8. On the driver's own
 //! files such calls fail, each with a line in the kernel's log. The filter is stacked on top of the container's own seccomp
 //! profile, and the kernel takes the strictest answer of all filters.
+#![forbid(unsafe_code)]
 
 mod bpf;
 mod table;

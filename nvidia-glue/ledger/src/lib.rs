@@ -21,6 +21,7 @@
 //! has closed its files, so an empty cgroup also means that the driver has taken back what the container had.
 //!
 //! Every call may block on files and on the lock. An async caller uses a thread for blocking calls.
+#![forbid(unsafe_code)]
 
 mod account;
 mod admit;

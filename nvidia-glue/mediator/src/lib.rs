@@ -2,6 +2,7 @@
 //!
 //! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
 //! made the call) and [`Driver`](driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
+#![forbid(unsafe_code)]
 
 pub mod caller;
 mod calls;

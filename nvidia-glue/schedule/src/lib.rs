@@ -8,6 +8,7 @@
 //! keeps its own container to that. Instants are microseconds of `CLOCK_MONOTONIC`, which all processes of a node share, in
 //! whatever time namespace of the host's they are. Periods begin at whole multiples of their length, so that two layouts of
 //! the same period agree about where it begins.
+#![forbid(unsafe_code)]
 
 mod course;
 mod epochs;

@@ -12,7 +12,7 @@ pub type StatusFile = BlockFile<Status>;
 /// What a mediator tells of its scheduling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// When this was written ([`now_us`]).
+    /// When this was written (`now_us`).
     pub written_us: u64,
     /// When the next will be written at the latest; `None`: not before something happens, as there is nothing to schedule. Whoever
     /// finds it passed by two periods has found a mediator that has stalled.

@@ -32,7 +32,7 @@ pub struct Epoch {
 /// One container's part of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// [`Record::grant_id`](ledger::Record::grant_id).
+    /// Name of the grant, as in the ledger's record.
     pub grant_id: String,
     /// Length of a period; the same for all containers that are tied to each other by common cards.
     pub period_us: u64,

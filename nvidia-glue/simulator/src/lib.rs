@@ -14,6 +14,7 @@
 //!
 //! Cards fail as whoever writes their error into the simulated kernel log wants it (`cards::SimulatedFaults`): a card is lost,
 //! comes back, or its firmware does not answer.
+#![forbid(unsafe_code)]
 
 mod allocate;
 mod bytes;

@@ -10,7 +10,7 @@ use std::{
 /// A thread that has stopped at a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyscallStop {
-    /// Before it.
+    /// The stop before the call.
     Entry {
         /// `AUDIT_ARCH_*`, linux/audit.h.
         audit_arch: u32,
@@ -19,9 +19,9 @@ pub(crate) enum SyscallStop {
         /// Its arguments.
         arguments: [u64; 6],
     },
-    /// After it.
+    /// The stop after the call.
     Exit {
-        /// What it returns, or a negative errno.
+        /// The return value, or a negative errno.
         result: i64,
     },
 }
@@ -35,20 +35,24 @@ pub(crate) fn spawn_traced(command: &mut Command) -> io::Result<Child> {
     command.spawn()
 }
 
-/// Lets a stopped thread go on to its next system call, or to its next signal; `signal` is delivered unless it is 0.
+/// Lets a stopped thread go on to its next system call, or to its next signal; `signal` is
+/// delivered unless it is 0.
 pub(crate) fn resume_to_syscall(tid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: PTRACE_SYSCALL takes no addresses: the third argument is ignored, the fourth is a number.
+    // SAFETY: PTRACE_SYSCALL takes no addresses: the third argument is ignored, the fourth is a
+    // number.
     let answer =
         unsafe { libc::ptrace(libc::PTRACE_SYSCALL, tid, std::ptr::null_mut::<u8>(), i64::from(signal) as *mut u8) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What a thread has stopped at; `None`: at no system call. Needs Linux 5.3.
+/// Returns the system call that a thread has stopped at; `None`: it stopped at none. Needs Linux
+/// 5.3.
 pub(crate) fn syscall_stop(tid: i32) -> io::Result<Option<SyscallStop>> {
     const PTRACE_GET_SYSCALL_INFO: i32 = 0x420e;
     // `struct ptrace_syscall_info` (linux/ptrace.h), of which the kernel fills no more than this.
     let mut info = [0_u8; 88];
-    // SAFETY: the kernel writes at most as many bytes as the third argument says, into a buffer that has them.
+    // SAFETY: the kernel writes at most as many bytes as the third argument says, into a buffer
+    // that has them.
     let answer = unsafe { libc::ptrace(PTRACE_GET_SYSCALL_INFO as _, tid, info.len(), info.as_mut_ptr()) };
     if answer < 0 {
         return Err(io::Error::last_os_error());

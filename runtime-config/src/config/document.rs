@@ -8,7 +8,7 @@ use toml::{
 
 use super::{ConfigError, wire};
 
-/// How alike two names must be to suggest one for the other.
+/// Similarity from which one name is suggested for another.
 const SIMILAR: f64 = 0.8;
 
 /// A file's text, parsed but not yet understood.
@@ -31,14 +31,15 @@ impl<'text> Document<'text> {
     /// # Errors
     /// For a key that does not exist or a value of the wrong type.
     pub(super) fn decode(&self) -> Result<wire::File, ConfigError> {
-        // A file without an example of every key cannot happen; with an empty table every key would be unknown.
+        // A file without an example of every key cannot happen; with an empty table every key would
+        // be unknown.
         let known = Table::try_from(wire::File::with_every_key()).unwrap_or_default();
         self.refuse_unknown(&self.root, &known, "")?;
         toml::from_str(self.text).map_err(|error| malformed(self.text, self.origin, &error))
     }
 
-    /// An error about the value of `key` (`hami.default_cards`, `driver.simulated[0].count`), with the line where it is
-    /// set, if it is.
+    /// An error about the value of `key` (`hami.default_cards`, `driver.simulated[0].count`), with
+    /// the line where it is set, if it is.
     pub(super) fn value_error(&self, key: &str, value: &str, accepted: String) -> ConfigError {
         ConfigError::Value {
             origin: self.origin.to_owned(),

@@ -1,28 +1,28 @@
-//! What can be wrong with a configuration file.
+//! Errors of a configuration file.
 
 use std::{io, path::PathBuf};
 
-/// Why a configuration file was refused.
+/// A configuration file that was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file is there, or was named, and cannot be read.
     #[error("cannot read the configuration file {path}; `egpu config default` prints one to begin with", path = .path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Not TOML, or a value of the wrong type.
+    /// A text that is not TOML, or a value of the wrong type.
     #[error("{origin}, line {line}: {message}")]
     Malformed {
         /// The file.
         origin: String,
         /// Counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The fault.
         message: String,
     },
     /// A key that egpu does not know.
@@ -33,7 +33,7 @@ pub enum ConfigError {
         origin: String,
         /// Counted from 1.
         line: usize,
-        /// With the tables it stands in: `driver.knd`.
+        /// The key with the tables it stands in: `driver.knd`.
         key: String,
         /// The nearest key that there is.
         suggestion: Option<String>,
@@ -46,11 +46,11 @@ pub enum ConfigError {
         origin: String,
         /// Counted from 1.
         line: Option<usize>,
-        /// With the tables it stands in.
+        /// The key with the tables it stands in.
         key: String,
-        /// As written.
+        /// The value as written.
         value: String,
-        /// What would be.
+        /// The accepted values.
         accepted: String,
     },
 }

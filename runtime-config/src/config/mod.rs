@@ -25,7 +25,7 @@ use crate::{
 
 pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, Throttle};
 
-/// Where the file is unless [`PATH_VARIABLE`] names another.
+/// Path of the file unless [`PATH_VARIABLE`] names another.
 pub const DEFAULT_PATH: &str = "/etc/egpu/config.toml";
 
 /// The environment variable that names another file.
@@ -37,11 +37,11 @@ pub const DEFAULT_TOML: &str = include_str!("default.toml");
 /// The node's configuration, every value within its range. Fields are named as the file's keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Where the ledger lives. Absolute.
+    /// The ledger's directory. Absolute.
     pub state_dir: PathBuf,
     /// The decision log. Absolute.
     pub log_file: PathBuf,
-    /// Where cards come from.
+    /// The source of the cards.
     pub driver: Driver,
     /// Environment variables may ask.
     pub accept_env: bool,
@@ -49,9 +49,9 @@ pub struct Config {
     pub accept_nvidia_visible_devices_envvar_when_unprivileged: bool,
     /// Mounts at `/var/run/nvidia-container-devices` name cards.
     pub accept_nvidia_visible_devices_as_volume_mounts: bool,
-    /// What its image sets names cards for a pod's container that asks for nothing else.
+    /// Variables of its image name cards for a pod's container that asks for nothing else.
     pub accept_nvidia_visible_devices_of_images_in_pods: bool,
-    /// What `NVIDIA_DRIVER_CAPABILITIES` may name.
+    /// The capabilities that `NVIDIA_DRIVER_CAPABILITIES` may name.
     pub supported_driver_capabilities: DriverCapabilities,
     /// `NVIDIA_REQUIRE_*` is not enforced.
     pub disable_require: bool,
@@ -59,7 +59,7 @@ pub struct Config {
     pub legacy_images: bool,
     /// Requests for whole cards become [`Config::default_share`].
     pub share_by_default: bool,
-    /// What `share_by_default` gives.
+    /// The share that `share_by_default` gives.
     pub default_share: DefaultShare,
     /// HAMi's own enforcement is taken out of the spec.
     pub hami_compat: bool,
@@ -69,23 +69,23 @@ pub struct Config {
     pub allow_privileged_quota: bool,
     /// Containers without a request get the filter that refuses driver calls.
     pub fence_other_containers: bool,
-    /// What to do about a driver whose calls are not known.
+    /// The treatment of a driver whose calls are not known.
     pub unknown_driver: UnknownDriver,
-    /// What happens to the driver calls of containers that have whole cards.
+    /// The treatment of driver calls of containers that have whole cards.
     pub whole_cards: WholeCards,
-    /// How often what containers are charged is compared with what the driver says.
+    /// Interval at which the containers' charges are compared with what the driver says.
     pub reconcile_period: Duration,
-    /// How long a container's OOM script may run; zero: it is not run.
+    /// Time limit of a container's OOM script; zero: it is not run.
     pub oom_script_timeout: Duration,
-    /// How long a create waits for room.
+    /// Time for which a create waits for room.
     pub admission_wait: AdmissionWait,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
-    /// How often containers have their turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
+    /// Period of the containers' turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period: Duration,
-    /// What a container is kept from outside its turns.
+    /// The engines that a container is kept from outside its turns.
     pub throttle: Throttle,
-    /// What becomes of hard caps on cards that cannot take containers off.
+    /// The treatment of hard caps on cards that cannot take containers off.
     pub hard_caps_unavailable: HardCapsUnavailable,
     /// Slices of a card, 1 to 20.
     pub max_inst: u16,
@@ -95,16 +95,16 @@ pub struct Config {
     pub memory_scaling: MemoryScaling,
     /// Host memory that the driver may pin for all containers together, of the machine's.
     pub pinned_memory: MemoryLimit,
-    /// What fills in HAMi requests.
+    /// Defaults that fill in HAMi requests.
     pub hami: HamiDefaults,
 }
 
 /// `[default_share]`: a part of each card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DefaultShare {
-    /// Of its memory.
+    /// The share of its memory.
     pub memory: MemoryLimit,
-    /// Of its time.
+    /// The share of its time.
     pub compute: ComputeShare,
 }
 
@@ -115,7 +115,7 @@ pub struct HamiDefaults {
     pub default_memory: Option<Bytes>,
     /// Percent of each card's time; `None`: no limit.
     pub default_compute: Option<Percent>,
-    /// How many cards, 1 to 64.
+    /// The number of cards, 1 to 64.
     pub default_cards: u32,
     /// HAMi's compute limits are ignored.
     pub disable_compute_limit: bool,
@@ -124,15 +124,15 @@ pub struct HamiDefaults {
 /// `[driver]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// Which driver.
+    /// The kind of driver.
     pub kind: DriverKind,
-    /// Where it is installed; `/` for the host's own. Absolute.
+    /// The directory that it is installed in; `/` for the host's own. Absolute.
     pub root: PathBuf,
     /// Tables of simulated cards, in the file's order.
     pub simulated: Vec<SimulatedCards>,
 }
 
-/// Where cards come from.
+/// The source of the cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriverKind {
     /// NVIDIA's driver where there is one, else the simulated cards.
@@ -143,35 +143,35 @@ pub enum DriverKind {
     Simulated,
 }
 
-/// What containers that share a card may do with a driver outside the known range.
+/// Permission of containers that share a card to use a driver outside the known range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownDriver {
-    /// Nothing: they are not created.
+    /// The containers are not created.
     Refuse,
     /// Use it: their calls are read as those of the nearest known driver.
     Pass,
 }
 
-/// What happens to the driver calls of containers that have whole cards.
+/// The treatment of driver calls of containers that have whole cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WholeCards {
     /// The driver gets them as they are.
     Direct,
-    /// They are mediated like those of a share, of all that the card has.
+    /// The calls are mediated like those of a share, of all that the card has.
     Mediated,
 }
 
-/// How long a create waits where there is no room.
+/// The time for which a create waits where there is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmissionWait {
-    /// Up to [`AdmissionWait::FOR_LEAVING`], while all that is in the way is leaving.
+    /// Waits up to [`AdmissionWait::FOR_LEAVING`], while all that is in the way is leaving.
     Leaving,
-    /// So long, whoever is in the way. At most [`AdmissionWait::LONGEST`].
+    /// Waits so long, whoever is in the way. At most [`AdmissionWait::LONGEST`].
     AnyTenant(Duration),
 }
 
 impl AdmissionWait {
-    /// For those that are leaving.
+    /// The wait for containers that are leaving.
     pub const FOR_LEAVING: Duration = Duration::from_secs(10);
     /// Less than Kubernetes waits for an answer.
     pub const LONGEST: Duration = Duration::from_secs(100);
@@ -185,12 +185,12 @@ impl AdmissionWait {
     }
 }
 
-/// What becomes of a request for a hard cap on a card that cannot take containers off.
+/// The treatment of a request for a hard cap on a card that cannot take containers off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HardCapsUnavailable {
-    /// It is refused.
+    /// The request is refused.
     Refuse,
-    /// What was asked for is a weight.
+    /// The request counts as a weight.
     Degrade,
 }
 
@@ -201,47 +201,49 @@ pub struct SimulatedCards {
     pub model: String,
     /// Memory of each, at least 64 MiB.
     pub memory: Bytes,
-    /// How many, at least 1; all tables together at most 64.
+    /// The number of cards, at least 1; all tables together at most 64.
     pub count: u32,
-    /// What their UUIDs begin with: `GPU-` and hexadecimal digits and dashes, at most 27 characters.
+    /// The beginning of their UUIDs: `GPU-` and hexadecimal digits and dashes, at most 27
+    /// characters.
     pub uuid_prefix: Option<String>,
     /// Their NUMA node.
     pub numa_node: Option<u32>,
-    /// What connects them to each other.
+    /// The connection between them.
     pub links: SimulatedLink,
-    /// They are said to be able to take containers off.
+    /// The cards are said to be able to take containers off.
     pub gsp: bool,
-    /// How they do.
+    /// The durations of their switches.
     pub edges: SimulatedEdges,
 }
 
-/// How simulated cards take containers off and put them back.
+/// The manner in which simulated cards take containers off and put them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedEdges {
-    /// They do it when they are asked to, if they have the firmware for it.
+    /// The cards switch when they are asked to, if they have the firmware for it.
     pub are_taken: bool,
-    /// What the call takes that puts a container on the card.
+    /// Duration of the call that puts a container on the card.
     pub opening: Duration,
-    /// What the call takes that takes it off.
+    /// Duration of the call that takes it off.
     pub closing: Duration,
     /// Engine time that is lost after each opening.
     pub ramp: Duration,
 }
 
 impl SimulatedEdges {
-    /// As measured on an H200, with the 20 channels of a CUDA process (docs/driver-facts.md).
+    /// Durations measured on an H200, with the 20 channels of a CUDA process
+    /// (docs/driver-facts.md).
     pub const MEASURED: Self = Self {
         are_taken: true,
         opening: Duration::from_micros(410),
         closing: Duration::from_micros(690),
         ramp: Duration::from_micros(120),
     };
-    /// They cost nothing.
+    /// Switches that cost nothing.
     pub const FREE: Self =
         Self { are_taken: true, opening: Duration::ZERO, closing: Duration::ZERO, ramp: Duration::ZERO };
 }
 
-/// What connects the cards of one table.
+/// The connection between the cards of one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimulatedLink {
     /// NVLink.
@@ -250,7 +252,7 @@ pub enum SimulatedLink {
     PcieSwitch,
     /// The same NUMA node.
     NumaNode,
-    /// Nothing in particular.
+    /// No connection in particular.
     System,
 }
 
@@ -271,7 +273,7 @@ impl MemoryScaling {
         (1000.0..=16000.0).contains(&thousandths).then_some(Self { thousandths: thousandths as u32 })
     }
 
-    /// What may be granted of a card of `card` bytes.
+    /// Returns the part of a card of `card` bytes that may be granted.
     pub fn apply(self, card: Bytes) -> Bytes {
         let scaled = u128::from(card.0) * u128::from(self.thousandths) / 1000;
         Bytes(u64::try_from(scaled).unwrap_or(u64::MAX))
@@ -338,8 +340,8 @@ impl Config {
         std::env::var_os(PATH_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
     }
 
-    /// Reads `path`; without one, the file that [`Config::path`] names. Only the file at [`DEFAULT_PATH`] may be
-    /// missing: the defaults hold then.
+    /// Reads `path`; without one, the file that [`Config::path`] names. Only the file at
+    /// [`DEFAULT_PATH`] may be missing: the defaults hold then.
     ///
     /// # Errors
     /// When the file cannot be read or is wrong.

@@ -50,7 +50,8 @@ fn the_default_file_documents_every_key_with_its_default() {
     assert_eq!(keys(&documented["driver"]["simulated"][0]), keys(&every["driver"]["simulated"][0]));
 }
 
-/// docs/configuration.md has a row for each key, with its default, in the order of the file; simulated cards it leaves to the file.
+/// docs/configuration.md has a row for each key, with its default, in the order of the file;
+/// simulated cards it leaves to the file.
 #[test]
 fn the_reference_has_every_key_with_its_default() {
     let reference = include_str!("../../../docs/configuration.md");

@@ -67,7 +67,7 @@ pub(super) struct Simulated {
     /// Left out: empty, which is refused with what is accepted.
     #[serde(default)]
     pub(super) model: String,
-    /// Likewise.
+    /// Memory of each card; left out: empty, which is refused likewise.
     #[serde(default)]
     pub(super) memory: String,
     #[serde(default = "one")]
@@ -174,7 +174,8 @@ impl Default for Driver {
 }
 
 impl File {
-    /// The defaults and one simulated table, every optional key given: what keys there are is read off this.
+    /// The defaults and one simulated table, every optional key given: what keys there are is read
+    /// off this.
     pub(super) fn with_every_key() -> Self {
         let mut file = Self::default();
         file.driver.simulated.push(Simulated {

@@ -1,4 +1,5 @@
-//! Which parts of the driver's user space a container wants: the names of `NVIDIA_DRIVER_CAPABILITIES`.
+//! The parts of the driver's user space that a container wants: the names of
+//! `NVIDIA_DRIVER_CAPABILITIES`.
 
 use super::DriverCapabilities;
 
@@ -22,7 +23,7 @@ pub struct UnknownCapability {
 }
 
 impl DriverCapabilities {
-    /// What a container gets that does not say.
+    /// The capabilities of a container that names none.
     pub const DEFAULT: Self = Self::UTILITY.union(Self::COMPUTE);
 
     /// The capability of that name, without `all`.
@@ -30,7 +31,8 @@ impl DriverCapabilities {
         NAMES.iter().find(|(known, _)| *known == name).map(|(_, capability)| *capability)
     }
 
-    /// Reads a comma-separated list; blanks and empty items are skipped, `all` stands for `supported`.
+    /// Reads a comma-separated list; blanks and empty items are skipped, `all` stands for
+    /// `supported`.
     ///
     /// # Errors
     /// For a word that names none.

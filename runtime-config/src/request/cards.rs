@@ -1,4 +1,5 @@
-//! Which cards a container asks for, when up to three voices name some: native, foreign, and what is visible.
+//! The cards that a container asks for, when up to three sources name some: native, foreign, and
+//! what is visible.
 
 use super::{
     CardRequest, DeviceSelector, RequestError,
@@ -64,7 +65,8 @@ fn of_native(native: &Native, visible: &Visible) -> Result<Option<Cards>, Reques
             if let Some(particular) = visible.cards.particular() {
                 return Ok(Some(Cards::new(particular, by_environment && is_environment(visible.namer))));
             }
-            // NVIDIA's base images say `all` without anybody having meant it: only a client's `all` counts.
+            // NVIDIA's base images say `all` without anybody having meant it: only a client's `all`
+            // counts.
             let meant = visible.cards == VisibleCards::All && !is_environment(visible.namer);
             let cards = if meant { CardRequest::All } else { CardRequest::Count(1) };
             Ok(Some(Cards::new(cards, by_environment && !meant)))
@@ -152,7 +154,8 @@ fn shared_cards(shared: &[DeviceSelector], said: &Said, visible: &Visible) -> Re
     Ok(cards)
 }
 
-/// What confines `cards`: nothing where no particular cards are visible, or where their text shows that all is well.
+/// Returns the visible cards that confine `cards`: none where no particular cards are visible, or
+/// where their text shows that all is well.
 fn within(cards: &CardRequest, said: &Said, visible: &Visible) -> Result<Option<CardRequest>, RequestError> {
     let Some(particular) = visible.cards.particular() else { return Ok(None) };
     if let (CardRequest::Devices(named), CardRequest::Devices(seen)) = (cards, &particular) {

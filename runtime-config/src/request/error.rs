@@ -1,4 +1,4 @@
-//! Why a request was refused.
+//! Errors of a request.
 
 use std::fmt;
 
@@ -8,7 +8,8 @@ use super::Dialect;
 const SHOWN_CHARS: usize = 120;
 
 /// A request that cannot be understood, contradicts itself, or is not allowed on this node.
-/// Messages name variables, values and what is accepted; the container's name is added by whoever knows it.
+/// Messages name variables, values and what is accepted; the container's name is added by whoever
+/// knows it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -17,7 +18,7 @@ pub enum RequestError {
     Invalid {
         /// The variable or annotation with its value.
         said: Said,
-        /// What would be accepted.
+        /// The accepted values.
         accepted: String,
     },
     /// Two statements that cannot both hold.
@@ -27,7 +28,7 @@ pub enum RequestError {
         first: Said,
         /// The other.
         second: Said,
-        /// Why, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
     /// One variable, several values, and no way to tell which is meant.
@@ -53,10 +54,10 @@ pub enum RequestError {
         /// A variable that belongs to that.
         second_said: Said,
     },
-    /// Something that the node's configuration does not allow.
+    /// A request that the node's configuration does not allow.
     #[error("{said} is not allowed on this node: it needs {key} in the node's configuration")]
     NotAllowed {
-        /// What was asked.
+        /// The statement that asked.
         said: Said,
         /// The setting that would allow it.
         key: &'static str,
@@ -68,15 +69,15 @@ pub enum RequestError {
         .privileges.join(" and ")
     )]
     Privileged {
-        /// What asked for the quota.
+        /// The statement that asked for the quota.
         said: Said,
-        /// What the container has.
+        /// The privileges that the container has.
         privileges: Vec<&'static str>,
     },
     /// A name of egpu's own that there is not.
     #[error("there is no {name}{}", .suggestion.as_ref().map_or_else(|| "; leave it out".to_owned(), |near| format!(", did you mean {near}?")))]
     UnknownName {
-        /// As written.
+        /// The name as written.
         name: Shown,
         /// The nearest that there is.
         suggestion: Option<String>,
@@ -84,9 +85,9 @@ pub enum RequestError {
     /// Limits, but no card that they are for.
     #[error("{said} asks for a share of cards, but none are named: set {variable} to the cards")]
     NoCards {
-        /// What asked.
+        /// The statement that asked.
         said: Said,
-        /// Where the cards are to be named.
+        /// The variable that is to name the cards.
         variable: &'static str,
     },
     /// MIG devices are not divided further.
@@ -94,7 +95,7 @@ pub enum RequestError {
         "{said} asks for a quota on {device}: MIG devices cannot be shared under a quota; ask for the device alone"
     )]
     MigWithQuota {
-        /// What asked for the quota.
+        /// The statement that asked for the quota.
         said: Said,
         /// The MIG device.
         device: String,
@@ -116,7 +117,7 @@ impl RequestError {
 pub struct Said {
     /// `EGPU_MEMORY`, `egpu.io/memory`.
     pub name: Shown,
-    /// As written.
+    /// The value as written.
     pub value: Shown,
 }
 
@@ -132,7 +133,8 @@ impl fmt::Display for Said {
     }
 }
 
-/// Control characters, and those that are invisible or change the direction of text: a line must not lie about its order.
+/// Control characters, and those that are invisible or change the direction of text: a line must
+/// not lie about its order.
 pub fn is_control_or_format(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -1,4 +1,5 @@
-//! Memory limits as they are asked for; [`MemoryLimit::resolve`] makes bytes of them once the card is known.
+//! Memory limits as they are asked for; [`MemoryLimit::resolve`] makes bytes of them once the card
+//! is known.
 
 use std::str::FromStr;
 
@@ -10,9 +11,9 @@ use crate::units::{Bytes, Percent};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryLimit {
-    /// So many bytes, less `reserved`.
+    /// A number of bytes, less `reserved`.
     Bytes {
-        /// What was asked for.
+        /// The amount asked for.
         amount: Bytes,
         /// Taken off (`ALIYUN_COM_GPU_MEM_RESERVED`); 0 in all other dialects.
         reserved: Bytes,
@@ -26,7 +27,7 @@ pub enum MemoryLimit {
         /// Taken off.
         reserved: Bytes,
     },
-    /// As `Ratio` with the card's size, rounded up to whole GiB, as the denominator.
+    /// A ratio with the card's size, rounded up to whole GiB, as the denominator.
     OfCardInGib {
         /// `ALIYUN_COM_GPU_MEM_CONTAINER`.
         numerator: u64,
@@ -36,12 +37,12 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// So many bytes, nothing taken off.
+    /// Returns a limit of so many bytes, nothing taken off.
     pub fn bytes(amount: Bytes) -> Self {
         Self::Bytes { amount, reserved: Bytes(0) }
     }
 
-    /// So many hundredths of the card.
+    /// Returns a limit of so many hundredths of the card.
     pub fn percent(percent: Percent) -> Self {
         Self::Ratio { numerator: percent.get().into(), denominator: 100, reserved: Bytes(0) }
     }
@@ -65,9 +66,10 @@ impl MemoryLimit {
         (usable.0 > 0).then_some(usable)
     }
 
-    /// The usable bytes on a card of `card` bytes where all of `limits` hold; without any, the whole card. It may be
-    /// more than the card has, where bytes were asked for: that does not fit, and is not made to fit.
-    /// `None` when one of the limits leaves nothing or is a ratio above one.
+    /// The usable bytes on a card of `card` bytes where all of `limits` hold; without any, the
+    /// whole card. It may be more than the card has, where bytes were asked for: that does not fit,
+    /// and is not made to fit. `None` when one of the limits leaves nothing or is a ratio above
+    /// one.
     pub fn tightest(limits: &[Self], card: Bytes) -> Option<Bytes> {
         let Some((first, others)) = limits.split_first() else { return Some(card) };
         others.iter().try_fold(first.resolve(card)?, |least, limit| Some(least.min(limit.resolve(card)?)))

@@ -1,6 +1,7 @@
-//! What a container asks for, whatever language it was asked in.
+//! A container's request, whatever language it was made in.
 //!
-//! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect -> [`GpuRequest`].
+//! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect ->
+//! [`GpuRequest`].
 
 mod capabilities;
 mod cards;
@@ -32,15 +33,15 @@ pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
 use crate::units::Bytes;
 
-/// What the spec of one container says about GPUs.
+/// The meaning of one container's spec as to GPUs.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ContainerRequest {
-    /// Nothing: the container gets no GPU.
+    /// No request: the container gets no GPU.
     None {
-        /// For the log: what was said about GPUs and not believed, and why.
+        /// Statements about GPUs that were not believed, and why, for the log.
         warnings: Vec<String>,
     },
-    /// Something: cards, driver files, or both.
+    /// A request for cards, driver files, or both.
     Gpu(Box<GpuRequest>),
 }
 
@@ -80,55 +81,60 @@ impl fmt::Display for Dialect {
 pub struct GpuRequest {
     /// The language of the limits. Where native and a foreign one both spoke, the foreign one.
     pub dialect: Dialect,
-    /// Which cards.
+    /// The cards asked for.
     pub cards: CardRequest,
-    /// Cards given whole beside those: what this names that `cards` does not (cGPU: `NVIDIA_VISIBLE_DEVICES` beside
-    /// `ALIYUN_COM_GPU_VISIBLE_DEVICES`). Usually `CardRequest::None`.
+    /// Cards given whole beside those: what this names that `cards` does not (cGPU:
+    /// `NVIDIA_VISIBLE_DEVICES` beside `ALIYUN_COM_GPU_VISIBLE_DEVICES`). Usually
+    /// `CardRequest::None`.
     pub whole_cards: CardRequest,
-    /// Every card that is chosen or named must be one of these: somebody whose word counts more than the request's (a
-    /// device plugin, through `NVIDIA_VISIBLE_DEVICES` or device nodes) allows no others.
+    /// Every card that is chosen or named must be one of these: somebody whose word counts more
+    /// than the request's (a device plugin, through `NVIDIA_VISIBLE_DEVICES` or device nodes)
+    /// allows no others.
     pub within: Option<CardRequest>,
-    /// How much of them.
+    /// The share of them.
     pub share: Share,
     /// The card policy that the request needs; `None`: any.
     pub policy: Option<CardPolicy>,
-    /// Where egpu chooses the cards: how.
+    /// The manner in which egpu chooses cards, where it does.
     pub placement: Placement,
-    /// Replicas of one workload carry the same group; `spread` keeps them apart. `None`: the request does not say; whoever
-    /// knows the pod may fill in its owner.
+    /// Replicas of one workload carry the same group; `spread` keeps them apart. `None`: the
+    /// request does not say; whoever knows the pod may fill in its owner.
     pub group: Option<String>,
-    /// Whose container it is in Kubernetes, for listings; whoever knows it fills it in.
+    /// The container's names in Kubernetes, for listings; whoever knows them fills them in.
     #[serde(default)]
     pub pod: Option<PodContainer>,
-    /// Who runs first on a card that is contended.
+    /// The priority on a card that is contended.
     pub priority: Priority,
-    /// Host memory that the driver may pin for it; `None`: the most that the node gives without being asked.
+    /// Host memory that the driver may pin for it; `None`: the most that the node gives without
+    /// being asked.
     #[serde(default)]
     pub pinned_memory: Option<Bytes>,
-    /// What happens to a program that asks for more memory than it was granted.
+    /// The fate of a program that asks for more memory than it was granted.
     pub over_memory: OverMemory,
     /// Program in the container that runs before an over-memory kill.
     pub oom_script: Option<PathBuf>,
-    /// Whether `egpu set` may change the quota while the container runs.
+    /// `egpu set` may change the quota while the container runs.
     pub live_update: bool,
-    /// Which parts of the driver's user space are wanted.
+    /// The parts of the driver's user space that are wanted.
     pub driver_capabilities: DriverCapabilities,
     /// Conditions on the driver and the cards (`NVIDIA_REQUIRE_*`), each of which must hold.
     /// Empty when `NVIDIA_DISABLE_REQUIRE` is set.
     pub requirements: Vec<Requirement>,
-    /// What else the NVIDIA variables ask for: it changes what is injected, not what is granted.
+    /// Further wishes of the NVIDIA variables: they change what is injected, not what is granted.
     pub extras: NvidiaExtras,
-    /// The variables and annotations that made the request, `NAME=value`, for the log and the record.
+    /// The variables and annotations that made the request, `NAME=value`, for the log and the
+    /// record.
     pub asked: Vec<String>,
-    /// The values of `NVIDIA_VISIBLE_DEVICES`, where they alone ask for the cards that would be held: the container's image may
-    /// have set them. Of no interest once the request is believed.
+    /// The values of `NVIDIA_VISIBLE_DEVICES`, where they alone ask for the cards that would be
+    /// held: the container's image may have set them. Of no interest once the request is believed.
     #[serde(skip)]
     pub visible_devices_alone: Vec<String>,
-    /// For the log: what was ignored or holds less than was asked, and why.
+    /// Statements that were ignored or hold less than was asked, and why, for the log.
     pub warnings: Vec<String>,
 }
 
-/// A container of a Kubernetes pod, as its node was told to call it. Whoever made it may have said anything.
+/// A container of a Kubernetes pod, as its node knows it. Whoever made it may have said
+/// anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodContainer {
     /// The pod's namespace.
@@ -146,7 +152,7 @@ impl fmt::Display for PodContainer {
     }
 }
 
-/// Which cards a container asks for.
+/// The cards that a container asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardRequest {
@@ -154,32 +160,33 @@ pub enum CardRequest {
     None,
     /// Every card of the node.
     All,
-    /// So many; egpu chooses. At least 1.
+    /// A number of cards, at least 1; egpu chooses.
     Count(u32),
-    /// These, in this order, without repetition.
+    /// Particular cards, in this order, without repetition.
     Devices(Vec<DeviceSelector>),
     /// The cards whose device nodes somebody (CDI) has put into the spec already.
     PresentNodes {
         /// Minor numbers of `/dev/nvidiaN`.
         cards: Vec<u32>,
-        /// Minor numbers of `/dev/nvidia-caps/nvidia-capN`: not empty where MIG devices were put in, whose parents are
-        /// then among `cards`.
+        /// Minor numbers of `/dev/nvidia-caps/nvidia-capN`: not empty where MIG devices were put
+        /// in, whose parents are then among `cards`.
         capabilities: Vec<u32>,
     },
 }
 
-/// How much of each card.
+/// The share of each card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Share {
     /// Whole cards: recorded as exclusive, no quota.
     Exclusive,
-    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing. Also where there is no card.
+    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing. Also
+    /// where there is no card.
     Monitor,
     /// A part of each card.
     Part {
-        /// Memory. Each entry holds every limit that applies to that card: the tightest counts. No limit: the card's
-        /// whole memory, counted whole.
+        /// Memory. Each entry holds every limit that applies to that card: the tightest counts. No
+        /// limit: the card's whole memory, counted whole.
         memory: PerCard<Vec<MemoryLimit>>,
         /// Compute likewise.
         compute: PerCard<ComputeShare>,
@@ -188,7 +195,7 @@ pub enum Share {
     },
 }
 
-/// Whether the limits are enforced.
+/// The enforcement of the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
@@ -201,7 +208,7 @@ pub enum Isolation {
     None,
 }
 
-/// How egpu chooses cards.
+/// The manner in which egpu chooses cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Placement {
@@ -234,7 +241,7 @@ bitflags! {
     }
 }
 
-/// What else the NVIDIA variables may ask for.
+/// Further wishes that the NVIDIA variables may state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NvidiaExtras {
     /// `NVIDIA_IMEX_CHANNELS`: channel numbers.
@@ -258,22 +265,22 @@ pub struct NvidiaExtras {
 pub struct Requirement {
     /// The variable's name.
     pub variable: String,
-    /// At least one of these must hold; in each, all conditions.
+    /// Alternatives of which at least one must hold; in each, all conditions.
     pub alternatives: Vec<Vec<Condition>>,
 }
 
 /// `property operator value`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
-    /// What is compared.
+    /// The property that is compared.
     pub property: Property,
-    /// How.
+    /// The comparison.
     pub operator: Operator,
-    /// With what, as written.
+    /// The value to compare with, as written.
     pub value: String,
 }
 
-/// What a [`Condition`] looks at.
+/// The property that a [`Condition`] is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Property {
@@ -287,7 +294,7 @@ pub enum Property {
     Brand,
 }
 
-/// How a [`Condition`] compares.
+/// The comparison of a [`Condition`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operator {

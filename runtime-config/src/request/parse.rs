@@ -1,6 +1,7 @@
-//! From what a spec holds to one request.
+//! The steps from a spec to one request.
 //!
-//! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what share -> leave to have it.
+//! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what
+//! share -> leave to have it.
 
 use super::{
     CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
@@ -22,14 +23,15 @@ use crate::{
     units::{Bytes, Weight},
 };
 
-/// Names and values of all variables and annotations that ask for something, in bytes. NVIDIA's images have some 4000.
+/// Names and values of all variables and annotations that ask for something, in bytes. NVIDIA's
+/// images have some 4000.
 const LONGEST_REQUEST: usize = 64 << 10;
 
 /// Reads what one container asks for.
 ///
 /// # Errors
-/// When something that was said is malformed, out of range, contradictory, or not allowed on this node. Nothing is
-/// reserved by then.
+/// When something that was said is malformed, out of range, contradictory, or not allowed on this
+/// node. Nothing is reserved by then.
 pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, RequestError> {
     let mut warnings = Vec::new();
     if source.is_sandbox {
@@ -81,7 +83,7 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
     spoken.request(native, foreign, cards, warnings).map(|request| ContainerRequest::Gpu(Box::new(request)))
 }
 
-/// Everything that the last step reads.
+/// The input of the last step.
 struct Spoken<'a> {
     source: &'a Source,
     env: Statements<'a>,
@@ -208,7 +210,7 @@ impl Spoken<'_> {
         Ok(Share::Part { memory: terms.memory.clone(), compute, isolation })
     }
 
-    /// Only a mediator holds a container to it.
+    /// Returns the limit of pinned memory; only a mediator holds a container to it.
     fn pinned_memory(&self, share: &Share, terms: &mut Terms) -> Option<Bytes> {
         let is_mediated = match share {
             Share::Part { .. } => true,
@@ -226,7 +228,7 @@ impl Spoken<'_> {
         Some(asked)
     }
 
-    /// What said that there is no card.
+    /// Returns the statement that said that there is no card.
     fn visible_or_named(&self) -> Said {
         let named = ["egpu.io/devices", "EGPU_DEVICES"]
             .into_iter()
@@ -303,8 +305,8 @@ fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), Request
         .map_err(|error| RequestError::invalid(said.clone(), format!("as many values as there are cards: {error}")))
 }
 
-/// What a spec says about GPUs, `NAME=value` each, whether or not a request can be made of it: for the log of one that is
-/// refused.
+/// Returns what a spec says about GPUs, `NAME=value` each, whether or not a request can be made of
+/// it: for the log of one that is refused.
 pub fn asked(source: &Source) -> Vec<String> {
     said_about_gpus(&Statements::from_env(&source.env), &Statements::from_annotations(&source.annotations))
 }
@@ -321,8 +323,8 @@ fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<St
     asked
 }
 
-/// Refuses what nobody means: a request is kept in the ledger, which all containers of the node share, and what it takes to
-/// read it is the host's time.
+/// Refuses what nobody means: a request is kept in the ledger, which all containers of the node
+/// share, and what it takes to read it is the host's time.
 fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(), RequestError> {
     let mut length = 0usize;
     let annotated = annotations.names().filter(|name| is_annotation_of_a_request(name));

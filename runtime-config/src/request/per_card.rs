@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerCard<T> {
     listed: Vec<T>,
-    /// For the cards after those; without it there must be exactly as many cards as are listed.
+    /// The value for the cards after those; without it there must be exactly as many cards as are
+    /// listed.
     rest: Option<T>,
 }
 
@@ -39,7 +40,8 @@ impl<T> PerCard<T> {
     /// The values for a request that got `cards` cards, in the order of the request.
     ///
     /// # Errors
-    /// When more values are listed than there are cards, or fewer and the list may not be continued.
+    /// When more values are listed than there are cards, or fewer and the list may not be
+    /// continued.
     pub fn for_cards(&self, cards: usize) -> Result<Vec<&T>, CardCountError> {
         let error = CardCountError { listed: self.listed.len(), cards };
         if self.listed.len() > cards {
@@ -71,7 +73,7 @@ impl<T> PerCard<T> {
         self.listed.iter().chain(&self.rest)
     }
 
-    /// How many cards the list is for, when it says.
+    /// Returns the number of cards that the list is for, when it says.
     pub fn exact_len(&self) -> Option<usize> {
         self.rest.is_none().then_some(self.listed.len())
     }

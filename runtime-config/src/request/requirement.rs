@@ -1,4 +1,5 @@
-//! Conditions on the driver and the cards: `NVIDIA_REQUIRE_CUDA="cuda>=12.0 brand=tesla,driver>=470"`.
+//! Conditions on the driver and the cards: `NVIDIA_REQUIRE_CUDA="cuda>=12.0
+//! brand=tesla,driver>=470"`.
 //!
 //! A blank means or, a comma means and.
 
@@ -27,20 +28,21 @@ const OPERATORS: [(&str, Operator); 6] = [
 pub struct UnsatisfiedRequirement {
     /// The variable that demands it.
     pub variable: String,
-    /// What does not hold, as written.
+    /// The condition that does not hold, as written.
     pub condition: String,
-    /// What the node has instead.
+    /// The node's own value.
     pub node: String,
 }
 
-/// What the conditions are held against.
+/// The platform that the conditions are held against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Platform<'a> {
     /// The driver's version, `580.159.04`.
     pub driver: &'a str,
     /// The newest CUDA version that it supports, `13.0`.
     pub cuda: &'a str,
-    /// One card's compute capability and brand; `None` where no card was asked for: then these conditions hold.
+    /// One card's compute capability and brand; `None` where no card was asked for: then these
+    /// conditions hold.
     pub card: Option<(&'a str, &'a str)>,
 }
 
@@ -55,7 +57,7 @@ impl fmt::Display for Platform<'_> {
 }
 
 impl Requirement {
-    /// Whether one of the alternatives holds.
+    /// Checks that one of the alternatives holds.
     ///
     /// # Errors
     /// When none does, with the first condition that fails in the last of them.
@@ -127,8 +129,8 @@ fn same_brand(one: &str, other: &str) -> bool {
     letters(one) == letters(other)
 }
 
-/// Part by part; parts that one of them lacks are 0. What is no number compares as 0: a driver's own version only, a
-/// requirement's was checked when it was read.
+/// Part by part; parts that one of them lacks are 0. What is no number compares as 0: a driver's
+/// own version only, a requirement's was checked when it was read.
 fn compare_versions(one: &str, other: &str) -> Ordering {
     let parts =
         |version: &str| version.split('.').map(|part| part.trim().parse::<u64>().unwrap_or(0)).collect::<Vec<_>>();

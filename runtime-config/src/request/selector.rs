@@ -1,4 +1,4 @@
-//! How one card or MIG device is named in a request.
+//! Names of one card or MIG device in a request.
 
 use std::{collections::HashSet, fmt, str::FromStr};
 
@@ -71,7 +71,7 @@ impl FromStr for DeviceSelector {
 }
 
 impl DeviceSelector {
-    /// Whether both name the same device as far as their text tells.
+    /// Tells whether both name the same device as far as their text tells.
     pub(crate) fn same_text(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Uuid(one), Self::Uuid(other)) | (Self::MigUuid(one), Self::MigUuid(other)) => {
@@ -90,7 +90,7 @@ impl DeviceSelector {
         }
     }
 
-    /// It names a MIG device.
+    /// Tells whether it names a MIG device.
     pub fn is_mig(&self) -> bool {
         matches!(self, Self::MigUuid(_) | Self::MigIndex { .. })
     }
@@ -108,7 +108,7 @@ fn is_uuid(text: &str, prefix: &str, besides_hex: &[u8]) -> bool {
         })
 }
 
-/// What a list in the manner of `NVIDIA_VISIBLE_DEVICES` says.
+/// The meaning of a list in the manner of `NVIDIA_VISIBLE_DEVICES`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DeviceList {
     /// Empty, or `void` stands in it: nothing is asked.
@@ -117,14 +117,15 @@ pub(crate) enum DeviceList {
     None,
     /// `all`.
     All,
-    /// These, without repetition. Never empty.
+    /// Particular devices, without repetition. Never empty.
     Devices(Vec<DeviceSelector>),
 }
 
 impl FromStr for DeviceList {
     type Err = ParseSelectorError;
 
-    /// Blanks around items and empty items are skipped; `void` anywhere counts, else the first of `none` and `all`.
+    /// Blanks around items and empty items are skipped; `void` anywhere counts, else the first of
+    /// `none` and `all`.
     fn from_str(text: &str) -> Result<Self, ParseSelectorError> {
         let items = || text.split(',').map(str::trim).filter(|item| !item.is_empty());
         if items().any(|item| item == "void") {
@@ -149,8 +150,8 @@ impl FromStr for DeviceList {
 }
 
 impl DeviceList {
-    /// The tighter of two: nothing before driver files before cards, and of two lists of cards the one that the other
-    /// contains. `None` where neither contains the other.
+    /// The tighter of two: nothing before driver files before cards, and of two lists of cards the
+    /// one that the other contains. `None` where neither contains the other.
     pub(crate) fn tighter(self, other: Self) -> Option<Self> {
         match (self, other) {
             (Self::Void, _) | (_, Self::Void) => Some(Self::Void),

@@ -1,24 +1,28 @@
-//! What one container's OCI spec holds that may speak about GPUs, taken out of the spec by whoever reads it.
+//! The parts of one container's OCI spec that may speak about GPUs, taken out of the spec by
+//! whoever reads it.
 
 use std::collections::BTreeMap;
 
-/// The input of [`parse`](crate::request::parse). All of it may come from a hostile image or pod.
+/// The input of [`parse`](fn@crate::request::parse). All of it may come from a hostile image or pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// `process.env` as it stands in the spec, `NAME=value`, duplicates included and in order.
     pub env: Vec<String>,
-    /// The spec's annotations. containerd has merged the pod's into the container's already, the container's first.
+    /// The spec's annotations. containerd has merged the pod's into the container's already, the
+    /// container's first.
     pub annotations: BTreeMap<String, String>,
-    /// NVIDIA device nodes that are in `linux.devices` already (CDI, or a privileged container's copy of `/dev`).
+    /// NVIDIA device nodes that are in `linux.devices` already (CDI, or a privileged container's
+    /// copy of `/dev`).
     pub nodes: PresentNodes,
     /// The NVIDIA prestart hook, if the client put one into the spec.
     pub hook: Option<NvidiaHook>,
-    /// Devices asked for by mounts at `/var/run/nvidia-container-devices/ID`: the `ID`s, without the `cdi/` and `imex/`
-    /// forms of that path.
+    /// Devices asked for by mounts at `/var/run/nvidia-container-devices/ID`: the `ID`s, without
+    /// the `cdi/` and `imex/` forms of that path.
     pub volume_mount_devices: Vec<String>,
-    /// What would let the container get around a quota.
+    /// Privileges that would let the container get around a quota.
     pub privileges: Privileges,
-    /// A pod's sandbox (`io.kubernetes.cri.container-type = sandbox`): it gets nothing whatever it asks.
+    /// A pod's sandbox (`io.kubernetes.cri.container-type = sandbox`): it gets nothing whatever it
+    /// asks.
     pub is_sandbox: bool,
 }
 
@@ -36,7 +40,8 @@ pub struct PresentNodes {
 /// An NVIDIA hook of a spec; the injection takes it out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NvidiaHook {
-    /// `nvidia-container-runtime-hook` or `nvidia-container-toolkit`: Docker's `--gpus`. It reads the environment.
+    /// `nvidia-container-runtime-hook` or `nvidia-container-toolkit`: Docker's `--gpus`. It reads
+    /// the environment.
     Environment,
     /// `nvidia-container-cli ... configure`, as `ctr run --gpus` and nerdctl write it.
     CommandLine {
@@ -49,7 +54,7 @@ pub enum NvidiaHook {
     },
 }
 
-/// What a container may do that no quota survives.
+/// Privileges of a container that no quota survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Privileges {
     /// CAP_SYS_ADMIN in the bounding set.
@@ -60,8 +65,9 @@ pub struct Privileges {
     pub cap_sys_rawio: bool,
     /// The container has a user namespace of its own: the driver does not honour its capabilities.
     pub user_namespace: bool,
-    /// The host's uid 0 is somebody in that user namespace. Its files are then the container's to write, once its
-    /// capabilities there have taken away the mounts that hide them or make them read-only.
+    /// The host's uid 0 is somebody in that user namespace. Its files are then the container's to
+    /// write, once its capabilities there have taken away the mounts that hide them or make them
+    /// read-only.
     pub maps_host_root: bool,
     /// A device rule allows every character device (`privileged: true`).
     pub wildcard_device_rule: bool,
@@ -70,14 +76,15 @@ pub struct Privileges {
 }
 
 impl Privileges {
-    /// Whether the container is privileged on the host: capabilities count in the initial user namespace only.
+    /// Tells whether the container is privileged on the host: capabilities count in the initial
+    /// user namespace only.
     pub const fn administers_host(self) -> bool {
         self.cap_sys_admin && !self.user_namespace
     }
 
-    /// What lets the container get around a quota, in words. Capabilities count in the initial user namespace only: the
-    /// driver asks for them there. But who is the host's root needs none for `/proc/driver/nvidia/*/registry`, only that no
-    /// mount hides them.
+    /// Returns, in words, the privileges that let the container get around a quota. Capabilities
+    /// count in the initial user namespace only: the driver asks for them there. But who is the
+    /// host's root needs none for `/proc/driver/nvidia/*/registry`, only that no mount hides them.
     pub fn against_a_quota(self) -> Vec<&'static str> {
         let in_initial_namespace = !self.user_namespace;
         let as_host_root = self.user_namespace && self.maps_host_root;

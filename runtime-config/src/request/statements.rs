@@ -17,26 +17,28 @@ impl From<Statement<'_>> for Said {
     }
 }
 
-/// Statements by name. A name may have been given several different values; nothing is decided by their order.
+/// Statements by name. A name may have been given several different values; nothing is decided by
+/// their order.
 #[derive(Debug, Default)]
 pub(crate) struct Statements<'a> {
     values: BTreeMap<&'a str, Vec<&'a str>>,
 }
 
 impl<'a> Statements<'a> {
-    /// From `process.env`; entries without `=` say nothing.
+    /// Reads `process.env`; entries without `=` say nothing.
     pub(crate) fn from_env(env: &'a [String]) -> Self {
         Self::new(env.iter().filter_map(|entry| entry.split_once('=')))
     }
 
-    /// From annotations.
+    /// Reads annotations.
     pub(crate) fn from_annotations(annotations: &'a BTreeMap<String, String>) -> Self {
         Self::new(annotations.iter().map(|(name, value)| (name.as_str(), value.as_str())))
     }
 
     fn new(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        // By hash: there may be any number of them, also under one name, and comparing each with all would take the host's time.
+        // By hash: there may be any number of them, also under one name, and comparing each with
+        // all would take the host's time.
         let mut known = HashSet::new();
         for (name, value) in pairs {
             if known.insert((name, value)) {
@@ -46,7 +48,7 @@ impl<'a> Statements<'a> {
         Self { values }
     }
 
-    /// Everything that was said under `name`.
+    /// Returns every statement under `name`.
     pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
         let (name, values) = match self.values.get_key_value(name) {
             Some((name, values)) => (*name, values.clone()),
@@ -55,7 +57,8 @@ impl<'a> Statements<'a> {
         values.into_iter().map(move |value| Statement { name, value })
     }
 
-    /// As [`Statements::all`] without empty values: shells and manifests leave a variable empty to say nothing.
+    /// Returns those of [`Statements::all`] without empty values: shells and manifests leave a
+    /// variable empty to say nothing.
     pub(crate) fn spoken(&self, name: &str) -> impl Iterator<Item = Statement<'a>> + use<'a> {
         self.all(name).filter(|statement| !statement.value.trim().is_empty())
     }
@@ -65,7 +68,7 @@ impl<'a> Statements<'a> {
         self.spoken(name).next()
     }
 
-    /// What was said under a name where two different values have no common meaning.
+    /// Returns the statement under a name where two different values have no common meaning.
     pub(crate) fn one(&self, name: &str) -> Result<Option<Statement<'a>>, RequestError> {
         one(self.spoken(name))
     }
@@ -91,7 +94,7 @@ impl<'a> Statements<'a> {
     }
 }
 
-/// As [`Statements::one`] for statements that are at hand.
+/// Returns the one statement, as [`Statements::one`], of those at hand.
 pub(crate) fn one<'a>(
     mut statements: impl Iterator<Item = Statement<'a>>,
 ) -> Result<Option<Statement<'a>>, RequestError> {
@@ -104,7 +107,7 @@ pub(crate) fn one<'a>(
     Err(RequestError::Ambiguous { name: first.name.to_owned(), values })
 }
 
-/// As [`Statements::joined`] for statements that are at hand.
+/// Joins statements, as [`Statements::joined`], of those at hand.
 pub(crate) fn joined<'a, T>(
     statements: impl Iterator<Item = Statement<'a>>,
     read: impl Fn(Statement<'a>) -> Result<T, RequestError>,
@@ -128,7 +131,7 @@ impl<'a> Statement<'a> {
         number.ok_or_else(|| RequestError::invalid(self, format!("a whole number from {least} to {most}")))
     }
 
-    /// A whole number of something, `least` or more; `accepted` tells of what.
+    /// A whole number of something, `least` or more; `accepted` says of what.
     pub(crate) fn amount(self, least: u64, accepted: &str) -> Result<u64, RequestError> {
         let number = self.digits().filter(|number| *number >= least);
         number.ok_or_else(|| RequestError::invalid(self, accepted))
@@ -166,7 +169,8 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// A comma-separated list, each item read by `read`; blanks around items are allowed, empty items are not.
+    /// A comma-separated list, each item read by `read`; blanks around items are allowed, empty
+    /// items are not.
     pub(crate) fn list<T>(self, read: impl Fn(&str) -> Option<T>, accepted: &str) -> Result<Vec<T>, RequestError> {
         let items = self.value.split(',').map(|item| read(item.trim())).collect::<Option<Vec<T>>>();
         items.ok_or_else(|| RequestError::invalid(self, accepted))

@@ -1,4 +1,5 @@
-//! What one language says about a share, and how two of them are joined: each limit is the tighter of the two.
+//! The terms that one language states of a share, and their join with another's: each limit is the
+//! tighter of the two.
 
 use std::path::PathBuf;
 
@@ -11,11 +12,11 @@ use crate::units::Bytes;
 /// The limits and wishes of one language.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// What asked for a share first, for messages.
+    /// The statement that asked for a share first, for messages.
     pub(crate) said: Said,
     /// Each entry: every limit that holds on that card.
     pub(crate) memory: PerCard<Vec<MemoryLimit>>,
-    /// Who said so, for messages.
+    /// The statement of the memory, for messages.
     pub(crate) memory_said: Option<Said>,
     pub(crate) compute: PerCard<ComputeShare>,
     pub(crate) compute_said: Option<Said>,

@@ -1,4 +1,4 @@
-//! What the tables are made of.
+//! The parts that the tables are made of.
 
 use std::fmt::Write;
 
@@ -10,7 +10,8 @@ use runtime_config::{
     },
 };
 
-/// A container that says `said`: names with a `/` and those of `io.kubernetes` are annotations, all others variables.
+/// A container that says `said`: names with a `/` and those of `io.kubernetes` are annotations, all
+/// others variables.
 pub(crate) fn source(said: &[&str]) -> Source {
     let mut source = Source::default();
     for statement in said {
@@ -29,7 +30,8 @@ pub(crate) fn config(text: &str) -> Config {
     Config::from_toml(text, "test").unwrap()
 }
 
-/// What becomes of `source`: `summary` of a request, `nothing`, or `refused: ` and the message.
+/// Returns what becomes of `source`: `summary` of a request, `nothing`, or `refused: ` and the
+/// message.
 pub(crate) fn outcome(source: &Source, config: &Config) -> String {
     match parse(source, config) {
         Ok(ContainerRequest::Gpu(request)) => summary(&request),

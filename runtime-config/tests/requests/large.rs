@@ -1,6 +1,8 @@
-//! Requests as no one writes them: their reading takes the host's time, and what is kept of them the host's memory.
+//! Requests as no one writes them: their reading takes the host's time, and what is kept of them
+//! the host's memory.
 //!
-//! Nothing here is timed. With work that grows with the square of what is said, these tests would take hours.
+//! Nothing here is timed. With work that grows with the square of what is said, these tests would
+//! take hours.
 
 use runtime_config::{
     config::Config,
@@ -9,7 +11,7 @@ use runtime_config::{
 
 use super::golden::source;
 
-/// As many as a pod's spec of some megabytes has.
+/// Number of variables in a pod's spec of some megabytes.
 const MANY: usize = 400_000;
 
 fn refusal(said: &[&str]) -> String {

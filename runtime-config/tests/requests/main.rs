@@ -1,7 +1,8 @@
-//! Golden tables of requests, one module for each language, and properties that hold for all of them.
+//! Golden tables of requests, one module for each language, and properties that hold for all of
+//! them.
 //!
-//! A row is what a container says and, written short by [`golden::summary`], what becomes of it: a request, nothing, or a
-//! refusal.
+//! A row is what a container says and, written short by [`golden::summary`], what becomes of it: a
+//! request, nothing, or a refusal.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on stops; helpers are not seen as tests")]
 

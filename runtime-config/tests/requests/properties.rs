@@ -1,4 +1,4 @@
-//! What holds whatever a container says.
+//! Properties that hold whatever a container says.
 
 use proptest::prelude::*;
 use runtime_config::{

@@ -1,4 +1,4 @@
-//! The containerd runtime `io.containerd.egpu.v1`: what containerd executes.
+//! The containerd runtime `io.containerd.egpu.v1`: the program that containerd executes.
 
 use std::{env, error::Error, ffi::OsString, io::Write, path::Path, process::ExitCode, time::Duration};
 
@@ -16,7 +16,8 @@ fn main() -> ExitCode {
     match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // containerd shows what a shim command says on stderr. Nothing is left to do when that fails, too.
+            // containerd shows what a shim command says on stderr. Nothing is left to do when that
+            // fails, too.
             let _ = writeln!(std::io::stderr(), "containerd-shim-egpu-v1: {}", chain(&*error));
             ExitCode::FAILURE
         }
@@ -59,8 +60,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One thread; an idle shim keeps no other. The blocking pool is for files: a create that waits for the ledger's lock must not keep
-/// other containers of the pod from being watched or given back.
+/// One thread; an idle shim keeps no other. The blocking pool is for files: a create that waits for
+/// the ledger's lock must not keep other containers of the pod from being watched or given back.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

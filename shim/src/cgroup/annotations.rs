@@ -1,8 +1,8 @@
-//! Annotations `org.systemd.property.NAME`, which set properties of the container's scope as under runc: `TimeoutStopSec: "30"`,
-//! `CollectMode: "'inactive-or-failed'"`, `After: "['nfs.service']"`.
+//! Annotations `org.systemd.property.NAME`, which set properties of the container's scope as under
+//! runc: `TimeoutStopSec: "30"`, `CollectMode: "'inactive-or-failed'"`, `After: "['nfs.service']"`.
 //!
-//! A value is written as in GVariant's text format, of which this is the part that properties of units need: numbers, truth values, strings,
-//! and arrays of them.
+//! A value is written as in GVariant's text format, of which this is the part that properties of
+//! units need: numbers, truth values, strings, and arrays of them.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub(crate) enum AnnotationError {
     /// Its name.
     #[error("annotation {PREFIX}{0}: the name of a property has three letters or more, and letters alone")]
     Name(String),
-    /// What decides where the container is.
+    /// A property that decides the container's cgroup.
     #[error("annotation {PREFIX}{0}: the runtime sets this property itself; leave it out")]
     Own(String),
     /// Its value.
@@ -48,7 +48,7 @@ fn property(name: &str, text: &str) -> Result<Property, AnnotationError> {
         return Err(AnnotationError::Own(name.to_owned()));
     }
     let wrong = |reason| AnnotationError::Value { name: name.to_owned(), value: text.to_owned(), reason };
-    let value = Text { rest: text }.whole().map_err(wrong)?;
+    let value = ValueParser { rest: text }.whole().map_err(wrong)?;
     // systemd's files have `TimeoutStopSec`, its bus `TimeoutStopUSec`.
     match name.strip_suffix("Sec").filter(|stem| stem.ends_with(|last: char| last.is_ascii_lowercase())) {
         Some(stem) => {
@@ -76,12 +76,12 @@ fn microseconds(value: &Value<'_>) -> Option<u64> {
     seconds.checked_mul(MICROSECONDS)
 }
 
-/// What is left to read of a value.
-struct Text<'text> {
+/// The rest of a value that is left to read.
+struct ValueParser<'text> {
     rest: &'text str,
 }
 
-impl Text<'_> {
+impl ValueParser<'_> {
     fn whole(mut self) -> Result<Value<'static>, String> {
         let kind = self.kind()?;
         let value = if self.take('[') { self.array(kind)? } else { self.scalar(kind.as_ref())? };
@@ -119,7 +119,7 @@ impl Text<'_> {
         Ok(Some(kind))
     }
 
-    /// After the `[`. All elements have the type that is said, or that of the first.
+    /// Reads an array after its `[`. All elements have the type that is said, or that of the first.
     fn array(&mut self, kind: Option<Signature>) -> Result<Value<'static>, String> {
         let mut element = match kind {
             None => None,
@@ -163,7 +163,7 @@ impl Text<'_> {
         })
     }
 
-    /// Up to the quote that ends it.
+    /// Reads a string up to the quote that ends it.
     fn string(&mut self, quote: char) -> Result<String, String> {
         let mut text = String::new();
         let mut characters = self.rest.chars();

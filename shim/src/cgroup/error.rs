@@ -1,80 +1,80 @@
-//! What can go wrong with a cgroup.
+//! Errors of cgroups.
 
 use std::{io, path::PathBuf};
 
-/// Why a container's cgroup was not found.
+/// A container's cgroup that was not found.
 #[derive(Debug, thiserror::Error)]
 pub enum LocateError {
     /// A file of `/proc` could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The process is in no cgroup that ends in the container's path.
     #[error("process {pid} is in no cgroup that ends in {expected:?}: /proc/{pid}/cgroup has {found}")]
     NotInContainer {
-        /// Which process.
+        /// The process.
         pid: i32,
-        /// What the container's path ends in.
+        /// The end of the container's path.
         expected: PathBuf,
         /// The paths it is in.
         found: String,
     },
-    /// Neither version is mounted.
+    /// A host on which neither version is mounted.
     #[error("no cgroup file system is mounted; mount cgroup2 at /sys/fs/cgroup")]
     NotMounted,
     /// `linux.cgroupsPath` of the spec cannot be used.
     #[error("cgroupsPath {path:?} is not usable: {reason}")]
     BadPath {
-        /// As in the spec.
+        /// The path in the spec.
         path: PathBuf,
-        /// What is wrong, and what is accepted.
+        /// The fault, and what is accepted.
         reason: &'static str,
     },
 }
 
-/// Why an operation on a cgroup failed.
+/// An operation on a cgroup that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
     /// A control file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A directory could not be made.
     #[error("cannot make the cgroup {}", path.display())]
     Make {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A control file did not take a value.
     #[error("cannot write {value:?} to {}", path.display())]
     Write {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What.
+        /// The value.
         value: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A watch for a change of a control file could not be set up.
     #[error("cannot watch {}", path.display())]
     Watch {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -85,21 +85,21 @@ pub enum CgroupError {
         path.display()
     )]
     NotFrozen {
-        /// Which cgroup.
+        /// The cgroup.
         path: PathBuf,
-        /// How long was waited.
+        /// The time that was waited.
         waited_ms: u128,
     },
     /// The controller is not there.
     #[error("this host has no {controller} cgroup controller for the container")]
     NoController {
-        /// Which.
+        /// The controller.
         controller: &'static str,
     },
     /// The cgroup is not the container's alone.
     #[error("cgroup {} holds this process itself; refusing to signal what is in it", path.display())]
     HoldsSelf {
-        /// Which.
+        /// The path.
         path: PathBuf,
     },
     /// A process could not be sent a signal.
@@ -107,9 +107,9 @@ pub enum CgroupError {
     Signal {
         /// Number.
         signal: i32,
-        /// To whom.
+        /// The process.
         pid: i32,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -118,7 +118,7 @@ pub enum CgroupError {
     Remove {
         /// The first of them.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -18,7 +18,8 @@ pub(super) fn read_if_present(path: &Path) -> Result<Option<String>, CgroupError
     }
 }
 
-/// Writes a control file in one `write(2)`, as the kernel wants it. It must exist: nothing is created.
+/// Writes a control file in one `write(2)`, as the kernel wants it. It must exist: nothing is
+/// created.
 pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
     let write = || {
         let mut file = fs::OpenOptions::new().write(true).truncate(false).open(path)?;
@@ -27,7 +28,8 @@ pub(super) fn write(path: &Path, value: &str) -> Result<(), CgroupError> {
     write().map_err(|source| CgroupError::Write { path: path.to_owned(), value: value.to_owned(), source })
 }
 
-/// The cgroup went away: open says ENOENT, a read through an open file or a removed directory ENODEV.
+/// The cgroup went away: open says ENOENT, a read through an open file or a removed directory
+/// ENODEV.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ENODEV)
 }

@@ -7,16 +7,18 @@ use std::{
 
 use super::{Cgroup, CgroupError, Layout, files};
 
-/// How long the processes may take to come to a stop. Go's runtime waits as long.
+/// Time for the processes to come to a stop. Go's runtime waits as long.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at the state.
 const POLL: Duration = Duration::from_millis(2);
-/// v1 can get stuck half frozen while processes fork or wait for one another; a thaw in between frees it
-/// (kernel `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`; runc does the same).
+/// v1 can get stuck half frozen while processes fork or wait for one another; a thaw in between
+/// frees it (kernel `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`; runc does the
+/// same).
 const V1_POLLS_PER_TRY: u32 = 50;
 
 impl Cgroup {
-    /// Stops every process, and returns once all of them stand still. On failure all are thawed again.
+    /// Stops every process, and returns once all of them stand still. On failure all are thawed
+    /// again.
     pub async fn freeze(&self) -> Result<(), CgroupError> {
         self.freeze_within(FREEZE_LIMIT).await
     }
@@ -29,7 +31,7 @@ impl Cgroup {
         }
     }
 
-    /// Whether the cgroup itself was frozen and has come to a stop.
+    /// Tells whether the cgroup itself was frozen and has come to a stop.
     pub fn is_frozen(&self) -> Result<bool, CgroupError> {
         match &self.layout {
             Layout::V1 { .. } => v1_is_frozen(&self.freezer()?.join("freezer.state")),
@@ -45,7 +47,8 @@ impl Cgroup {
         match result {
             Ok(()) => Ok(()),
             Err(error) => {
-                // The cause is what the caller must know; a thaw that fails too means that the cgroup is gone.
+                // The cause is what the caller must know; a thaw that fails too means that the
+                // cgroup is gone.
                 let _ = self.thaw().await;
                 Err(error)
             }
@@ -108,8 +111,8 @@ mod tests {
         assert!(!real.cgroup.is_frozen().unwrap());
         real.cgroup.freeze().await.unwrap();
         assert!(real.cgroup.is_frozen().unwrap());
-        // Stopped in the freezer, not by a signal. It is marked as frozen a few steps before it leaves the processor, which a
-        // process that has work never does.
+        // Stopped in the freezer, not by a signal. It is marked as frozen a few steps before it
+        // leaves the processor, which a process that has work never does.
         testing::until("it stands still", || stat(pid)[0] != "R");
         let cpu_time = |pid| stat(pid)[11..13].to_vec();
         let before = cpu_time(pid);
@@ -119,7 +122,7 @@ mod tests {
         assert!(!real.cgroup.is_frozen().unwrap());
     }
 
-    /// From the state on; see `proc_pid_stat(5)`.
+    /// Returns the fields of `stat` from the state on; see `proc_pid_stat(5)`.
     fn stat(pid: i32) -> Vec<String> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         text.split(' ').skip(2).map(str::to_owned).collect()

@@ -1,9 +1,9 @@
 //! Making the cgroup, and getting a process into it without a wait for the whole machine.
 //!
-//! Moving a process by its pid takes the lock that every fork and exit of the machine holds for reading, and to have it the
-//! kernel waits for an RCU grace period: about ten milliseconds. Two ways need no lock: a thread that moves itself alone
-//! (`0` into a v1 hierarchy's `tasks`; kernel 5.5), and a process that is born where it belongs (`CLONE_INTO_CGROUP` on v2;
-//! kernel 5.7).
+//! Moving a process by its pid takes the lock that every fork and exit of the machine holds for
+//! reading, and to have it the kernel waits for an RCU grace period: about ten milliseconds. Two
+//! ways need no lock: a thread that moves itself alone (`0` into a v1 hierarchy's `tasks`; kernel
+//! 5.5), and a process that begins where it belongs (`CLONE_INTO_CGROUP` on v2; kernel 5.7).
 
 use std::{
     collections::HashMap,
@@ -17,8 +17,8 @@ use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, LinuxResources};
 use super::{Cgroup, CgroupError, Layout, files};
 
 /// Room for a service manager, or a whole Kubernetes node, within a container.
-const MOST_DEPTH: &str = "64";
-const MOST_DESCENDANTS: &str = "8192";
+const MAX_DEPTH: &str = "64";
+const MAX_DESCENDANTS: &str = "8192";
 
 impl Cgroup {
     /// Makes the directories that are missing, and hands the controllers down to them.
@@ -36,13 +36,15 @@ impl Cgroup {
         }
     }
 
-    /// Moves the calling thread, the only one of its process, into the directories of v1, which must exist. There is
-    /// nothing to do on v2, a hybrid host's included: see [`Cgroup::birthplace`].
+    /// Moves the calling thread, the only one of its process, into the directories of v1, which
+    /// must exist. There is nothing to do on v2, a hybrid host's included: see
+    /// [`Cgroup::clone_target`].
     pub(crate) fn enter(&self) -> Result<(), CgroupError> {
         match &self.layout {
             Layout::V1 { hierarchies, .. } => {
                 hierarchies.iter().filter(|one| !one.is_unified()).try_for_each(|hierarchy| {
-                    // Not cgroup.procs: that is for whole processes, whose threads it has to keep from coming and going.
+                    // Not cgroup.procs: that is for whole processes, whose threads it has to keep
+                    // from coming and going.
                     files::write(&hierarchy.directory.join("tasks"), "0")
                 })
             }
@@ -50,8 +52,8 @@ impl Cgroup {
         }
     }
 
-    /// The same for a process that systemd has put into the container's scope: it knows some hierarchies only, and of a hybrid
-    /// host's v2 not always.
+    /// The same for a process that systemd has put into the container's scope: it knows some
+    /// hierarchies only, and of a hybrid host's v2 not always.
     pub(crate) fn enter_beyond_systemd(&self) -> Result<(), CgroupError> {
         self.enter()?;
         match self.unified().filter(|_| self.is_v1()) {
@@ -60,16 +62,18 @@ impl Cgroup {
         }
     }
 
-    /// The directory in which a process can be born on v2, a hybrid host's included; nothing on v1.
-    pub(crate) fn birthplace(&self) -> Result<Option<OwnedFd>, CgroupError> {
+    /// Opens the directory in which a process can begin on v2, a hybrid host's included; nothing on
+    /// v1.
+    pub(crate) fn clone_target(&self) -> Result<Option<OwnedFd>, CgroupError> {
         self.unified().map(open).transpose()
     }
 
-    /// Bounds how many cgroups the container may make below its own on v2, where `given` (the spec's `unified`) does not:
-    /// each costs whoever looks for its processes. It can lift the bound where v2 is mounted without `nsdelegate`; v1 has none.
-    pub(crate) fn bound_nesting(&self, given: Option<&HashMap<String, String>>) -> Result<(), CgroupError> {
+    /// Bounds how many cgroups the container may make below its own on v2, where `given` (the
+    /// spec's `unified`) does not: each costs whoever looks for its processes. It can lift the
+    /// bound where v2 is mounted without `nsdelegate`; v1 has none.
+    pub(crate) fn limit_nesting(&self, given: Option<&HashMap<String, String>>) -> Result<(), CgroupError> {
         let Some(directory) = self.unified() else { return Ok(()) };
-        for (file, most) in [("cgroup.max.depth", MOST_DEPTH), ("cgroup.max.descendants", MOST_DESCENDANTS)] {
+        for (file, most) in [("cgroup.max.depth", MAX_DEPTH), ("cgroup.max.descendants", MAX_DESCENDANTS)] {
             if given.is_some_and(|given| given.contains_key(file)) {
                 continue;
             }
@@ -82,7 +86,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Gives a user what whoever a cgroup of v2 is delegated to needs to have: the directory, and the files that the kernel names.
+    /// Gives a user what whoever a cgroup of v2 is delegated to needs to have: the directory, and
+    /// the files that the kernel names.
     pub(crate) fn delegate_to(&self, uid: u32) -> Result<(), CgroupError> {
         // Before Linux 4.15 (cgroups(7)).
         const FILES: &str = "cgroup.procs\ncgroup.subtree_control\ncgroup.threads\n";
@@ -98,8 +103,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Takes swap on v2 from a container that may have as much memory and swap as memory: libcgroups takes the 0 that is left
-    /// for nothing to set. The spec's `unified` goes before.
+    /// Takes swap on v2 from a container that may have as much memory and swap as memory:
+    /// libcgroups takes the 0 that is left for nothing to set. The spec's `unified` goes before.
     pub(crate) fn forbid_swap(&self, resources: &LinuxResources) -> Result<(), CgroupError> {
         const FILE: &str = "memory.swap.max";
         let (Layout::V2 { directory, .. }, Some(memory)) = (&self.layout, resources.memory()) else { return Ok(()) };
@@ -115,7 +120,8 @@ impl Cgroup {
         }
     }
 
-    /// Takes the host's console from a container on v1, but for what `rules` say of it: libcgroups gives it to all.
+    /// Takes the host's console from a container on v1, but for what `rules` say of it: libcgroups
+    /// gives it to all.
     pub(crate) fn deny_console(&self, rules: &[LinuxDeviceCgroup]) -> Result<(), CgroupError> {
         let Some(directory) = self.v1_controller("devices") else { return Ok(()) };
         let mut denied = "rwm".to_owned();
@@ -140,9 +146,10 @@ impl Cgroup {
         }
     }
 
-    /// Where on v2 a process of the container is that sits in a cgroup below the container's: one that hands its controllers
-    /// down itself takes no process any more. `membership` is the text of `/proc/PID/cgroup`.
-    pub(crate) fn birthplace_beside(&self, membership: &str) -> Result<Option<OwnedFd>, CgroupError> {
+    /// Opens the cgroup on v2 of a process of the container that sits below the container's: one
+    /// that hands its controllers down itself takes no process any more. `membership` is the text
+    /// of `/proc/PID/cgroup`.
+    pub(crate) fn clone_target_of(&self, membership: &str) -> Result<Option<OwnedFd>, CgroupError> {
         self.place_of(membership).map(|place| open(&place)).transpose()
     }
 
@@ -175,8 +182,8 @@ fn inherit(directory: &Path, file: &str) -> Result<String, CgroupError> {
     Ok(inherited)
 }
 
-/// From the root of the hierarchy down: each level hands all its controllers to the next. One that cannot be handed down
-/// is missed by whoever sets a limit that needs it.
+/// Makes the directories from the root of the hierarchy down: each level hands all its controllers
+/// to the next. One that cannot be handed down is missed by whoever sets a limit that needs it.
 fn make_below_root(directory: &Path) -> Result<(), CgroupError> {
     let is_cgroup = |path: &Path| !path.exists() || path.join("cgroup.subtree_control").exists();
     let above: Vec<&Path> = directory.ancestors().skip(1).take_while(|path| is_cgroup(path)).collect();
@@ -196,7 +203,8 @@ fn make_below_root(directory: &Path) -> Result<(), CgroupError> {
     make_directories(directory)
 }
 
-/// `path`, as `/proc/PID/cgroup` has it, as a directory at or below the container's; `None` when it is elsewhere.
+/// `path`, as `/proc/PID/cgroup` has it, as a directory at or below the container's; `None` when it
+/// is elsewhere.
 fn below(directory: &Path, path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|ancestor| {
         let relative = ancestor.strip_prefix("/").ok().filter(|relative| !relative.as_os_str().is_empty())?;
@@ -207,7 +215,8 @@ fn below(directory: &Path, path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Whether a process could not be born in a cgroup because that one is for cgroups only, or of threads.
+/// Tells whether a process could not be born in a cgroup because that one is for cgroups only, or
+/// of threads.
 pub(crate) fn takes_no_process(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP))
 }
@@ -270,14 +279,14 @@ mod tests {
         let cgroup = testing::directory(&[("cgroup.max.depth", ""), ("cgroup.max.descendants", "")]);
         let read = |name: &str| fs::read_to_string(cgroup.path().join(name)).unwrap();
         let given = HashMap::from([("cgroup.max.depth".to_owned(), "max".to_owned())]);
-        testing::v2(cgroup.path()).bound_nesting(Some(&given)).unwrap();
-        assert_eq!([read("cgroup.max.depth"), read("cgroup.max.descendants")], ["", MOST_DESCENDANTS]);
+        testing::v2(cgroup.path()).limit_nesting(Some(&given)).unwrap();
+        assert_eq!([read("cgroup.max.depth"), read("cgroup.max.descendants")], ["", MAX_DESCENDANTS]);
         // A hybrid host's, too.
-        testing::v1(&[(&[], cgroup.path())]).bound_nesting(None).unwrap();
-        assert_eq!(read("cgroup.max.depth"), MOST_DEPTH);
-        testing::v1(&[(&["pids"], Path::new("/nowhere"))]).bound_nesting(None).unwrap();
+        testing::v1(&[(&[], cgroup.path())]).limit_nesting(None).unwrap();
+        assert_eq!(read("cgroup.max.depth"), MAX_DEPTH);
+        testing::v1(&[(&["pids"], Path::new("/nowhere"))]).limit_nesting(None).unwrap();
         let old = testing::directory(&[]);
-        testing::v2(old.path()).bound_nesting(None).unwrap();
+        testing::v2(old.path()).limit_nesting(None).unwrap();
     }
 
     #[test]
@@ -348,7 +357,7 @@ mod tests {
         let cgroup = testing::v1(&[(&["name=systemd"], &named), (&[], &unified)]);
         cgroup.make().unwrap();
         assert!(named.is_dir() && unified.is_dir());
-        assert!(cgroup.birthplace().unwrap().is_some());
+        assert!(cgroup.clone_target().unwrap().is_some());
         let tasks = std::thread::spawn(move || {
             cgroup.enter().unwrap();
             fs::read_to_string(named.join("tasks")).unwrap()
@@ -372,7 +381,7 @@ mod tests {
         let Some(real) = RealCgroup::v2("birth") else { return };
         let inner = testing::v2(&real.cgroup.directories().next().unwrap().join("a/b"));
         inner.make().unwrap();
-        assert!(inner.birthplace().unwrap().is_some());
+        assert!(inner.clone_target().unwrap().is_some());
         assert!(inner.is_empty().unwrap());
     }
 }

@@ -21,15 +21,16 @@ const PASSES: usize = 100;
 const HANDLES: usize = 64;
 
 impl Cgroup {
-    /// SIGKILL to every process of the cgroup and the cgroups below it, a frozen one included. Does not wait for
-    /// their end. Succeeds when there is none.
+    /// SIGKILL to every process of the cgroup and the cgroups below it, a frozen one included. Does
+    /// not wait for their end. Succeeds when there is none.
     pub async fn kill_all(&self) -> Result<(), CgroupError> {
         let result = match (self.kill_at_once()?, &self.layout) {
             (true, Layout::V2 { .. }) => return Ok(()),
-            // Who is in the other hierarchies alone is of an older version of this program, or was moved by the host.
+            // Who is in the other hierarchies alone is of an older version of this program, or was
+            // moved by the host.
             (true, Layout::V1 { .. }) => self.send(Signal::SIGKILL as i32).map(drop),
             (false, _) if self.freeze_within(FREEZE_LIMIT).await.is_ok() => self.send(Signal::SIGKILL as i32).map(drop),
-            (false, _) => self.chase(),
+            (false, _) => self.kill_until_empty(),
         };
         self.thaw_killed()?;
         if let Layout::V2 { .. } = &self.layout
@@ -40,11 +41,11 @@ impl Cgroup {
         result
     }
 
-    /// By version 2, a hybrid host's included: atomic, whoever forks, and no matter how many cgroups there are. `false`
-    /// where it cannot be done.
+    /// Kills through `cgroup.kill` of version 2, a hybrid host's included: atomic, whoever forks,
+    /// and no matter how many cgroups there are. `false` where it cannot be done.
     fn kill_at_once(&self) -> Result<bool, CgroupError> {
         let Some(directory) = self.unified() else { return Ok(false) };
-        if self.holds_self(directory) {
+        if self.contains_caller(directory) {
             return Err(CgroupError::HoldsSelf { path: directory.to_owned() });
         }
         match files::write(&directory.join("cgroup.kill"), "1") {
@@ -59,17 +60,17 @@ impl Cgroup {
         }
     }
 
-    /// Whether the caller is in `directory` of version 2 or below it: told by where the caller is, not by who is there, which may
-    /// be many to look through.
-    fn holds_self(&self, directory: &Path) -> bool {
+    /// Tells whether the caller is in `directory` of version 2 or below it: by the caller's own
+    /// cgroup, not by the list of its processes, which may be long.
+    fn contains_caller(&self, directory: &Path) -> bool {
         let own = Pid::this().as_raw();
         let listed = files::read_if_present(&directory.join("cgroup.procs")).ok().flatten().unwrap_or_default();
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         listed.lines().any(|pid| pid.parse() == Ok(own)) || self.place_of(&membership).is_some()
     }
 
-    /// A process of v1 that was sent SIGKILL dies only once it is thawed, and the container may have frozen any cgroup
-    /// below its own.
+    /// A process of v1 that was sent SIGKILL dies only once it is thawed, and the container may
+    /// have frozen any cgroup below its own.
     pub(crate) fn thaw_killed(&self) -> Result<(), CgroupError> {
         // On v2 SIGKILL reaches who is frozen.
         let Some(freezer) = self.v1_controller("freezer") else { return Ok(()) };
@@ -81,9 +82,9 @@ impl Cgroup {
         })
     }
 
-    /// A signal to every process of the cgroup and the cgroups below it, none missed that is forked meanwhile. A
-    /// cgroup that was frozen stays so, and its processes get the signal when it is thawed. Number 9 is
-    /// [`Cgroup::kill_all`].
+    /// A signal to every process of the cgroup and the cgroups below it, none missed that is forked
+    /// meanwhile. A cgroup that was frozen stays so, and its processes get the signal when it is
+    /// thawed. Number 9 is [`Cgroup::kill_all`].
     pub async fn signal_all(&self, signal: i32) -> Result<(), CgroupError> {
         if signal == Signal::SIGKILL as i32 {
             return self.kill_all().await;
@@ -97,8 +98,9 @@ impl Cgroup {
         result.map(drop)
     }
 
-    /// Kills until a pass finds nobody: without a freezer, a process may fork between the listing and its end.
-    fn chase(&self) -> Result<(), CgroupError> {
+    /// Kills until a pass finds nobody: without a freezer, a process may fork between the listing
+    /// and its end.
+    fn kill_until_empty(&self) -> Result<(), CgroupError> {
         for _ in 0..PASSES {
             if self.send(Signal::SIGKILL as i32)? == 0 {
                 break;
@@ -107,7 +109,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Sends a signal to everybody who is listed now; answers how many those are. Some may have ended by then.
+    /// Sends a signal to everybody who is listed now; answers how many those are. Some may have
+    /// ended by then.
     fn send(&self, signal: i32) -> Result<usize, CgroupError> {
         let pids = self.pids()?;
         self.refuse_self(&pids)?;
@@ -121,8 +124,9 @@ impl Cgroup {
         result
     }
 
-    /// Sends it to those who are still listed while their handles are held: such a handle is of the listed process, and not of one that took
-    /// its number. By pidfd, which takes real-time signals too (an init's `SIGRTMIN+3`).
+    /// Sends it to those who are still listed while their handles are held: such a handle is of the
+    /// listed process, and not of one that took its number. By pidfd, which takes real-time signals
+    /// too (an init's `SIGRTMIN+3`).
     fn signal_listed(&self, signal: i32, handles: Vec<(i32, io::Result<OwnedFd>)>) -> Result<(), CgroupError> {
         let listed = self.pids()?;
         let mut result = Ok(());
@@ -137,8 +141,8 @@ impl Cgroup {
         result
     }
 
-    /// A directory that holds the caller is not a container's. It never should be one here; better not to end the
-    /// shim, and whatever runs beside it, than to trust that.
+    /// A directory that holds the caller is not a container's. It never should be one here; better
+    /// not to end the shim, and whatever runs beside it, than to trust that.
     fn refuse_self(&self, pids: &[i32]) -> Result<(), CgroupError> {
         let own = Pid::this().as_raw();
         if !pids.contains(&own) {
@@ -166,7 +170,7 @@ mod tests {
         real.cgroup.freeze().await.unwrap();
         real.cgroup.kill_all().await.unwrap();
         assert_eq!(real.wait(), [Some(9), Some(9)]);
-        testing::at_last(async || real.cgroup.remove().await).await;
+        testing::retry(async || real.cgroup.remove().await).await;
         assert!(real.cgroup.is_gone());
         // Once gone, there is nothing to do and nothing to complain about.
         real.cgroup.kill_all().await.unwrap();
@@ -188,7 +192,7 @@ mod tests {
         }
     }
 
-    /// By the container itself, that is.
+    /// The container itself has frozen a cgroup below its own.
     #[tokio::test]
     async fn v1_ends_who_was_frozen_below() {
         let Some(mut real) = RealCgroup::v1("ice", &["freezer", "memory"]) else { return };
@@ -210,16 +214,16 @@ mod tests {
         real.cgroup.kill_all().await.unwrap();
         assert_eq!(real.wait(), [Some(9), Some(9)]);
         assert!(!real.cgroup.is_frozen().unwrap());
-        testing::at_last(async || real.cgroup.remove().await).await;
+        testing::retry(async || real.cgroup.remove().await).await;
         assert!(real.cgroup.is_gone());
     }
 
     #[tokio::test]
     async fn without_a_freezer_forking_processes_are_chased() {
-        if let Some(mut real) = RealCgroup::v1("chase", &["pids"]) {
+        if let Some(mut real) = RealCgroup::v1("kill_until_empty", &["pids"]) {
             // Not without an end: nothing says how soon it is killed.
             real.spawn("", "i=0; while [ $i -lt 500 ]; do sleep 1000 & i=$((i+1)); done; exec sleep 1000");
-            testing::at_last(async || real.cgroup.destroy().await).await;
+            testing::retry(async || real.cgroup.destroy().await).await;
             assert_eq!(real.wait(), [Some(9)]);
         }
     }
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(real.wait(), [Some(nix::libc::SIGRTMIN() + 3); 2]);
     }
 
-    /// Who is not listed any more may have ended, and its number be another process's.
+    /// A process that is not listed any more may have ended, and its number be another process's.
     #[test]
     fn who_is_listed_no_more_is_not_signalled() {
         let sleeping = || std::process::Command::new("sleep").arg("1000").spawn().unwrap();

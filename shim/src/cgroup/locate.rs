@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Cgroup, Hierarchy, Layout, LocateError, Scope,
-    mounts::{Mounts, parse_mountinfo},
+    mounts::{HierarchyMounts, parse_mountinfo},
 };
 
 /// The file system under which `/proc` and `/sys` are looked up.
@@ -23,8 +23,8 @@ impl Default for Host {
 }
 
 impl Host {
-    /// A tree that looks like a host: `ROOT/proc/PID/cgroup`, `ROOT/proc/self/mountinfo`, and the mounts named there.
-    /// For tests.
+    /// A tree that looks like a host: `ROOT/proc/PID/cgroup`, `ROOT/proc/self/mountinfo`, and the
+    /// mounts named there. For tests.
     pub fn under(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -34,7 +34,7 @@ impl Host {
         fs::read_to_string(&path).map_err(|source| LocateError::Read { path, source })
     }
 
-    fn mounts(&self) -> Result<Mounts, LocateError> {
+    fn mounts(&self) -> Result<HierarchyMounts, LocateError> {
         let mounts = parse_mountinfo(&self.read("proc/self/mountinfo")?);
         if mounts.v1.is_empty() && mounts.v2.is_none() { Err(LocateError::NotMounted) } else { Ok(mounts) }
     }
@@ -44,7 +44,7 @@ impl Host {
     }
 }
 
-/// Where the spec wants the container's cgroup, resolved as libcontainer does it.
+/// The spec's path of the container's cgroup, resolved as libcontainer does it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupsPath {
     /// `linux.cgroupsPath`, or libcontainer's default for a spec without one.
@@ -54,7 +54,8 @@ pub struct CgroupsPath {
 }
 
 impl CgroupsPath {
-    /// From `linux.cgroupsPath` of the spec, the container's id, and whether the systemd driver is used.
+    /// Resolves `linux.cgroupsPath` of the spec with the container's id; `systemd`: that driver is
+    /// used.
     pub fn new(cgroups_path: Option<&Path>, id: &str, systemd: bool) -> Result<Self, LocateError> {
         let given = match cgroups_path {
             Some(path) if !path.as_os_str().is_empty() => path.to_owned(),
@@ -74,8 +75,8 @@ impl CgroupsPath {
         Ok(Self { given, systemd })
     }
 
-    /// What its path on v2 ends in. A slice of the systemd driver is left out: the service manager may itself run
-    /// below another cgroup, and the unit's name is unique.
+    /// Returns the end of its path on v2. A slice of the systemd driver is left out: the service
+    /// manager may itself run below another cgroup, and the unit's name is unique.
     fn on_v2(&self) -> PathBuf {
         match self.systemd_path() {
             Some((_, scope)) => PathBuf::from(scope.unit),
@@ -92,7 +93,7 @@ impl CgroupsPath {
         self.systemd_path().map(|(_, scope)| scope)
     }
 
-    /// Where the container's cgroup is below the root of a hierarchy that is mounted whole.
+    /// Returns the container's cgroup below the root of a hierarchy that is mounted whole.
     pub(crate) fn below_root(&self) -> PathBuf {
         match self.systemd_path() {
             Some((slice, scope)) => slice.join(scope.unit),
@@ -106,8 +107,8 @@ impl CgroupsPath {
 }
 
 impl Cgroup {
-    /// The cgroup of a container whose process `pid` is alive and has not moved itself: call it between create and
-    /// start, and keep the result.
+    /// The cgroup of a container whose process `pid` is alive and has not moved itself: call it
+    /// between create and start, and keep the result.
     ///
     /// Hierarchies in which the process sits somewhere else than `path` says are left out.
     pub fn of_process(host: &Host, pid: i32, path: &CgroupsPath) -> Result<Self, LocateError> {
@@ -155,8 +156,8 @@ impl Cgroup {
         Ok(Self { layout: Layout::V1 { hierarchies, systemd_unit: path.systemd_unit() } })
     }
 
-    /// Where the container's cgroup will be, or was: what `delete` uses after a crash that left nothing else. The
-    /// directories need not exist.
+    /// Returns the cgroup that the container will have, or had: what `delete` uses after a crash
+    /// that left nothing else. The directories need not exist.
     pub fn intended(host: &Host, path: &CgroupsPath) -> Result<Self, LocateError> {
         let mounts = host.mounts()?;
         if mounts.is_v2() {
@@ -177,8 +178,9 @@ impl Cgroup {
     }
 }
 
-/// `slice:prefix:name` as (path of the slice, scope): `kubepods-burstable.slice:cri-containerd:ID` is
-/// `kubepods.slice/kubepods-burstable.slice` and `cri-containerd-ID.scope`. See systemd.slice(5).
+/// `slice:prefix:name` as (path of the slice, scope): `kubepods-burstable.slice:cri-containerd:ID`
+/// is `kubepods.slice/kubepods-burstable.slice` and `cri-containerd-ID.scope`. See
+/// systemd.slice(5).
 fn systemd_path(given: &Path) -> Option<(PathBuf, Scope)> {
     let mut parts = given.to_str()?.splitn(3, ':');
     let (slice, prefix, name) = (parts.next()?, parts.next()?, parts.next()?);

@@ -1,14 +1,15 @@
 //! A container's cgroup: where it is, what it used, its limits, and ending what runs in it.
 //!
-//! libcgroups writes a new container's limits; everything else is done here. Its own manager would replace the device
-//! program on every update and so take the granted GPUs away, and it cannot tell a container's cgroup from the one
-//! that a host process shares with it.
+//! libcgroups writes a new container's limits; everything else is done here. Its own manager would
+//! replace the device program on every update and so take the granted GPUs away, and it cannot tell
+//! a container's cgroup from the one that a host process shares with it.
 //!
-//! A container has one directory on cgroup v2 and one per hierarchy on v1. A hybrid host counts as v1: its unified
-//! hierarchy carries no controllers. It is one of the hierarchies all the same, as are named ones: in a hierarchy where a
-//! container had no directory of its own, it could freeze or kill whoever is where it was made, which is the shim's place.
-//! Only directories whose path ends in the container's own cgroups path are ever
-//! taken, so nothing here can kill or remove what belongs to somebody else.
+//! A container has one directory on cgroup v2 and one per hierarchy on v1. A hybrid host counts as
+//! v1: its unified hierarchy carries no controllers. It is one of the hierarchies all the same, as
+//! are named ones: in a hierarchy where a container had no directory of its own, it could freeze or
+//! kill whoever is where it was made, which is the shim's place. Only directories whose path ends
+//! in the container's own cgroups path are ever taken, so nothing here can kill or remove what
+//! belongs to somebody else.
 
 mod annotations;
 mod error;
@@ -44,16 +45,16 @@ pub use self::{
     update::UpdateError,
 };
 
-/// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds them after the
-/// shim and the container's processes are gone.
+/// A container's cgroup directories. Serializable: it is kept in the bundle, so that `delete` finds
+/// them after the shim and the container's processes are gone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
-    /// Where the controllers are.
+    /// The controllers' directories.
     #[serde(flatten)]
     layout: Layout,
 }
 
-/// Which version of cgroups holds the container, and where.
+/// The version of cgroups that holds the container, with its directories.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "version")]
 enum Layout {
@@ -71,7 +72,7 @@ enum Layout {
     V2 {
         /// Absolute.
         directory: PathBuf,
-        /// As on v1.
+        /// The systemd unit, as on v1.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         systemd_unit: Option<String>,
     },
@@ -80,8 +81,8 @@ enum Layout {
 /// A container's directory of one hierarchy, of v1 or of a hybrid host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Hierarchy {
-    /// What is mounted there: controllers (`cpu`, `cpuacct`), or one named hierarchy (`name=systemd`). None: the unified
-    /// hierarchy of a hybrid host.
+    /// The controllers mounted there (`cpu`, `cpuacct`), or one named hierarchy (`name=systemd`).
+    /// None: the unified hierarchy of a hybrid host.
     controllers: Vec<String>,
     /// Absolute.
     directory: PathBuf,
@@ -97,8 +98,8 @@ impl Cgroup {
         v1.iter().map(|hierarchy| hierarchy.directory.as_path()).chain(v2)
     }
 
-    /// For each hierarchy of v1, the name of its mount point and the container's directory in it; nothing on v2. `path` is what
-    /// the cgroup was [intended](Cgroup::intended) by.
+    /// Returns, for each hierarchy of v1, the name of its mount point and the container's directory
+    /// in it; nothing on v2. `path` is the one that the cgroup was [intended](Cgroup::intended) by.
     pub(crate) fn v1_mounts(&self, path: &CgroupsPath) -> impl Iterator<Item = (&str, &Path)> {
         let hierarchies = match &self.layout {
             Layout::V1 { hierarchies, .. } => hierarchies.as_slice(),

@@ -1,4 +1,4 @@
-//! Where cgroup hierarchies are mounted.
+//! Mount points of the cgroup hierarchies.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -6,21 +6,21 @@ use super::locate::join_below;
 
 /// The cgroup file systems that this mount namespace has.
 #[derive(Debug, Default)]
-pub(super) struct Mounts {
+pub(super) struct HierarchyMounts {
     pub(super) v1: Vec<Mount>,
     pub(super) v2: Option<Mount>,
 }
 
 #[derive(Debug)]
 pub(super) struct Mount {
-    /// Which directory of the hierarchy is mounted, `/` outside containers.
+    /// The directory of the hierarchy that is mounted, `/` outside containers.
     root: PathBuf,
     pub(super) point: PathBuf,
     /// Empty on v2.
     pub(super) controllers: Vec<String>,
 }
 
-impl Mounts {
+impl HierarchyMounts {
     /// v2 alone, or with named v1 hierarchies that carry no controller.
     pub(super) fn is_v2(&self) -> bool {
         self.v1.iter().all(Mount::is_named) && self.v2.is_some()
@@ -38,7 +38,8 @@ impl Mount {
         self.controllers.iter().all(|name| name.starts_with("name="))
     }
 
-    /// Where a path within the hierarchy is seen; `None` when it lies outside what is mounted.
+    /// Returns the directory at which a path within the hierarchy is seen; `None` when it lies
+    /// outside what is mounted.
     pub(super) fn directory(&self, path: &Path) -> Option<PathBuf> {
         if path.components().any(|component| component == Component::ParentDir) {
             return None;
@@ -48,9 +49,10 @@ impl Mount {
     }
 }
 
-/// Finds the cgroup mounts in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). The first mount of a hierarchy wins.
-pub(super) fn parse_mountinfo(text: &str) -> Mounts {
-    let mut mounts = Mounts::default();
+/// Finds the cgroup mounts in `/proc/PID/mountinfo` (proc_pid_mountinfo(5)). The first mount of a
+/// hierarchy wins.
+pub(super) fn parse_mountinfo(text: &str) -> HierarchyMounts {
+    let mut mounts = HierarchyMounts::default();
     for line in text.lines() {
         let Some((left, right)) = line.split_once(" - ") else { continue };
         let mut left = left.split(' ').skip(3);
@@ -73,7 +75,8 @@ pub(super) fn parse_mountinfo(text: &str) -> Mounts {
     mounts
 }
 
-/// Every controller that v1 ever had (kernel `include/linux/cgroup_subsys.h`; v1 gets no new ones), and named hierarchies.
+/// Every controller that v1 ever had (kernel `include/linux/cgroup_subsys.h`; v1 gets no new ones),
+/// and named hierarchies.
 fn is_controller(option: &str) -> bool {
     const V1_CONTROLLERS: [&str; 15] = [
         "blkio",

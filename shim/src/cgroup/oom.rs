@@ -22,20 +22,22 @@ use crate::sys;
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OomEvent {
-    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of the shortage before
-    /// it kills, so the kill that belongs to this event may not be counted yet, and a shortage of a parent (a pod's
-    /// limit) is told to each container below it, whoever is killed.
+    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of
+    /// the shortage before it kills, so the kill that belongs to this event may not be counted yet,
+    /// and a shortage of a parent (a pod's limit) is told to each container below it, whoever is
+    /// killed.
     pub kills: u64,
 }
 
-/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to end it.
+/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to
+/// end it.
 #[derive(Debug)]
 pub struct OomWatch {
-    source: Source,
+    source: OomSource,
 }
 
 #[derive(Debug)]
-enum Source {
+enum OomSource {
     /// cgroup v1 memory controller, `Documentation/admin-guide/cgroup-v1/memory.rst` section 10.
     V1 {
         notifications: AsyncFd<OwnedFd>,
@@ -43,7 +45,8 @@ enum Source {
         /// The registration lasts as long as both descriptors.
         _control: File,
     },
-    /// `memory.events`, which the kernel reports as modified (`Documentation/admin-guide/cgroup-v2.rst`).
+    /// `memory.events`, which the kernel reports as modified
+    /// (`Documentation/admin-guide/cgroup-v2.rst`).
     V2 { notifications: AsyncFd<OwnedFd>, directory: PathBuf, kills: u64 },
 }
 
@@ -63,16 +66,17 @@ impl Cgroup {
 }
 
 impl OomWatch {
-    /// The next shortage; `None` once the cgroup is gone, or (v2) has no process left. Safe to cancel.
+    /// The next shortage; `None` once the cgroup is gone, or (v2) has no process left. Safe to
+    /// cancel.
     pub async fn next(&mut self) -> Option<OomEvent> {
         match &mut self.source {
-            Source::V1 { notifications, directory, .. } => {
+            OomSource::V1 { notifications, directory, .. } => {
                 wait(notifications).await?;
                 // Removal of the cgroup is signalled in the same way.
                 let control = files::read_if_present(&directory.join("memory.oom_control")).ok().flatten()?;
                 Some(OomEvent { kills: files::keyed(&control, "oom_kill").unwrap_or(0) })
             }
-            Source::V2 { notifications, directory, kills } => loop {
+            OomSource::V2 { notifications, directory, kills } => loop {
                 wait(notifications).await?;
                 let now = v2_kills(directory)?;
                 if now > *kills {
@@ -88,7 +92,7 @@ impl OomWatch {
     }
 }
 
-fn watch_v1(directory: &Path) -> Result<Source, CgroupError> {
+fn watch_v1(directory: &Path) -> Result<OomSource, CgroupError> {
     let control_path = directory.join("memory.oom_control");
     let control =
         File::open(&control_path).map_err(|source| CgroupError::Read { path: control_path.clone(), source })?;
@@ -97,14 +101,14 @@ fn watch_v1(directory: &Path) -> Result<Source, CgroupError> {
         .map_err(|errno| watch(io::Error::from(errno)))?;
     let registration = format!("{} {}", eventfd.as_raw_fd(), control.as_raw_fd());
     files::write(&directory.join("cgroup.event_control"), &registration)?;
-    Ok(Source::V1 {
+    Ok(OomSource::V1 {
         notifications: sys::async_fd(eventfd.into()).map_err(watch)?,
         directory: directory.to_owned(),
         _control: control,
     })
 }
 
-fn watch_v2(directory: &Path) -> Result<Source, CgroupError> {
+fn watch_v2(directory: &Path) -> Result<OomSource, CgroupError> {
     let events = directory.join("memory.events");
     let watch = |source: io::Error| CgroupError::Watch { path: events.clone(), source };
     let inotify =
@@ -114,7 +118,7 @@ fn watch_v2(directory: &Path) -> Result<Source, CgroupError> {
             .add_watch(path, AddWatchFlags::IN_MODIFY)
             .map_err(|errno| CgroupError::Watch { path: path.clone(), source: io::Error::from(errno) })?;
     }
-    Ok(Source::V2 {
+    Ok(OomSource::V2 {
         notifications: sys::async_fd(inotify.into()).map_err(watch)?,
         directory: directory.to_owned(),
         // Counted after the watch is set, so that no kill falls between the two.
@@ -127,8 +131,8 @@ fn v2_kills(directory: &Path) -> Option<u64> {
     Some(files::keyed(&events, "oom_kill").unwrap_or(0))
 }
 
-/// Waits for a notification and empties the descriptor: what happened is read from the control files. `None` when
-/// the descriptor is of no use any more.
+/// Waits for a notification and empties the descriptor: what happened is read from the control
+/// files. `None` when the descriptor is of no use any more.
 async fn wait(notifications: &AsyncFd<OwnedFd>) -> Option<()> {
     loop {
         let mut ready = notifications.readable().await.ok()?;
@@ -177,7 +181,7 @@ mod tests {
         assert!(kills >= 1, "nothing was killed");
         let metrics = real.cgroup.metrics(0);
         assert_eq!(metrics.type_url, "io.containerd.cgroups.v1.Metrics");
-        testing::at_last(async || real.cgroup.remove().await).await;
+        testing::retry(async || real.cgroup.remove().await).await;
         while let Some(event) = next(&mut watch).await {
             assert!(event.kills >= kills, "{event:?}, {kills} before");
         }

@@ -6,14 +6,14 @@ use nvidia_glue::cgroup_tree;
 
 use super::{Cgroup, CgroupError};
 
-/// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 512 ms, about 1 s in all. A killed process leaves its
-/// cgroup only at its exit, which takes as long as it takes to free its memory.
+/// Waits between the tries, doubled each time: 2 ms, 4 ms, ... 512 ms, about 1 s in all. A killed
+/// process leaves its cgroup only at its exit, which takes as long as it takes to free its memory.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 const TRIES: u32 = 10;
 
 impl Cgroup {
-    /// Removes the directories and those below them. Waits a moment for processes that are about to be gone; a
-    /// process that lives on makes it fail. Succeeds when there is nothing.
+    /// Removes the directories and those below them. Waits a moment for processes that are about to
+    /// be gone; a process that is left makes it fail. Succeeds when there is nothing.
     pub async fn remove(&self) -> Result<(), CgroupError> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
@@ -26,8 +26,9 @@ impl Cgroup {
         self.remove_once()
     }
 
-    /// Kills all, again and again while there is somebody left, and removes: what is left to do after a crash. Somebody
-    /// may still come in after the first look: a process that a dead shim's worker had begun to make.
+    /// Kills all, again and again while there is somebody left, and removes: what is left to do
+    /// after a crash. Somebody may still come in after the first look: a process that a dead shim's
+    /// worker had begun to make.
     pub async fn destroy(&self) -> Result<(), CgroupError> {
         let mut wait = FIRST_WAIT;
         for _ in 1..TRIES {
@@ -44,7 +45,7 @@ impl Cgroup {
         self.remove_once()
     }
 
-    /// One try on every directory; the first failure is told after all were tried.
+    /// One try on every directory; the first failure is returned after all were tried.
     fn remove_once(&self) -> Result<(), CgroupError> {
         let mut result = Ok(());
         for directory in self.directories() {

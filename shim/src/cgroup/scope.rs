@@ -1,8 +1,8 @@
-//! A container's scope: the unit that systemd makes around a process, cgroup included (systemd.scope(5),
-//! org.freedesktop.systemd1(5)).
+//! A container's scope: the unit that systemd makes around a process, cgroup included
+//! (systemd.scope(5), org.freedesktop.systemd1(5)).
 //!
-//! libcgroups has this too; it hands processors over in a type that systemd refuses, reads `unified` values as others than they are,
-//! and joins whatever unit has the name.
+//! libcgroups has this too; it hands processors over in a type that systemd refuses, reads
+//! `unified` values as others than they are, and joins whatever unit has the name.
 
 use std::{future::poll_fn, io, pin::Pin, time::Duration};
 
@@ -17,11 +17,13 @@ use zbus::{
 
 use super::{Cgroup, CgroupError, Property, UpdateError};
 
-/// What systemd may take to answer, and to make a scope: what runc waits.
+/// Time for systemd to answer, and to make a scope: what runc waits.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// An empty scope harms nobody, and the rest of a delete waits: containerd gives it five seconds in all.
+/// An empty scope harms nobody, and the rest of a delete waits: containerd gives it five seconds in
+/// all.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
-/// A scope of that name that is about to end is forgotten within moments: 10 ms, 20 ms, ... 1.3 s, about 2.5 s in all.
+/// A scope of that name that is about to end is forgotten within moments: 10 ms, 20 ms, ... 1.3 s,
+/// about 2.5 s in all.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 const TRIES: u32 = 9;
 const NAME: &str = "org.freedesktop.systemd1";
@@ -29,16 +31,16 @@ const PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
-/// Why systemd did not do what it was asked.
+/// A request that systemd did not carry out.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
-    /// It is not there, or refused.
+    /// A bus that is not there, or that refused.
     #[error("systemd refused, or could not be asked over the system bus")]
     Bus(#[source] Box<zbus::Error>),
-    /// It did not answer.
+    /// An answer that did not come.
     #[error("systemd did not answer within {seconds} s")]
     Timeout {
-        /// How long it had.
+        /// The time limit.
         seconds: u64,
     },
     /// The bus was closed.
@@ -47,7 +49,7 @@ pub enum SystemdError {
     /// The unit's start or stop went wrong; systemd's journal says why.
     #[error("systemd's job ended as {result:?}")]
     Job {
-        /// systemd's word for it.
+        /// systemd's name for it.
         result: String,
     },
     /// Another container's, most likely in another slice.
@@ -61,7 +63,7 @@ impl From<zbus::Error> for SystemdError {
     }
 }
 
-/// Why there is no scope.
+/// A scope that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScopeError {
     /// systemd's part.
@@ -92,9 +94,10 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// Has systemd make the scope around process `pid`, the only one in it, and tells it the limits. `cgroup` is the scope's; its
-    /// files are the caller's to write: systemd has not all of them. `given` are properties beside its own. Blocks; starts no
-    /// thread, so that the caller may go on to unshare a user namespace.
+    /// Has systemd make the scope around process `pid`, the only one in it, and tells it the
+    /// limits. `cgroup` is the scope's; its files are the caller's to write: systemd has not all of
+    /// them. `given` are properties beside its own. Blocks; starts no thread, so that the caller
+    /// may go on to unshare a user namespace.
     pub(crate) fn start(
         &self,
         id: &str,
@@ -109,13 +112,14 @@ impl Scope {
             started.map_err(|source| self.failed(source))?;
             // systemd hands down only the controllers of which it knows.
             cgroup.make()?;
-            Ok(cgroup.tell_systemd(resources).await?)
+            Ok(cgroup.set_systemd_limits(resources).await?)
         })
     }
 
-    /// Has systemd forget the scope, whose cgroup is gone. It would do so by itself if it saw the last process end; but the kernel
-    /// tells of that at most once in 10 ms, and not at all when the cgroup is removed before. Succeeds when there is none, and
-    /// when the name belongs to a scope elsewhere. Blocks.
+    /// Has systemd forget the scope, whose cgroup is gone. It would do so by itself if it saw the
+    /// last process end; but the kernel tells of that at most once in 10 ms, and not at all when
+    /// the cgroup is removed before. Succeeds when there is none, and when the name belongs to a
+    /// scope elsewhere. Blocks.
     pub(crate) fn stop(&self) -> Result<(), ScopeError> {
         let stop = async {
             let bus = Connection::system().await?;
@@ -187,11 +191,12 @@ impl Scope {
         Ok(())
     }
 
-    /// Those of runc, and that a unit that has failed (its processes killed for want of memory, say) is forgotten without being
-    /// asked for.
+    /// Returns the properties that runc sets, and one more: a unit that has failed (its processes
+    /// killed for want of memory, say) is forgotten without being asked for.
     ///
-    /// No device policy on v2: the filter is egpu's own. A second one of systemd's would have to name each granted node too, and would
-    /// take it away where it names it by a path that is missing.
+    /// No device policy on v2: the filter is egpu's own. A second one of systemd's would have to
+    /// name each granted node too, and would take it away where it names it by a path that is
+    /// missing.
     fn properties(&self, id: &str, pid: u32, v1: bool, version: u32) -> Vec<(&str, Value<'_>)> {
         let mut properties = vec![
             ("Description", Value::from(format!("egpu container {id}"))),
@@ -211,7 +216,8 @@ impl Scope {
     }
 }
 
-/// The spec's `memory.oom.group`, which systemd else writes back with every change of a memory limit, and knows at the start alone.
+/// The spec's `memory.oom.group`, which systemd else writes back with every change of a memory
+/// limit, and knows at the start alone.
 fn oom_policy(resources: Option<&LinuxResources>, version: u32) -> Option<&'static str> {
     let asked = resources?.unified().as_ref()?.get("memory.oom.group")?;
     match asked.trim() {
@@ -239,7 +245,8 @@ fn leading_number(text: &str) -> u32 {
 struct Jobs(Pin<Box<MessageStream>>);
 
 impl Jobs {
-    /// To be called before the job is asked for, so that its end is not missed.
+    /// Subscribes to the ends of jobs. To be called before the job is asked for, so that its end is
+    /// not missed.
     async fn of(bus: &Connection) -> Result<Self, SystemdError> {
         let rule = MatchRule::builder()
             .msg_type(Type::Signal)
@@ -265,12 +272,13 @@ impl Jobs {
     }
 }
 
-/// Of this thread alone.
+/// Returns a runtime of this thread alone.
 fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// Sets properties of `unit` until the next boot: those that systemd of this version is to be told. True if there were some.
+/// Sets properties of `unit` until the next boot: those that systemd of this version knows.
+/// True if there were some.
 pub(super) async fn set_properties(
     unit: &str,
     of_version: impl Fn(u32) -> Vec<(&'static str, Value<'static>)>,

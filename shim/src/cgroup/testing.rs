@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use super::{Cgroup, CgroupError, Hierarchy, Layout};
 
-/// How long anything may take before a test calls it "never".
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time after which a test calls it "never".
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A directory with these files in it.
 pub(super) fn directory(files: &[(&str, &str)]) -> TempDir {
@@ -54,7 +54,7 @@ pub(super) struct RealCgroup {
 }
 
 impl RealCgroup {
-    /// On the host's v1 hierarchies of these controllers.
+    /// Makes a cgroup on the host's v1 hierarchies of these controllers.
     pub(super) fn v1(test: &str, controllers: &[&str]) -> Option<Self> {
         let directories: Vec<(String, PathBuf)> = controllers
             .iter()
@@ -77,7 +77,8 @@ impl RealCgroup {
         Some(Self { cgroup: Cgroup { layout }, children: Vec::new() })
     }
 
-    /// On the host's unified hierarchy, a hybrid host's without controllers included.
+    /// Makes a cgroup on the host's unified hierarchy, a hybrid host's without controllers
+    /// included.
     pub(super) fn v2(test: &str) -> Option<Self> {
         let root = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
             .into_iter()
@@ -91,7 +92,7 @@ impl RealCgroup {
         Some(Self { cgroup: v2(&directory), children: Vec::new() })
     }
 
-    /// On the host's v1 hierarchies of these controllers, and on its unified one.
+    /// Makes a cgroup on the host's v1 hierarchies of these controllers, and on its unified one.
     pub(super) fn hybrid(test: &str, controllers: &[&str]) -> Option<Self> {
         let (mut real, mut unified) = (Self::v1(test, controllers)?, Self::v2(test)?);
         if let (Layout::V1 { hierarchies, .. }, Layout::V2 { directory, .. }) =
@@ -140,7 +141,7 @@ impl Drop for RealCgroup {
         let cgroup = self.cgroup.clone();
         let destroyed = std::thread::spawn(move || {
             let _ = runtime.block_on(cgroup.thaw());
-            runtime.block_on(at_last(async || cgroup.destroy().await));
+            runtime.block_on(retry(async || cgroup.destroy().await));
         })
         .join();
         for child in &mut self.children {
@@ -150,10 +151,10 @@ impl Drop for RealCgroup {
     }
 }
 
-/// Tries until it succeeds; fails when it never does. Who is killed leaves its cgroup when the machine comes to it, and what
-/// is tested here waits for that for a second.
-pub(super) async fn at_last(mut attempt: impl AsyncFnMut() -> Result<(), CgroupError>) {
-    let deadline = Instant::now() + PATIENCE;
+/// Tries until it succeeds; fails when it never does. Who is killed leaves its cgroup when the
+/// machine comes to it, and what is tested here waits for that for a second.
+pub(super) async fn retry(mut attempt: impl AsyncFnMut() -> Result<(), CgroupError>) {
+    let deadline = Instant::now() + TIMEOUT;
     while let Err(error) = attempt().await {
         assert!(Instant::now() < deadline, "never: {error}");
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -162,7 +163,7 @@ pub(super) async fn at_last(mut attempt: impl AsyncFnMut() -> Result<(), CgroupE
 
 /// Waits until `holds`; fails when it never does.
 pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !holds() {
         assert!(Instant::now() < deadline, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -16,24 +16,27 @@ pub(super) struct CardListing {
     uuid: String,
     model: String,
     memory_total_bytes: Bytes,
-    /// What may be granted in all: more than the card has where the configuration oversubscribes.
+    /// Memory that may be granted in all: more than the card has where the configuration
+    /// oversubscribes.
     memory_grantable_bytes: Bytes,
     memory_granted_bytes: Bytes,
     compute_granted_percent: u32,
-    /// While nobody shares the card: the one it gets unless the first container needs another.
+    /// Policy; while no container shares the card, the one that it gets unless the first container
+    /// needs another.
     policy: &'static str,
-    /// Whether containers have settled the policy.
+    /// True if its containers have settled the policy.
     policy_in_use: bool,
-    /// How often its containers have their turns.
+    /// The period of its containers' turns.
     period_us: u64,
-    /// Whether it can take containers off, and so hold them to a part of its time; else there are weights only.
+    /// True if it can take containers off, and so enforce hard caps; otherwise there are weights
+    /// only.
     hard_caps: bool,
     free_weight: u32,
     max_inst: u32,
     /// One container has all of it.
     exclusive: bool,
     containers: Vec<ContainerName>,
-    /// Containers that only look at it.
+    /// Containers that only monitor it.
     monitors: Vec<ContainerName>,
     /// UUIDs of its MIG devices.
     mig_devices: Vec<String>,
@@ -42,11 +45,11 @@ pub(super) struct CardListing {
     pci: String,
     numa_node: Option<u32>,
     simulated: bool,
-    /// Why it is not offered; null where it is.
+    /// The reason why it is not offered; null where it is.
     unusable: Option<String>,
 }
 
-/// A container, as people name it.
+/// Names of a container.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ContainerName {
     namespace: String,
@@ -63,9 +66,9 @@ impl ContainerName {
     }
 }
 
-/// What a list leaves unsaid.
+/// Returns a remark about an empty list.
 pub(super) fn remark(cards: &[CardListing]) -> Option<&'static str> {
-    cards.is_empty().then_some("egpu: this node has no cards; `egpu doctor` says why, and what to do about it")
+    cards.is_empty().then_some("egpu: this node has no cards; `egpu doctor` shows why and suggests fixes")
 }
 
 pub(super) fn list(node: &Node) -> Vec<CardListing> {

@@ -6,12 +6,12 @@ use runtime_config::Config;
 
 use super::error::CliError;
 
-/// Says that the file is right, or why not.
+/// Checks the file.
 pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
     Config::load(file).map_err(CliError::Config)?;
     let path = file.map_or_else(Config::path, Path::to_owned);
     // Only the default path may be missing.
-    let text = if path.exists() { "is right" } else { "is not there: the defaults hold" };
+    let text = if path.exists() { "is valid" } else { "does not exist: the defaults apply" };
     Ok(format!("{} {text}\n", path.display()))
 }
 
@@ -25,7 +25,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.toml");
         std::fs::write(&file, "max_inst = 4\n").unwrap();
-        assert_eq!(check(Some(&file)).unwrap(), format!("{} is right\n", file.display()));
+        assert_eq!(check(Some(&file)).unwrap(), format!("{} is valid\n", file.display()));
         std::fs::write(&file, "\nmax_ints = 4\n").unwrap();
         let error = check(Some(&file)).unwrap_err();
         assert_eq!(error.exit(), Exit::Config);

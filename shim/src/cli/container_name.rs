@@ -1,7 +1,8 @@
-//! The names of a container on the command line: its id or enough of its beginning, containerd's NAMESPACE/ID, and for a pod's
-//! container POD, NAMESPACE/POD and NAMESPACE/POD/CONTAINER.
+//! Names of a container on the command line: its id or enough of its beginning, containerd's
+//! NAMESPACE/ID, and for a pod's container POD, NAMESPACE/POD and NAMESPACE/POD/CONTAINER.
 //!
-//! A name that fits several containers is refused with the candidates. A whole id goes before everything else.
+//! A name that fits several containers is refused with the candidates. A whole id goes before
+//! everything else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use runtime_config::request::PodContainer;
 
 use super::{error::CliError, output::printable};
 
-/// All that a container is called.
+/// All names of a container.
 #[derive(Debug, Clone, Copy)]
 struct Names<'a> {
     /// containerd's.
@@ -40,7 +41,7 @@ impl Names<'_> {
     }
 }
 
-/// The parts of containerd's names that are compared. Where one fits, those before it do not count.
+/// Kind of match with containerd's names. If one fits, those before it do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Match {
     /// An id's beginning, or a pod.
@@ -52,7 +53,7 @@ enum Match {
 }
 
 impl Match {
-    /// The closest that there is among all names.
+    /// Returns the closest match among all names.
     fn closest<'a>(mut names: impl Iterator<Item = Names<'a>> + Clone, wanted: &str) -> Self {
         if names.clone().any(|names| names.id == wanted) {
             Self::Exact
@@ -72,7 +73,7 @@ impl Match {
     }
 }
 
-/// The one of `all` that is called `wanted`, in this namespace of containerd's or of Kubernetes'.
+/// Finds the one of `all` that is called `wanted`, in this namespace of containerd or Kubernetes.
 pub(super) fn find<'a, T>(all: &'a [T], wanted: &str, namespace: Option<&str>) -> Result<&'a T, CliError>
 where
     &'a T: Into<ContainerName<'a>>,
@@ -105,21 +106,24 @@ where
 
 /// The events about the container of one name, however often it was restarted.
 #[derive(Debug)]
-pub(super) struct EventsOf<'a> {
+pub(super) struct ContainerEvents<'a> {
     wanted: &'a str,
-    /// The closest match among the events so far: a container that was found by its id is not another one later, whose id is longer.
+    /// The closest match among the events so far: a container that was found by its id is not
+    /// another one later, whose id is longer.
     closest: Match,
     /// The containers of the events so far, by containerd's NAMESPACE/ID.
     containers: BTreeMap<String, Option<PodContainer>>,
 }
 
-impl<'a> EventsOf<'a> {
+impl<'a> ContainerEvents<'a> {
     pub(super) fn new(wanted: &'a str) -> Self {
         Self { wanted, closest: Match::Prefix, containers: BTreeMap::new() }
     }
 
-    /// Keeps those of `events` that are about it. They must be all that there are, so that the name is not guessed. Fails once
-    /// there were events of several that the name fits.
+    /// Keeps the events about the container.
+    ///
+    /// `events` must be all that there are, so that the name is not guessed. Fails once there were
+    /// events of several containers that the name fits.
     pub(super) fn choose<T>(&mut self, events: Vec<T>, entry: impl Fn(&T) -> &Entry) -> Result<Vec<T>, CliError> {
         let names = |event| {
             let Entry { namespace, container, pod, .. } = entry(event);
@@ -132,7 +136,8 @@ impl<'a> EventsOf<'a> {
             let Some(names) = names(event).filter(fits) else { continue };
             chosen.insert(position);
             let pod = self.containers.entry(format!("{}/{}", names.namespace, names.id)).or_default();
-            // Not every event of a container need name its pod: an earlier version of egpu may have told it.
+            // An event need not name the pod of its container: an earlier version of egpu may have
+            // written it.
             *pod = pod.take().or_else(|| names.pod.cloned());
         }
         let name = |(key, pod): (&String, &Option<PodContainer>)| {
@@ -214,9 +219,9 @@ mod tests {
         ] {
             let error = find(&records, wanted, namespace).unwrap_err();
             assert_eq!(error.exit(), Exit::NotFound);
-            let CliError::Ambiguous { candidates: told, .. } = &error else { panic!("{wanted}: {error}") };
-            assert_eq!(told.len(), candidates.len(), "{error}");
-            assert!(candidates.iter().zip(told).all(|(part, told)| told.contains(part)), "{error}");
+            let CliError::Ambiguous { candidates: reported, .. } = &error else { panic!("{wanted}: {error}") };
+            assert_eq!(reported.len(), candidates.len(), "{error}");
+            assert!(candidates.iter().zip(reported).all(|(part, reported)| reported.contains(part)), "{error}");
         }
         for wanted in ["", "x", "/", "default/", "team/train", "team/train-0/mai", "team/train-0/main/x", "main"] {
             assert!(matches!(find(&records, wanted, None), Err(CliError::NoSuchContainer { .. })), "{wanted}");
@@ -239,7 +244,7 @@ mod tests {
         all.extend(entries(&["k8s.io/cc66=team/train-1/main", "k8s.io/cc66"]));
         all.push(Entry::about_card(Kind::Policy, None));
         let ids = |wanted: &str| -> Result<Vec<String>, CliError> {
-            let chosen = EventsOf::new(wanted).choose(all.clone(), |entry| entry)?;
+            let chosen = ContainerEvents::new(wanted).choose(all.clone(), |entry| entry)?;
             Ok(chosen.into_iter().filter_map(|entry| entry.container).collect())
         };
         assert_eq!(ids("team/train-1").unwrap(), ["ac33", "cc66"], "the same container, restarted");
@@ -249,13 +254,13 @@ mod tests {
         let error = ids("team/train-0").unwrap_err().to_string();
         assert!(error.contains("team/train-0/main, team/train-0/side"), "{error}");
 
-        let mut followed = EventsOf::new("web");
+        let mut followed = ContainerEvents::new("web");
         assert_eq!(followed.choose(entries(&["k8s.io/aa=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert_eq!(followed.choose(entries(&["k8s.io/ab=one/web/main"]), |entry| entry).unwrap().len(), 1);
         assert!(followed.choose(entries(&["k8s.io/bb=two/web/main"]), |entry| entry).is_err(), "it fits another, too");
 
         for wanted in ["web", "default/web"] {
-            let mut followed = EventsOf::new(wanted);
+            let mut followed = ContainerEvents::new(wanted);
             let mut count = |texts: &[&str]| followed.choose(entries(texts), |entry| entry).unwrap().len();
             assert_eq!(count(&["default/web-2", "default/web"]), 1, "{wanted}");
             assert_eq!(count(&["default/web-2"]), 0, "{wanted}: its id was found, so nothing longer is meant");

@@ -1,4 +1,4 @@
-//! Why a command failed.
+//! Errors of the commands.
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
@@ -12,7 +12,7 @@ use nvidia_glue::trace::RecordError;
 
 use super::exit::Exit;
 
-/// What can keep a command from its work.
+/// Error that keeps a command from its work.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
     #[error("the configuration cannot be used")]
@@ -25,9 +25,9 @@ pub(super) enum CliError {
         #[source]
         source: StoreError,
     },
-    #[error("no container with a grant is called {wanted}; `egpu ps` lists them")]
+    #[error("no container with a grant is named {wanted}; `egpu ps` lists them")]
     NoSuchContainer { wanted: String },
-    #[error("{wanted} may be any of {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
+    #[error("{wanted} is ambiguous, it fits {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     #[error(transparent)]
     NoSuchCard(ResolveError),
@@ -81,7 +81,7 @@ impl CliError {
                 _ => Exit::Refused,
             },
             Self::MigPolicy { .. } => Exit::Refused,
-            // Whoever read the output has seen enough: `egpu ps | head`.
+            // The reader of the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Self::Cards(_)
             | Self::Ledger { .. }
@@ -96,7 +96,7 @@ impl CliError {
     }
 }
 
-/// What helps against an error of a file, where that is known.
+/// Returns the fix for an error of a file, where that is known.
 fn as_root(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "; run egpu as root",

@@ -2,22 +2,22 @@
 
 use std::process::ExitCode;
 
-/// How a command ended.
+/// Result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     /// Done.
     Success,
-    /// It could not be done; stderr says why. Of `doctor`: something is in the way of containers with GPUs.
+    /// Failed; stderr says why. Of `doctor`: containers with GPUs cannot run as they should.
     Failure,
     /// The command line is wrong. clap ends with this code, too.
     Usage,
     /// The configuration file is wrong or cannot be read.
     Config,
-    /// There is no such container or card, or more than one.
+    /// No such container or card, or more than one.
     NotFound,
-    /// Of `set` and `policy`: that cannot be had. Nothing has changed.
+    /// Refused, of `set` and `policy`; nothing has changed.
     Refused,
-    /// Of `trace`: what the program ended with; 128 and the signal that ended it.
+    /// The exit code of the program that `trace` ran, or 128 and the signal that ended it.
     Command(u8),
 }
 
@@ -35,7 +35,7 @@ impl Exit {
     }
 }
 
-/// The table for `--help`.
+/// Table of exit codes for `--help`.
 pub(super) const HELP: &str = "\
 Exit codes:
   0  done

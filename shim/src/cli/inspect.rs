@@ -21,8 +21,9 @@ use super::{
 
 /// Arguments of `egpu inspect`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
-    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+pub(super) struct InspectArguments {
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
+    /// NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
     #[arg(long, short)]
@@ -31,18 +32,20 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &InspectArguments) -> Result<Exit, CliError> {
     let config = super::load()?;
     let (granted, without_gpu) = (node::records(&config)?, without_gpu::list(&config.state_dir));
     let record = match find(&granted, &without_gpu, &arguments.id, arguments.namespace.as_deref())? {
-        Container::Granted(record) => record,
-        Container::WithoutGpu(told) => return super::show(arguments.output, told, || without_gpu::text(told)),
+        InspectedContainer::Granted(record) => record,
+        InspectedContainer::WithoutGpu(reported) => {
+            return super::show(arguments.output, reported, || without_gpu::text(reported));
+        }
     };
     let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
         super::say(&format!("egpu: {}", super::chain(&error)));
         None
     });
-    let (schedules, warnings) = Schedules::look(&config.state_dir, slice::from_ref(record));
+    let (schedules, warnings) = Schedules::read(&config.state_dir, slice::from_ref(record));
     for warning in warnings {
         super::say(&format!("egpu: {warning}"));
     }
@@ -52,48 +55,48 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
 
 /// A container that can be inspected.
 #[derive(Debug, Clone, Copy)]
-enum Container<'a> {
+enum InspectedContainer<'a> {
     Granted(&'a Record),
-    WithoutGpu(&'a without_gpu::Container),
+    WithoutGpu(&'a without_gpu::ContainerWithoutGpu),
 }
 
-impl<'a> From<&'a Container<'_>> for ContainerName<'a> {
-    fn from(container: &'a Container<'_>) -> Self {
+impl<'a> From<&'a InspectedContainer<'_>> for ContainerName<'a> {
+    fn from(container: &'a InspectedContainer<'_>) -> Self {
         match *container {
-            Container::Granted(record) => record.into(),
-            Container::WithoutGpu(told) => told.into(),
+            InspectedContainer::Granted(record) => record.into(),
+            InspectedContainer::WithoutGpu(reported) => reported.into(),
         }
     }
 }
 
-/// Looks a name up among both together: one that fits a container of each is not guessed.
+/// Looks a name up among both together: one that fits a container of each is refused.
 fn find<'a>(
     granted: &'a [Record],
-    without_gpu: &'a [without_gpu::Container],
+    without_gpu: &'a [without_gpu::ContainerWithoutGpu],
     wanted: &str,
     namespace: Option<&str>,
-) -> Result<Container<'a>, CliError> {
-    let without_gpu = without_gpu.iter().map(Container::WithoutGpu);
-    let all: Vec<Container<'a>> = granted.iter().map(Container::Granted).chain(without_gpu).collect();
+) -> Result<InspectedContainer<'a>, CliError> {
+    let without_gpu = without_gpu.iter().map(InspectedContainer::WithoutGpu);
+    let all: Vec<InspectedContainer<'a>> = granted.iter().map(InspectedContainer::Granted).chain(without_gpu).collect();
     container_name::find(&all, wanted, namespace).copied()
 }
 
-/// A container's record, and what its mediator tells.
+/// A container's record, and the reports of its mediator.
 #[derive(Debug, Serialize)]
 struct Inspected<'a> {
     #[serde(flatten)]
     record: &'a Record,
     /// Null where it has no mediator.
     usage: Option<Usage>,
-    /// When it runs; null where it shares no card.
+    /// Its turn; null where it shares no card.
     turn: Option<&'a Turn>,
-    /// What holds instead, soon; null where nothing changes.
+    /// Its next turn; null where nothing changes.
     next_turn: Option<NextTurn<'a>>,
-    /// What its mediator tells of its time; null where it has none.
+    /// The schedule that its mediator reports; null where it has none.
     schedule: Option<&'a Status>,
 }
 
-/// A turn that does not hold yet.
+/// A turn that is not in force yet.
 #[derive(Debug, Serialize)]
 struct NextTurn<'a> {
     in_us: u64,
@@ -108,7 +111,7 @@ impl<'a> Inspected<'a> {
     }
 }
 
-/// The same for people.
+/// Formats it for people.
 fn text(inspected: &Inspected<'_>) -> String {
     let Inspected { record, usage, turn, next_turn, schedule } = inspected;
     let request = &record.request;
@@ -131,7 +134,7 @@ fn text(inspected: &Inspected<'_>) -> String {
     ];
     lines.extend(request.pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(record.cgroups.iter().map(|cgroup| ("cgroup", cgroup.clone())));
-    lines.push(("asked in", format!("the language of {}", request.dialect)));
+    lines.push(("dialect", request.dialect.to_string()));
     lines.extend(request.asked.iter().map(|asked| ("asked", asked.clone())));
     lines.extend(request.warnings.iter().map(|warning| ("warning", warning.clone())));
     lines.push(("capabilities", request.driver_capabilities.names()));
@@ -206,7 +209,7 @@ fn used(usage: &Usage) -> Vec<(&'static str, String)> {
     let cards = usage.cards.iter().map(|card| {
         let (used, limit, peak) = (card.used.whole_mib(), card.limit.whole_mib(), card.peak.whole_mib());
         let channels = match card.channels_limit {
-            // An older mediator does not tell.
+            // An older mediator does not report it.
             0 => String::new(),
             limit => format!("; {} of {limit} channels", card.channels_used),
         };
@@ -234,7 +237,7 @@ fn card(grant: &CardGrant) -> String {
     let device = grant.mig_uuid.as_ref().unwrap_or(&grant.uuid);
     let held_by = match grant.enforcement {
         Enforcement::WholeCard => return format!("{} {device}: whole, {}", grant.index, grant.memory),
-        Enforcement::Monitor => return format!("{} {device}: looks only", grant.index),
+        Enforcement::Monitor => return format!("{} {device}: monitor", grant.index),
         Enforcement::Mig => "by MIG",
         Enforcement::Admission => "at admission; the running program is not held to it",
         Enforcement::Mediated => match grant.compute_by {
@@ -270,16 +273,16 @@ mod tests {
         let mut granted = test_support::node().records.remove(0);
         granted.container.id = "aab1".to_owned();
         granted.request.pod = Some(test_support::pod());
-        let without_gpu = ["aa", "bb"].map(|id| without_gpu::Container {
+        let without_gpu = ["aa", "bb"].map(|id| without_gpu::ContainerWithoutGpu {
             container: ContainerKey { id: id.to_owned(), ..granted.container.clone() },
             pod: Some(PodContainer { container: id.to_owned(), ..test_support::pod() }),
             asked: Vec::new(),
             without_gpu: String::new(),
         });
         let find = |wanted: &str| find(slice::from_ref(&granted), &without_gpu, wanted, None);
-        assert!(matches!(find("aa"), Ok(Container::WithoutGpu(_))), "a whole id goes before a beginning");
-        assert!(matches!(find("aab"), Ok(Container::Granted(_))));
-        assert!(matches!(find("bb"), Ok(Container::WithoutGpu(_))));
+        assert!(matches!(find("aa"), Ok(InspectedContainer::WithoutGpu(_))), "a whole id goes before a beginning");
+        assert!(matches!(find("aab"), Ok(InspectedContainer::Granted(_))));
+        assert!(matches!(find("bb"), Ok(InspectedContainer::WithoutGpu(_))));
         assert!(matches!(find("train-0"), Err(CliError::Ambiguous { .. })), "one has a GPU and two have none");
     }
 

@@ -1,6 +1,7 @@
-//! The `egpu` command: what a node's operator sees and asks.
+//! The `egpu` command, for the operator of a node.
 //!
-//! Data goes to stdout, everything else to stderr. Every listing is there as JSON, too. [`Exit`] has the exit codes.
+//! Data goes to stdout, everything else to stderr. Every listing is there as JSON, too. [`Exit`]
+//! has the exit codes.
 
 mod cards;
 mod config;
@@ -9,7 +10,7 @@ mod doctor;
 mod error;
 mod events;
 mod exit;
-mod force;
+mod in_force;
 mod inspect;
 mod metrics;
 mod node;
@@ -23,7 +24,7 @@ mod test_support;
 mod top;
 mod trace;
 mod usage;
-mod values;
+mod value_parsers;
 mod without_gpu;
 
 use std::{error::Error, io::Write, path::PathBuf};
@@ -58,26 +59,27 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
-    /// Show who has how much of each card's time and memory, again and again
-    Top(top::Arguments),
+    /// Show each container's use of card time and memory, refreshed at an interval
+    Top(top::TopArguments),
     /// Show everything that is recorded about one container's grant
-    Inspect(inspect::Arguments),
+    Inspect(inspect::InspectArguments),
     /// Change a container's limits while it runs
-    Set(set::Arguments),
+    Set(set::SetArguments),
     /// Show or change how cards are shared
-    Policy(policy::Arguments),
-    /// Show what happened on this node: admissions, refusals, denials, kills, changes
-    Events(events::Arguments),
-    /// Print the node's figures for Prometheus, write them to a file, or serve them
-    Metrics(metrics::Arguments),
+    Policy(policy::PolicyArguments),
+    /// Show the events of this node: admissions, refusals, denials, kills, changes
+    Events(events::EventsArguments),
+    /// Print the node's metrics for Prometheus, write them to a file, or serve them
+    Metrics(metrics::MetricsArguments),
     /// Show or check the configuration
     Config {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Say what is right and wrong on this node, and what to do about it
+    /// Check this node and suggest fixes
     Doctor {
-        /// containerd's configuration file [default: that of the containerd at CONTAINERD_ADDRESS or at its usual socket]
+        /// containerd's configuration file [default: that of the containerd at CONTAINERD_ADDRESS
+        /// or at its usual socket]
         #[arg(long, value_name = "FILE")]
         containerd_config: Option<PathBuf>,
         #[command(flatten)]
@@ -87,7 +89,7 @@ enum Command {
     Trace(trace::Arguments),
     /// Print completions for a shell
     Completions {
-        /// Which shell
+        /// Name of the shell
         shell: Shell,
     },
 }
@@ -96,7 +98,7 @@ enum Command {
 enum ConfigCommand {
     /// Print the commented default file: every key with its default
     Default,
-    /// Say whether a file is right
+    /// Check a configuration file
     Check {
         /// The file [default: the node's]
         file: Option<PathBuf>,
@@ -105,7 +107,7 @@ enum ConfigCommand {
 
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Output {
-    /// How to show it
+    /// Output format
     #[arg(long, short, value_enum, default_value_t)]
     output: Format,
 }
@@ -127,14 +129,14 @@ pub fn run(cli: Cli) -> Exit {
 fn execute(command: Command) -> Result<Exit, CliError> {
     match command {
         Command::Cards { output } => {
-            let cards = cards::list(&Node::look()?);
+            let cards = cards::list(&Node::read()?);
             if let Some(remark) = cards::remark(&cards) {
                 say(remark);
             }
             show(output, &cards, || cards::table(&cards))
         }
         Command::Ps { output } => {
-            let node = Node::look()?;
+            let node = Node::read()?;
             let (usage, warnings) = usage::measure(&node);
             for warning in warnings {
                 say(&format!("egpu: {warning}"));
@@ -159,7 +161,7 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Doctor { containerd_config, output } => {
             let checks = doctor::examine(containerd_config.as_deref());
             show(output, &checks, || doctor::text(&checks))?;
-            Ok(doctor::verdict(&checks))
+            Ok(doctor::exit_code(&checks))
         }
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         Command::Completions { shell } => {
@@ -183,12 +185,12 @@ fn load() -> Result<Config, CliError> {
     Config::load(None).map_err(CliError::Config)
 }
 
-/// To stderr. Nothing is left to do when that fails, too.
+/// Prints a line to stderr. A failure of that is ignored: there is nowhere to report it.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// An error and everything behind it.
+/// Formats an error with its chain of causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What the commands look at: configuration, cards, grants.
+//! Snapshot of a node for the commands: configuration, cards, grants.
 
 use nvidia_glue::{
     cards::{self, Inventory},
@@ -8,24 +8,25 @@ use runtime_config::{Config, request::CardPolicy};
 
 use super::{error::CliError, schedules::Schedules};
 
-/// One look at this node.
+/// Snapshot of this node.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) config: Config,
     pub(super) inventory: Inventory,
-    /// Every grant, in ledger order.
+    /// The grants, in ledger order.
     pub(super) records: Vec<Record>,
-    /// Who waits for room, in the order of coming.
+    /// Containers that wait for room, in the order of their arrival.
     pub(super) waiters: Vec<Waiter>,
     /// The cards in the inventory's order, with what is granted of them.
     pub(super) cards: Vec<CardState>,
-    /// Who runs when, and what containers achieve.
+    /// The timetable, and the use that containers achieve.
     pub(super) schedules: Schedules,
 }
 
 impl Node {
-    /// Asks the driver where nothing recent is known: this process is a short-lived one.
-    pub(super) fn look() -> Result<Self, CliError> {
+    /// Reads the state of the node. Asks the driver if no recent inventory is cached: this process
+    /// is short-lived.
+    pub(super) fn read() -> Result<Self, CliError> {
         let config = super::load()?;
         let inventory = match cards::cached(&config) {
             Some(inventory) => inventory,
@@ -36,7 +37,7 @@ impl Node {
         let records = ledger.records().map_err(&failed)?;
         let waiters = ledger.waiting().map_err(&failed)?;
         let cards = ledger.card_states(&inventory, &Limits::from(&config)).map_err(&failed)?;
-        let (schedules, warnings) = Schedules::look(&config.state_dir, &records);
+        let (schedules, warnings) = Schedules::read(&config.state_dir, &records);
         for warning in warnings {
             super::say(&format!("egpu: {warning}"));
         }
@@ -45,7 +46,7 @@ impl Node {
 }
 
 impl Node {
-    /// The ledger that was looked at.
+    /// Opens the ledger of the snapshot.
     pub(super) fn ledger(&self) -> Result<Ledger, CliError> {
         Ledger::open(&self.config.state_dir).map_err(self.ledger_failed())
     }
@@ -54,12 +55,13 @@ impl Node {
         failed(&self.config)
     }
 
-    /// A card's policy: of its containers, or what it has until one needs another.
+    /// Returns a card's policy: that of its containers, or the one it has until a container needs
+    /// another.
     pub(super) fn policy(&self, state: &CardState) -> CardPolicy {
         state.policy.or(state.setting.policy).unwrap_or(self.config.default_policy)
     }
 
-    /// The length of a card's periods: as they are laid out now, or as they would be.
+    /// Returns the length of a card's periods: as laid out now, or as they would be.
     pub(super) fn period_us(&self, state: &CardState) -> u64 {
         let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == state.uuid);
         let mut turns = self.records.iter().filter(on_card).filter_map(|record| self.schedules.last_turn(record));
@@ -67,7 +69,7 @@ impl Node {
     }
 }
 
-/// Every grant, in ledger order.
+/// Reads all grants, in ledger order.
 pub(super) fn records(config: &Config) -> Result<Vec<Record>, CliError> {
     let failed = failed(config);
     Ledger::open(&config.state_dir).map_err(&failed)?.records().map_err(&failed)

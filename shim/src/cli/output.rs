@@ -1,4 +1,5 @@
-//! How results are shown: tables for people, JSON for programs. Data goes to stdout, everything else to stderr.
+//! Output of results: tables for people, JSON for programs. Data goes to stdout, everything else to
+//! stderr.
 
 use std::io::{self, Write};
 
@@ -8,13 +9,13 @@ use serde::Serialize;
 
 use super::error::CliError;
 
-/// How to show a listing.
+/// Format of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// A table for people
     #[default]
     Table,
-    /// For programs: keys and units do not change.
+    /// JSON for programs: keys and units do not change
     Json,
 }
 
@@ -24,29 +25,30 @@ pub(super) fn print(text: &str) -> Result<(), CliError> {
     stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(CliError::Output)
 }
 
-/// A value as JSON, with a line end.
+/// Formats a value as JSON, with a line end.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// A value as JSON on one line.
+/// Formats a value as JSON on one line.
 pub(super) fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
     Ok(format!("{}\n", serde_json::to_string(value)?))
 }
 
-/// Text without what would move the terminal's cursor, hide or turn round what stands beside it, whoever wrote it.
+/// Replaces characters that would move the cursor of the terminal, or hide or reverse text beside
+/// them.
 pub(super) fn printable(text: &str) -> String {
     text.chars().map(|character| if is_control_or_format(character) { '?' } else { character }).collect()
 }
 
-/// A [`table`] whose last column is left out where nothing is in it.
+/// Formats a [`table`] without its last column, if that is empty.
 pub(super) fn table_without_empty_last(titles: &[&str], rows: &[Vec<String>]) -> String {
     let last = titles.len().saturating_sub(1);
     let is_used = rows.iter().any(|row| row.get(last).is_some_and(|cell| !cell.is_empty()));
     table(titles.get(..last).filter(|_| !is_used).unwrap_or(titles), rows)
 }
 
-/// Columns under their titles, each as wide as its widest cell.
+/// Formats columns under their titles, each as wide as its widest cell.
 pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());

@@ -1,4 +1,4 @@
-//! `egpu policy`: how a card is shared.
+//! `egpu policy`: shows or changes the sharing of a card.
 
 use nvidia_glue::{
     cards::{Card, CardOrMig},
@@ -10,7 +10,7 @@ use nvidia_glue::{
 use runtime_config::request::{CardPolicy, DeviceSelector};
 use serde::Serialize;
 
-use super::{Exit, Output, error::CliError, force::InForce, node::Node, output, values};
+use super::{Exit, Output, error::CliError, in_force::InForce, node::Node, output, value_parsers};
 
 /// Arguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
@@ -20,30 +20,31 @@ Policies:
   preemptive  the same for all that have a process with the card open
   weighted    by weight among the containers that exist
   fixed       each has the percentage, or the slices of max_inst, that it asked for; the others share the rest
-  soft        by weight among those that have work; idle time goes to who wants it
+  soft        by weight among those that have work; idle time goes to those that want it
   native      as the driver does it; only memory is limited
 
 A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \
 containers that the card has and for those to come, until the machine restarts.")]
-pub(super) struct Arguments {
-    /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address [default: list all]
+pub(super) struct PolicyArguments {
+    /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address
+    /// [default: list all]
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
-    /// How its containers share it: fair, preemptive, weighted, fixed, soft or native
-    #[arg(value_name = "POLICY", value_parser = values::policy)]
+    /// Policy of sharing: fair, preemptive, weighted, fixed, soft or native
+    #[arg(value_name = "POLICY", value_parser = value_parsers::policy)]
     policy: Option<CardPolicy>,
-    /// How often each has its turn, 20ms to 500ms; longer where a turn would be shorter than 5ms
-    #[arg(long, value_name = "TIME", value_parser = values::period_us, requires = "card")]
+    /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
     period: Option<u64>,
-    /// Wait for the instant from which the change holds
+    /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
-    let node = Node::look()?;
+pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
+    let node = Node::read()?;
     let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
     let setting = CardSetting { policy: arguments.policy, period_us: arguments.period };
     let (Some(card), true) = (card, setting != CardSetting::default()) else {
@@ -64,9 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     ledger
         .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
         .map_err(|error| CliError::Policy(Box::new(error)))?;
-    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
-    let after = CardPolicyListing::of(&Node::look()?, card);
-    let changed = Changed { in_force, before, after };
+    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
+    let after = CardPolicyListing::of(&Node::read()?, card);
+    let changed = PolicyChange { in_force, before, after };
     super::show(arguments.output, &changed, || changed.text())
 }
 
@@ -77,30 +78,33 @@ fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliEr
     }
 }
 
-/// Under this policy a container without a process that uses the card does not run. Which have one, their shims tell the
-/// ledger only while the policy holds; so that none stands still at first, it is told now.
+/// Records which containers have a process that uses the card: under this policy those without one
+/// do not run.
+///
+/// Their shims report that only while the policy is in force; so that none is stopped at first, it
+/// is recorded now.
 fn tell_present(node: &Node, ledger: &Ledger, card: &Card) -> Result<(), CliError> {
     let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == card.uuid && grant.is_shared());
     for record in node.records.iter().filter(on_card) {
         let Ok(path) = inject::status_file(&node.config.state_dir, &record.grant_id) else { continue };
-        // Who tells nothing has no process yet.
+        // A container without a status has no process yet.
         let present = StatusFile::read(&path).is_ok_and(|status| status.has_processes);
         ledger.set_present(&record.container, present).map_err(node.ledger_failed())?;
     }
     Ok(())
 }
 
-/// How a card is shared, as `--output json` shows it. Keys are fixed.
+/// Policy of a card, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct CardPolicyListing {
     index: u32,
     uuid: String,
     policy: &'static str,
-    /// Whether containers have settled it.
+    /// True if its containers have settled the policy.
     policy_in_use: bool,
-    /// Of those that are laid out now; else what the next container's would be.
+    /// Period of the turns as laid out now; or as the next container's would be.
     period_us: u64,
-    /// Whether it can take containers off, and so hold them to a part of its time.
+    /// True if it can take containers off, and so enforce hard caps.
     hard_caps: bool,
     containers: usize,
 }
@@ -139,7 +143,7 @@ fn table(listings: &[CardPolicyListing]) -> String {
     output::table(&["CARD", "UUID", "POLICY", "PERIOD", "CAPS", "CONTAINERS"], &rows)
 }
 
-/// In parentheses while no container has settled it.
+/// Formats a policy, in parentheses while no container has settled it.
 pub(super) fn shown(policy: &str, in_use: bool) -> String {
     if in_use { policy.to_owned() } else { format!("({policy})") }
 }
@@ -152,16 +156,16 @@ pub(super) fn caps(hard: bool) -> &'static str {
     if hard { "hard" } else { "weights only" }
 }
 
-/// What was and is, as `--output json` shows it. Keys are fixed.
+/// Policy of a card before and after, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct PolicyChange {
     #[serde(flatten)]
     in_force: InForce,
     before: Option<CardPolicyListing>,
     after: Option<CardPolicyListing>,
 }
 
-impl Changed {
+impl PolicyChange {
     fn text(&self) -> String {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return format!("{}\n", self.in_force) };
         let mut parts = Vec::new();
@@ -189,7 +193,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: PolicyArguments,
     }
 
     fn listings() -> Vec<CardPolicyListing> {
@@ -227,7 +231,7 @@ mod tests {
         let changed = |policy, period_us| {
             let after = CardPolicyListing { policy, period_us, ..card.clone() };
             let in_force = InForce { from_us: Some(1), in_us: 187_300 };
-            Changed { in_force, before: Some(card.clone()), after: Some(after) }.text()
+            PolicyChange { in_force, before: Some(card.clone()), after: Some(after) }.text()
         };
         let head = format!("card 0 ({})", card.uuid);
         assert_eq!(

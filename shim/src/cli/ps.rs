@@ -1,4 +1,5 @@
-//! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for room.
+//! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for
+//! room.
 
 use nvidia_glue::{
     ledger::{CardGrant, Enforcement, GrantState, Record, Waiter},
@@ -10,8 +11,8 @@ use serde::Serialize;
 use super::{
     node::Node,
     output::{self, printable},
-    schedules::{self, Schedules, Time},
-    usage::Usage,
+    schedules::{self, CardTime, Schedules},
+    usage::MemoryUsage,
 };
 
 /// One container, as `--output json` shows it. Keys are fixed.
@@ -26,15 +27,16 @@ pub(super) struct ContainerListing {
     pid: Option<i32>,
     cards: Vec<GrantListing>,
     exclusive: bool,
-    /// It only looks at its cards and holds nothing.
+    /// It only monitors its cards, and holds nothing.
     monitor: bool,
-    /// How long its work has been held back: it had channels, and they were off their cards.
+    /// Time that its work has been held back: it had channels, and they were off their cards.
     throttled_us: u64,
     /// Allocations that were refused.
     denials: u64,
-    /// The host's process that the driver knows the container by; null where the container's own are.
+    /// The process of the host that the driver sees in place of the container; null where it sees
+    /// the container's own.
     mediator: Option<i32>,
-    /// Those of its processes that use a card, where its mediator tells.
+    /// Its processes that use a card, if its mediator reports them.
     processes: Vec<ProcessListing>,
     /// It has nothing yet and waits for room.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,7 +48,7 @@ pub(super) struct ContainerListing {
 pub(super) struct WaitListing {
     /// RFC 3339.
     since: String,
-    /// What it said about GPUs.
+    /// Its request for GPUs.
     asked: Vec<String>,
 }
 
@@ -58,7 +60,7 @@ pub(super) struct ProcessListing {
     memory_used_bytes: Bytes,
 }
 
-/// What it holds of one card.
+/// Its grant of one card.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct GrantListing {
     index: u32,
@@ -67,7 +69,7 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     mig_uuid: Option<String>,
     memory_limit_bytes: Bytes,
-    /// What the driver says its processes use; null where it does not say.
+    /// Memory that its processes use, as the driver reports it; null where it does not.
     memory_used_bytes: Option<Bytes>,
     /// Its hard cap, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,17 +78,17 @@ pub(super) struct GrantListing {
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u16>,
     policy: &'static str,
-    /// What it used in the last second of what it was granted, which is what the container sees of its utilization; null where that is not
-    /// known.
+    /// The part of its grant that it used in the last second, which is the utilization that the
+    /// container sees; null where that is not known.
     utilization_percent: Option<u8>,
     #[serde(flatten)]
-    time: Time,
+    time: CardTime,
     /// The card cannot take it off: its cap is only a weight.
     #[serde(skip)]
     is_weight_only: bool,
 }
 
-pub(super) fn list(node: &Node, usage: &Usage) -> Vec<ContainerListing> {
+pub(super) fn list(node: &Node, usage: &MemoryUsage) -> Vec<ContainerListing> {
     let waiting = node.waiters.iter().map(waiter);
     node.records.iter().map(|record| container(record, usage, &node.schedules)).chain(waiting).collect()
 }
@@ -108,8 +110,8 @@ fn waiter(waiter: &Waiter) -> ContainerListing {
     }
 }
 
-fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> ContainerListing {
-    let told = usage.mediated(record);
+fn container(record: &Record, usage: &MemoryUsage, schedules: &Schedules) -> ContainerListing {
+    let reported = usage.mediated(record);
     let pid = match record.state {
         GrantState::Bound => record.init.map(|init| init.pid),
         GrantState::Pending => None,
@@ -130,9 +132,9 @@ fn container(record: &Record, usage: &Usage, schedules: &Schedules) -> Container
         exclusive: record.exclusive,
         monitor: record.cards.iter().all(|grant| grant.enforcement == Enforcement::Monitor),
         throttled_us: schedules.throttled_us(record),
-        denials: told.map_or(0, |told| told.denials),
+        denials: reported.map_or(0, |reported| reported.denials),
         mediator: record.mediator.map(|mediator| mediator.pid),
-        processes: told.into_iter().flat_map(|told| &told.processes).map(process).collect(),
+        processes: reported.into_iter().flat_map(|reported| &reported.processes).map(process).collect(),
         waiting: None,
     }
 }
@@ -143,7 +145,7 @@ fn process(process: &ProcessUsage) -> ProcessListing {
     ProcessListing { pid, pid_in_container, memory_used_bytes: Bytes(used) }
 }
 
-fn card(grant: &CardGrant, used: Option<Bytes>, time: Time, is_weight_only: bool) -> GrantListing {
+fn card(grant: &CardGrant, used: Option<Bytes>, time: CardTime, is_weight_only: bool) -> GrantListing {
     GrantListing {
         index: grant.index,
         uuid: grant.uuid.clone(),
@@ -164,7 +166,8 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
-/// One line for each card of each container, and for each one that waits. Pods have a column where there are any.
+/// Formats one line for each card of each container, and for each one that waits. Pods have a
+/// column if there are any.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
     const TITLES: [&str; 8] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "POD"];
     let rows: Vec<Vec<String>> = containers
@@ -199,7 +202,7 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
     };
     let achieved = schedules::shown(card.time.achieved_1s_percent);
     let compute = match (card.compute_percent, card.weight) {
-        _ if container.monitor => "looks only".to_owned(),
+        _ if container.monitor => "monitor".to_owned(),
         _ if container.exclusive => "whole".to_owned(),
         (Some(percent), _) => format!("{percent}% / {achieved}"),
         (None, Some(weight)) => format!("weight {weight} / {achieved}"),
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn json_keys_are_fixed() {
-        let containers = list(&test_support::node(), &Usage::nothing_runs());
+        let containers = list(&test_support::node(), &MemoryUsage::nothing_runs());
         let value = serde_json::to_value(&containers).unwrap();
         let keys = |value: &serde_json::Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(
@@ -268,12 +271,12 @@ mod tests {
         );
         assert_eq!(value[1]["exclusive"], true);
         assert_eq!(value[1]["pid"], serde_json::Value::Null);
-        assert_eq!(list(&test_support::empty_node(), &Usage::nothing_runs()).len(), 0);
+        assert_eq!(list(&test_support::empty_node(), &MemoryUsage::nothing_runs()).len(), 0);
     }
 
     #[test]
     fn sizes_are_shown_as_the_vendor_shows_them() {
-        let text = table(&list(&test_support::node(), &Usage::nothing_runs()));
+        let text = table(&list(&test_support::node(), &MemoryUsage::nothing_runs()));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains("0MiB / 3276MiB"), "{text}");
         assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
@@ -285,7 +288,7 @@ mod tests {
     fn pods_are_named_where_there_are_any() {
         let mut node = test_support::node();
         let shown = |node: &Node| {
-            let containers = list(node, &Usage::nothing_runs());
+            let containers = list(node, &MemoryUsage::nothing_runs());
             (table(&containers), serde_json::to_value(containers).unwrap())
         };
         let (text, value) = shown(&node);
@@ -302,7 +305,7 @@ mod tests {
     fn who_waits_is_shown_after_those_who_hold() {
         let mut node = test_support::node();
         node.waiters = vec![test_support::waiter("late")];
-        let containers = list(&node, &Usage::nothing_runs());
+        let containers = list(&node, &MemoryUsage::nothing_runs());
         let text = table(&containers);
         assert!(
             text.lines().last().is_some_and(|line| line.starts_with("default") && line.contains("late  ")),
@@ -334,13 +337,13 @@ mod tests {
             pid_in_container: 7,
             cards: vec![(card.uuid.clone(), Bytes(60)), ("GPU-other".into(), Bytes(40))],
         };
-        let told = nvidia_glue::usage::Usage {
+        let reported = nvidia_glue::usage::Usage {
             cards: vec![card],
             processes: vec![process],
             denials: 3,
             ..nvidia_glue::usage::Usage::default()
         };
-        let usage = Usage::told(&node.records[0], told);
+        let usage = MemoryUsage::reported(&node.records[0], reported);
         let containers = list(&node, &usage);
         assert!(table(&containers).contains("100MiB / 3276MiB"));
         let value = serde_json::to_value(&containers).unwrap();
@@ -353,7 +356,7 @@ mod tests {
     #[test]
     fn a_cap_that_is_only_a_weight_is_shown_as_one() {
         let mut node = test_support::node();
-        let text = |node: &Node| table(&list(node, &Usage::nothing_runs()));
+        let text = |node: &Node| table(&list(node, &MemoryUsage::nothing_runs()));
         assert!(!text(&node).contains("weight only"));
         node.records[0].cards[0].compute_by = nvidia_glue::ledger::ComputeEnforcement::WeightsOnly;
         assert!(text(&node).contains("10% / 9.9%  fixed (as a weight only)"), "{}", text(&node));
@@ -366,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_does_not_say_is_not_made_up() {
-        let text = table(&list(&test_support::node(), &Usage::unknown()));
+        let text = table(&list(&test_support::node(), &MemoryUsage::unknown()));
         assert!(text.contains("? / 3276MiB"), "{text}");
     }
 }

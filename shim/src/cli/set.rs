@@ -1,4 +1,4 @@
-//! `egpu set`: other limits for a container that runs.
+//! `egpu set`: changes the limits of a running container.
 
 use nvidia_glue::{
     decision_log::DecisionLog,
@@ -11,8 +11,8 @@ use runtime_config::{
 use serde::Serialize;
 
 use super::{
-    Exit, Output, container_name, error::CliError, force::InForce, node::Node, output::printable, schedules::Schedules,
-    usage, values,
+    Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
+    schedules::Schedules, usage, value_parsers,
 };
 
 /// Arguments of `egpu set`.
@@ -24,34 +24,36 @@ use super::{
                   Kubernetes and Docker restart containers in place, has what its request says.",
     group = clap::ArgGroup::new("what").required(true).multiple(true).args(["memory", "compute", "weight", "priority"])
 )]
-pub(super) struct Arguments {
-    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER
+pub(super) struct SetArguments {
+    /// The container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
+    /// NAMESPACE/POD/CONTAINER
     id: String,
     /// containerd's namespace or the pod's, where several have a container of that name
     #[arg(long, short)]
     namespace: Option<String>,
     /// Memory of each card: 6GiB, 40%, or a list
-    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = values::memory)]
+    #[arg(long, value_name = "LIMIT", allow_hyphen_values = true, value_parser = value_parsers::memory)]
     memory: Option<PerCard<MemoryLimit>>,
-    /// Most that it gets of each card's time: 30%, none, or a list
-    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = values::compute, conflicts_with = "weight")]
+    /// Cap on its part of each card's time: 30%, none, or a list
+    #[arg(long, value_name = "PERCENT", allow_hyphen_values = true, value_parser = value_parsers::compute, conflicts_with = "weight")]
     compute: Option<PerCard<ComputeShare>>,
     /// Its weight among the containers of each card: 1 to 1000, or a list
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = values::weight)]
+    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = value_parsers::weight)]
     weight: Option<PerCard<ComputeShare>>,
-    /// Who runs first: high, or low (only in time that others do not use). Has no effect where a container has a part of the card's
-    /// time to itself: a percent, or a share of the policies fair, preemptive and weighted
-    #[arg(long, value_name = "PRIORITY", value_parser = values::priority)]
+    /// Priority: high, or low (runs only in time that others do not use). Has no effect where a
+    /// container has a part of the card's time to itself: a percent, or a share of the policies
+    /// fair, preemptive and weighted
+    #[arg(long, value_name = "PRIORITY", value_parser = value_parsers::priority)]
     priority: Option<Priority>,
-    /// Wait for the instant from which the change holds
+    /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
-    let node = Node::look()?;
+pub(super) fn run(arguments: &SetArguments) -> Result<Exit, CliError> {
+    let node = Node::read()?;
     let before = container_name::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
     let ledger = node.ledger()?;
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
@@ -59,23 +61,23 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     let after = ledger
         .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)
         .map_err(|error| CliError::Set(Box::new(error)))?;
-    let in_force = InForce::look(&node.config.state_dir, arguments.wait);
+    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
     let used = usage::mediated(&node.config.state_dir, &after).ok().flatten().unwrap_or_default();
     for card in &after.cards {
-        let used = used.cards.iter().find(|told| told.uuid == card.uuid);
-        if let Some(used) = used.filter(|told| told.used > card.memory) {
+        let used = used.cards.iter().find(|reported| reported.uuid == card.uuid);
+        if let Some(used) = used.filter(|reported| reported.used > card.memory) {
             super::say(&format!(
                 "egpu: the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
                 used.used, card.index
             ));
         }
     }
-    let (schedules, _) = Schedules::look(&node.config.state_dir, std::slice::from_ref(&after));
-    let changed = Changed::new(before, &after, &schedules, in_force);
+    let (schedules, _) = Schedules::read(&node.config.state_dir, std::slice::from_ref(&after));
+    let changed = LimitChange::new(before, &after, &schedules, in_force);
     super::show(arguments.output, &changed, || changed.text())
 }
 
-fn change(arguments: &Arguments, record: &Record) -> Change {
+fn change(arguments: &SetArguments, record: &Record) -> Change {
     let compute = arguments.compute.as_ref().or(arguments.weight.as_ref());
     Change {
         memory: arguments.memory.clone(),
@@ -84,7 +86,7 @@ fn change(arguments: &Arguments, record: &Record) -> Change {
     }
 }
 
-/// A cap that is lifted while the container is alone stays of that kind: its number is what changes.
+/// Keeps a cap that is lifted while the container is alone of that kind: only its number changes.
 fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<ComputeShare> {
     let is_lifted = |grant: &CardGrant| matches!(grant.compute, ComputeShare::Cap { lifted_when_alone: true, .. });
     let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
@@ -100,9 +102,9 @@ fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<Comp
     PerCard::exactly(kept.collect())
 }
 
-/// What a container had and has, as `--output json` shows it. Keys are fixed.
+/// Limits of a container before and after, as `--output json` shows them. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct Changed {
+struct LimitChange {
     id: String,
     namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +113,7 @@ struct Changed {
     in_force: InForce,
     priority: BeforeAfter<Priority>,
     cards: Vec<CardChange>,
-    /// For people.
+    /// The name of the container, for people.
     #[serde(skip)]
     name: String,
 }
@@ -129,20 +131,21 @@ struct CardChange {
     memory_limit_bytes: BeforeAfter<Bytes>,
     compute_percent: BeforeAfter<Option<u8>>,
     weight: BeforeAfter<Option<u16>>,
-    /// Of the card's time, once it is in force; null where nothing divides it.
+    /// Granted part of the card's time, once in force; null where nothing divides it.
     granted_percent: Option<f64>,
     /// It has a part of the card's time to itself, whatever its priority.
     #[serde(skip)]
     is_promised: bool,
 }
 
-/// Whether others never run in the time that the grant has: what is left of a `fixed` card is everybody's who has no cap.
+/// Returns whether others never run in the time of the grant: the rest of a `fixed` card belongs to
+/// all containers without a cap.
 fn is_promised(grant: &CardGrant) -> bool {
     let is_shared = grant.policy == CardPolicy::Fixed && grant.compute == ComputeShare::Unlimited;
     grant.compute_by == ComputeEnforcement::Windows && !is_shared
 }
 
-impl Changed {
+impl LimitChange {
     fn new(before: &Record, after: &Record, schedules: &Schedules, in_force: InForce) -> Self {
         let turn = schedules.last_turn(after);
         let cap = |grant: &CardGrant| grant.compute.cap().map(Percent::get);
@@ -210,10 +213,10 @@ impl Changed {
         }
         match is_changed {
             true => text.push_str(&format!("{}\n", self.in_force)),
-            false => text.push_str("it has that already: nothing has changed\n"),
+            false => text.push_str("nothing has changed: these are its limits already\n"),
         }
         if is_changed && self.pod.is_some() {
-            text.push_str("a restart of the container undoes it: for good, change what the pod asks for\n");
+            text.push_str("a restart of the container undoes this; to keep it, change the request of the pod\n");
         }
         text
     }
@@ -229,10 +232,10 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: SetArguments,
     }
 
-    fn parse(line: &str) -> Result<Arguments, clap::Error> {
+    fn parse(line: &str) -> Result<SetArguments, clap::Error> {
         let words = std::iter::once("set").chain(line.split(' ').filter(|word| !word.is_empty()));
         Line::try_parse_from(words).map(|line| line.arguments)
     }
@@ -272,15 +275,18 @@ mod tests {
         let text = |policy, compute, by| {
             let mut after = after.clone();
             (after.cards[0].policy, after.cards[0].compute, after.cards[0].compute_by) = (policy, compute, by);
-            Changed::new(before, &after, &node.schedules, InForce { from_us: None, in_us: 0 }).text()
+            LimitChange::new(before, &after, &node.schedules, InForce { from_us: None, in_us: 0 }).text()
         };
         let cap = before.cards[0].compute;
         let (windows, slices) = (ComputeEnforcement::Windows, ComputeEnforcement::Slices);
-        let told = "card 0: the low priority has no effect: its part of the time is its own\n";
-        assert!(text(CardPolicy::Fixed, cap, windows).contains(told));
-        assert!(text(CardPolicy::Fair, ComputeShare::Unlimited, windows).contains(told));
-        assert!(!text(CardPolicy::Fixed, ComputeShare::Unlimited, windows).contains(told), "what is left is shared");
-        assert!(!text(CardPolicy::Soft, ComputeShare::Unlimited, slices).contains(told));
+        let reported = "card 0: the low priority has no effect: its part of the time is its own\n";
+        assert!(text(CardPolicy::Fixed, cap, windows).contains(reported));
+        assert!(text(CardPolicy::Fair, ComputeShare::Unlimited, windows).contains(reported));
+        assert!(
+            !text(CardPolicy::Fixed, ComputeShare::Unlimited, windows).contains(reported),
+            "what is left is shared"
+        );
+        assert!(!text(CardPolicy::Soft, ComputeShare::Unlimited, slices).contains(reported));
     }
 
     #[test]
@@ -290,16 +296,18 @@ mod tests {
         after.request.pod = Some(test_support::pod());
         after.priority = Some(Priority::Low);
         let in_force = InForce { from_us: Some(1), in_us: 0 };
-        let changed = Changed::new(&node.records[0], &after, &node.schedules, in_force);
+        let changed = LimitChange::new(&node.records[0], &after, &node.schedules, in_force);
         let text = changed.text();
         assert!(text.starts_with("team/train-0/main [default/training]\npriority high -> low\n"), "{text}");
         assert!(
-            text.ends_with("in force\na restart of the container undoes it: for good, change what the pod asks for\n"),
+            text.ends_with(
+                "in force\na restart of the container undoes this; to keep it, change the request of the pod\n"
+            ),
             "{text}"
         );
         let pod = serde_json::json!({"namespace": "team", "pod": "train-0", "container": "main"});
         assert_eq!(serde_json::to_value(&changed).unwrap()["pod"], pod);
-        let same = Changed::new(&after, &after, &node.schedules, in_force);
+        let same = LimitChange::new(&after, &after, &node.schedules, in_force);
         assert!(!same.text().contains("restart"), "nothing has changed");
     }
 
@@ -309,12 +317,12 @@ mod tests {
         let before = &node.records[0];
         let in_force = InForce { from_us: Some(test_support::NOW_US + 150_000), in_us: 150_000 };
         let mut after = before.clone();
-        let same = Changed::new(before, &after, &node.schedules, in_force);
-        assert_eq!(same.text(), "default/training\nit has that already: nothing has changed\n");
+        let same = LimitChange::new(before, &after, &node.schedules, in_force);
+        assert_eq!(same.text(), "default/training\nnothing has changed: these are its limits already\n");
         after.cards[0].memory = Bytes(6 * Bytes::GIB);
         after.cards[0].compute = ComputeShare::Weight(Weight::new(2).unwrap());
         after.priority = Some(Priority::Low);
-        let changed = Changed::new(before, &after, &node.schedules, in_force);
+        let changed = LimitChange::new(before, &after, &node.schedules, in_force);
         assert_eq!(
             changed.text(),
             "default/training\ncard 0: memory 3276MiB -> 6GiB, compute 10% -> weight 2 (10.0% of its time)\n\

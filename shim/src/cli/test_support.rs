@@ -1,4 +1,4 @@
-//! A made-up node for the tests: three simulated cards, a container with a share, one with a whole card.
+//! Test node: three simulated cards, a container with a share, one with a whole card.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use runtime_config::{
 
 use super::{node::Node, schedules::Schedules};
 
-/// When the node is looked at.
+/// Instant of the snapshot.
 pub(super) const NOW_US: u64 = 3_600_000_000;
 
 const CONFIG: &str = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'Tesla V100-PCIE-32GB'\nmemory = '32768MiB'\ncount = 3\n";
@@ -77,7 +77,8 @@ pub(super) fn node() -> Node {
     Node { config, inventory, records, waiters: Vec::new(), cards: states.into(), schedules }
 }
 
-/// The container with the share has it beside somebody else, and used a bit less in the last second.
+/// Schedules in which the container with the share has it beside another one, and used a bit less
+/// in the last second.
 fn schedules(record: &Record) -> Schedules {
     let uuid = record.cards[0].uuid.clone();
     let status = CardStatus {

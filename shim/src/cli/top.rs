@@ -1,4 +1,4 @@
-//! `egpu top`: who has how much of each card's time and memory, again and again.
+//! `egpu top`: each container's use of card time and memory, refreshed at an interval.
 
 use std::{
     io::{self, IsTerminal},
@@ -21,56 +21,56 @@ use super::{
     error::CliError,
     node::Node,
     output::{self, Format, printable},
-    schedules::{self, Schedules, Time},
-    usage::{self, Usage},
-    values,
+    schedules::{self, CardTime, Schedules},
+    usage::{self, MemoryUsage},
+    value_parsers,
 };
 
 /// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {
-    /// Time between two looks, 100ms or more
-    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = values::interval)]
+pub(super) struct TopArguments {
+    /// Time between two frames, 100ms or more
+    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = value_parsers::interval)]
     interval: Duration,
-    /// How often to look [default: until interrupted; with `--output json`: once]
-    #[arg(long, short = 'n', value_name = "N", value_parser = values::looks)]
+    /// Number of frames [default: until interrupted; with `--output json`: one]
+    #[arg(long, short = 'n', value_name = "N", value_parser = value_parsers::repetitions)]
     count: Option<u64>,
     #[command(flatten)]
     output: Output,
 }
 
-/// Home, and clear to the end of the screen (ECMA-48).
+/// Cursor home, and clear to the end of the screen (ECMA-48).
 const CLEAR: &str = "\x1b[H\x1b[J";
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
     let is_json = arguments.output.output == Format::Json;
     let count = arguments.count.or(is_json.then_some(1));
     let is_screen = !is_json && count != Some(1) && io::stdout().is_terminal();
     let mut before: Option<Schedules> = None;
-    let mut looks = 0;
+    let mut frames = 0;
     loop {
-        let node = Node::look()?;
+        let node = Node::read()?;
         let (usage, warnings) = usage::measure(&node);
         let frame = Frame::new(&node, &usage, before.as_ref());
         output::print(&match arguments.output.output {
             Format::Json => output::json_line(&frame)?,
             Format::Table if is_screen => format!("{CLEAR}{}", frame.table()),
-            Format::Table if looks > 0 => format!("\n{}", frame.table()),
+            Format::Table if frames > 0 => format!("\n{}", frame.table()),
             Format::Table => frame.table(),
         })?;
         for warning in warnings {
             super::say(&format!("egpu: {warning}"));
         }
         before = Some(node.schedules);
-        looks += 1;
-        if count.is_some_and(|count| looks >= count) {
+        frames += 1;
+        if count.is_some_and(|count| frames >= count) {
             return Ok(Exit::Success);
         }
         thread::sleep(arguments.interval);
     }
 }
 
-/// One look, as `--output json` shows it: a line for each. Keys are fixed.
+/// One frame, as `--output json` shows it: a line for each. Keys are fixed.
 #[derive(Debug, Serialize)]
 struct Frame {
     /// The instant, microseconds of CLOCK_MONOTONIC.
@@ -79,14 +79,14 @@ struct Frame {
     containers: Vec<ContainerLines>,
 }
 
-/// A card, and the sums of its containers.
+/// A card, with sums over its containers.
 #[derive(Debug, Serialize)]
 struct CardLine {
     index: u32,
     uuid: String,
     policy: &'static str,
     #[serde(flatten)]
-    time: Time,
+    time: CardTime,
     memory_used_bytes: Option<Bytes>,
     memory_granted_bytes: Bytes,
     memory_total_bytes: Bytes,
@@ -100,24 +100,25 @@ struct ContainerLines {
     #[serde(skip_serializing_if = "Option::is_none")]
     pod: Option<PodContainer>,
     priority: Priority,
-    cards: Vec<Line>,
+    cards: Vec<ContainerCardLine>,
 }
 
 /// One container on one card.
 #[derive(Debug, Serialize)]
-struct Line {
+struct ContainerCardLine {
     index: u32,
     uuid: String,
     policy: &'static str,
     exclusive: bool,
     #[serde(flatten)]
-    time: Time,
-    /// For how much of the time since the last look (in the first one: of its life) its work was held back.
+    time: CardTime,
+    /// Part of the time since the last frame (in the first one: of its life) in which its work was
+    /// held back.
     throttled_percent: Option<f64>,
     throttled_us: u64,
     memory_used_bytes: Option<Bytes>,
     memory_limit_bytes: Bytes,
-    /// Whether it has work for the card; null where that cannot be told.
+    /// True if it has work for the card; null where that is not known.
     busy: Option<bool>,
     /// Null where it has no mediator.
     running: Option<Running>,
@@ -125,7 +126,7 @@ struct Line {
     edges: u64,
     late_edges: u64,
     failures: u64,
-    /// Processor time of the thread that schedules it there, and of that what went into driver calls.
+    /// Processor time of the thread that schedules it there, and the part of it in driver calls.
     scheduler_cpu_us: u64,
     scheduler_driver_cpu_us: u64,
     /// The card cannot take it off: its part of the time is only a weight.
@@ -134,7 +135,7 @@ struct Line {
 }
 
 impl Frame {
-    fn new(node: &Node, usage: &Usage, before: Option<&Schedules>) -> Self {
+    fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
         let holds = |record: &&Record| record.cards.iter().any(nvidia_glue::ledger::CardGrant::holds);
         let containers: Vec<ContainerLines> =
             node.records.iter().filter(holds).map(|record| container(node, record, usage, before)).collect();
@@ -157,29 +158,29 @@ impl Frame {
     }
 }
 
-fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedules>) -> ContainerLines {
+fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&Schedules>) -> ContainerLines {
     let line = |grant: &nvidia_glue::ledger::CardGrant| {
-        let told = node.schedules.card(record, &grant.uuid);
+        let reported = node.schedules.card(record, &grant.uuid);
         let earlier = before.and_then(|before| before.card(record, &grant.uuid));
-        let count = |number: fn(&CardStatus) -> u64| told.map_or(0, number);
-        Line {
+        let count = |number: fn(&CardStatus) -> u64| reported.map_or(0, number);
+        ContainerCardLine {
             index: grant.index,
             uuid: grant.uuid.clone(),
             policy: grant.policy.name(),
             exclusive: grant.exclusive,
             time: node.schedules.time(record, &grant.uuid),
-            throttled_percent: told.and_then(|told| throttled_percent(told, earlier)),
-            throttled_us: count(|told| told.throttled_us),
+            throttled_percent: reported.and_then(|reported| throttled_percent(reported, earlier)),
+            throttled_us: count(|reported| reported.throttled_us),
             memory_used_bytes: usage.of(record, &grant.uuid),
             memory_limit_bytes: grant.memory,
-            busy: told.and_then(|told| told.busy),
-            running: told.map(|told| told.running),
-            channels: told.map_or(0, |told| told.channels),
-            edges: count(|told| told.edges),
-            late_edges: count(|told| told.late_edges),
-            failures: count(|told| told.failures),
-            scheduler_cpu_us: count(|told| told.scheduler_cpu_us),
-            scheduler_driver_cpu_us: count(|told| told.scheduler_driver_cpu_us),
+            busy: reported.and_then(|reported| reported.busy),
+            running: reported.map(|reported| reported.running),
+            channels: reported.map_or(0, |reported| reported.channels),
+            edges: count(|reported| reported.edges),
+            late_edges: count(|reported| reported.late_edges),
+            failures: count(|reported| reported.failures),
+            scheduler_cpu_us: count(|reported| reported.scheduler_cpu_us),
+            scheduler_driver_cpu_us: count(|reported| reported.scheduler_driver_cpu_us),
             is_weight_only: node.schedules.is_weight_only(record, grant),
         }
     };
@@ -192,20 +193,20 @@ fn container(node: &Node, record: &Record, usage: &Usage, before: Option<&Schedu
     }
 }
 
-/// Of the time in which it had channels; `None`: it had none.
+/// Returns the part of the time with channels in which it was held back; `None`: it had none.
 #[expect(clippy::cast_precision_loss, reason = "a percentage for people; sums below 2^53 us are 285 years")]
 fn throttled_percent(now: &CardStatus, before: Option<&CardStatus>) -> Option<f64> {
     let since = |sum: fn(&CardStatus) -> u64| sum(now).checked_sub(before.map_or(0, sum));
-    // Sums that have become smaller are another mediator's.
+    // Sums that have become smaller are of another mediator.
     let (open, throttled) = (since(|card| card.open_us)?, since(|card| card.throttled_us)?);
     let all = open.checked_add(throttled).filter(|all| *all > 0)?;
     Some(throttled as f64 * 100.0 / all as f64)
 }
 
 fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLine {
-    let lines: Vec<&Line> =
+    let lines: Vec<&ContainerCardLine> =
         containers.iter().flat_map(|container| &container.cards).filter(|line| line.uuid == state.uuid).collect();
-    let total = |part: fn(&Time) -> Option<f64>| schedules::sum(lines.iter().map(|line| part(&line.time)));
+    let total = |part: fn(&CardTime) -> Option<f64>| schedules::sum(lines.iter().map(|line| part(&line.time)));
     let used = lines
         .iter()
         .map(|line| line.memory_used_bytes)
@@ -214,11 +215,11 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
         index: state.index,
         uuid: state.uuid.clone(),
         policy: node.policy(state).name(),
-        time: Time {
+        time: CardTime {
             granted_percent: total(|time| time.granted_percent),
             achieved_1s_percent: total(|time| time.achieved_1s_percent),
             achieved_60s_percent: total(|time| time.achieved_60s_percent),
-            // Shares of different sizes have no sum.
+            // Use of grants of different sizes has no sum.
             utilization_percent: None,
         },
         memory_used_bytes: used,
@@ -245,7 +246,7 @@ impl CardLine {
     }
 }
 
-impl Line {
+impl ContainerCardLine {
     fn row(&self, container: &ContainerLines) -> Vec<String> {
         let busy = match (self.running, self.busy) {
             (Some(Running::Waiting), _) => "waits",
@@ -277,7 +278,7 @@ impl Line {
     }
 }
 
-/// Where nothing is known because there is nothing to know.
+/// Formats a percentage; `-` if there is nothing to know.
 fn known_or_dash(percent: Option<f64>) -> String {
     percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent))
 }
@@ -293,7 +294,7 @@ mod tests {
     use crate::cli::test_support;
 
     fn frame(before: Option<&Schedules>) -> Frame {
-        Frame::new(&test_support::node(), &Usage::nothing_runs(), before)
+        Frame::new(&test_support::node(), &MemoryUsage::nothing_runs(), before)
     }
 
     #[test]
@@ -325,7 +326,7 @@ mod tests {
         assert_eq!(card.time.granted_percent, Some(10.0));
         assert_eq!(card.time.achieved_1s_percent, Some(9.87));
         assert_eq!(frame.containers[0].cards[0].throttled_percent, Some(90.0));
-        assert_eq!(frame.cards[2].time, Time::default(), "nothing is known of an empty card's");
+        assert_eq!(frame.cards[2].time, CardTime::default(), "nothing is known of an empty card's");
         let text = frame.table();
         let lines: Vec<&str> = text.lines().collect();
         assert!(
@@ -341,7 +342,7 @@ mod tests {
     fn a_pods_container_is_shown_by_its_name() {
         let mut node = test_support::node();
         node.records[0].request.pod = Some(test_support::pod());
-        let frame = Frame::new(&node, &Usage::nothing_runs(), None);
+        let frame = Frame::new(&node, &MemoryUsage::nothing_runs(), None);
         let text = frame.table();
         assert!(text.contains("yes   team/train-0/main\n") && text.contains("default/whole\n"), "{text}");
         let value = serde_json::to_value(&frame.containers).unwrap();
@@ -355,12 +356,12 @@ mod tests {
         for status in node.schedules.status.values_mut() {
             status.cards[0].running = Running::Degraded;
         }
-        let text = Frame::new(&node, &Usage::nothing_runs(), None).table();
+        let text = Frame::new(&node, &MemoryUsage::nothing_runs(), None).table();
         assert!(text.contains("weight only"), "{text}");
     }
 
     #[test]
-    fn throttled_time_is_that_since_the_last_look() {
+    fn throttled_time_is_that_since_the_last_frame() {
         let mut before = test_support::node().schedules;
         for status in before.status.values_mut() {
             (status.cards[0].open_us, status.cards[0].throttled_us) = (500_000, 7_500_000);

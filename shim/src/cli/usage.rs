@@ -1,4 +1,5 @@
-//! How much memory containers use: as their mediators say, and for containers with whole cards as the driver says.
+//! Memory use of containers: as their mediators report it, and for containers with whole cards as
+//! the driver does.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,18 +18,18 @@ use runtime_config::Bytes;
 
 use super::node::Node;
 
-/// What the driver said.
+/// Memory use of the containers of a node.
 #[derive(Debug)]
-pub(super) struct Usage {
-    /// `None`: the driver could not be asked.
+pub(super) struct MemoryUsage {
+    /// Use by process, as the driver reports it; `None`: it could not be asked.
     processes: Option<Vec<ProcessMemory>>,
-    /// What mediators tell, by grant.
+    /// Use by grant, as mediators report it.
     mediated: HashMap<String, usage::Usage>,
 }
 
-/// What the mediator of the record's container tells; `None` where there is none.
+/// Reads the usage that the mediator of the container reports; `None`: it has none.
 pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadBlockError> {
-    // A grant id that is none has no file.
+    // An invalid grant id has no file.
     let Ok(path) = inject::usage_file(state_dir, &record.grant_id) else { return Ok(None) };
     match UsageFile::read(&path) {
         Ok(usage) => Ok(Some(usage)),
@@ -37,37 +38,42 @@ pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage
     }
 }
 
-/// Asks the driver, and says what to warn about when that fails. Nothing computes on simulated cards, so nothing uses
-/// their memory.
-pub(super) fn measure(node: &Node) -> (Usage, Vec<String>) {
-    let (mut told, mut warnings) = (HashMap::new(), Vec::new());
+/// Measures the use, and returns warnings of what failed. Nothing computes on simulated cards, so
+/// nothing uses their memory.
+pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
+    let (mut reported, mut warnings) = (HashMap::new(), Vec::new());
     for record in &node.records {
         match mediated(&node.config.state_dir, record) {
-            Ok(Some(usage)) => drop(told.insert(record.grant_id.clone(), usage)),
+            Ok(Some(usage)) => drop(reported.insert(record.grant_id.clone(), usage)),
             Ok(None) => {}
             Err(error) => warnings.push(super::chain(&error)),
         }
     }
-    // What all have mediators for, the driver need not be asked.
-    let is_told = node.records.iter().all(|record| told.contains_key(&record.grant_id));
+    // If every container has a mediator, the driver need not be asked.
+    let is_told = node.records.iter().all(|record| reported.contains_key(&record.grant_id));
     if node.inventory.source == Source::Simulated || is_told {
-        return (Usage { processes: Some(Vec::new()), mediated: told }, warnings);
+        return (MemoryUsage { processes: Some(Vec::new()), mediated: reported }, warnings);
     }
     let processes = match cards::processes(&node.config) {
         Ok(processes) => Some(processes),
         Err(error) => {
-            warnings.push(format!("used memory is not known: {}", super::chain(&error)));
+            warnings.push(format!("cannot read the used memory: {}", super::chain(&error)));
             None
         }
     };
-    (Usage { processes, mediated: told }, warnings)
+    (MemoryUsage { processes, mediated: reported }, warnings)
 }
 
-impl Usage {
-    /// Bytes that the container's processes have on the card; `None` where the driver does not say.
+impl MemoryUsage {
+    /// Returns the memory that the container's processes use on the card; `None`: the driver does
+    /// not report it.
     pub(super) fn of(&self, record: &Record, card: &str) -> Option<Bytes> {
-        if let Some(told) = self.mediated(record) {
-            return told.cards.iter().find(|told| told.uuid == card).map_or(Some(Bytes(0)), |told| Some(told.used));
+        if let Some(reported) = self.mediated(record) {
+            return reported
+                .cards
+                .iter()
+                .find(|reported| reported.uuid == card)
+                .map_or(Some(Bytes(0)), |reported| Some(reported.used));
         }
         let processes = self.processes.as_ref()?;
         let on_card: Vec<&ProcessMemory> = processes.iter().filter(|process| process.card == card).collect();
@@ -79,7 +85,7 @@ impl Usage {
         own.map(|process| process.bytes).try_fold(Bytes(0), |sum, bytes| Some(Bytes(sum.0.saturating_add(bytes?.0))))
     }
 
-    /// What its mediator tells of it; `None` where it has none.
+    /// Returns the usage that its mediator reports; `None`: it has none.
     pub(super) fn mediated(&self, record: &Record) -> Option<&usage::Usage> {
         self.mediated.get(&record.grant_id)
     }
@@ -90,7 +96,7 @@ impl Usage {
     }
 
     #[cfg(test)]
-    pub(super) fn told(record: &Record, usage: usage::Usage) -> Self {
+    pub(super) fn reported(record: &Record, usage: usage::Usage) -> Self {
         let mediated = HashMap::from([(record.grant_id.clone(), usage)]);
         Self { processes: Some(Vec::new()), mediated }
     }
@@ -101,7 +107,7 @@ impl Usage {
     }
 }
 
-/// Every process in the cgroups and in those below them. A cgroup that is gone has none.
+/// Lists the processes in the cgroups and in those below them. A cgroup that is gone has none.
 fn pids<'a>(cgroups: impl Iterator<Item = &'a Path>) -> BTreeSet<u32> {
     let found = cgroups.filter_map(|cgroup| cgroup_tree::pids(cgroup).ok().flatten()).flatten();
     found.filter_map(|pid| u32::try_from(pid).ok()).collect()
@@ -125,7 +131,7 @@ mod tests {
         record.cgroups = vec![directory.path().display().to_string(), "/gone".to_owned()];
         let memory =
             |card: &str, pid, bytes: Option<u64>| ProcessMemory { card: card.into(), pid, bytes: bytes.map(Bytes) };
-        let usage = |processes| Usage { processes: Some(processes), mediated: HashMap::new() };
+        let usage = |processes| MemoryUsage { processes: Some(processes), mediated: HashMap::new() };
         let some = usage(vec![
             memory("GPU-a", 10, Some(1)),
             memory("GPU-a", 12, Some(2)),
@@ -137,6 +143,6 @@ mod tests {
         assert_eq!(some.of(&record, "GPU-c"), Some(Bytes(0)));
         let silent = usage(vec![memory("GPU-a", 10, Some(1)), memory("GPU-a", 11, None)]);
         assert_eq!(silent.of(&record, "GPU-a"), None);
-        assert_eq!(Usage::unknown().of(&record, "GPU-a"), None);
+        assert_eq!(MemoryUsage::unknown().of(&record, "GPU-a"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! `egpu inspect` of a container that seemed to ask for a GPU and has none: what it asked, and why that was not believed.
+//! `egpu inspect` of a container that seemed to ask for a GPU and has none: its request, and why it
+//! was ignored.
 
 use std::path::Path;
 
@@ -12,35 +13,35 @@ use crate::{
     registry::Registry,
 };
 
-/// What there is to tell of it. It holds no grant.
+/// A container without a grant, whose request was ignored.
 #[derive(Debug, Serialize)]
-pub(super) struct Container {
+pub(super) struct ContainerWithoutGpu {
     pub(super) container: ContainerKey,
     pub(super) pod: Option<PodContainer>,
     pub(super) asked: Vec<String>,
     pub(super) without_gpu: String,
 }
 
-/// All of this node.
-pub(super) fn list(state_dir: &Path) -> Vec<Container> {
-    Registry::at(state_dir.to_owned()).notes().filter_map(told).collect()
+/// Lists those of this node.
+pub(super) fn list(state_dir: &Path) -> Vec<ContainerWithoutGpu> {
+    Registry::at(state_dir.to_owned()).notes().filter_map(from_note).collect()
 }
 
-fn told(note: Note) -> Option<Container> {
+fn from_note(note: Note) -> Option<ContainerWithoutGpu> {
     let Note { id, namespace, containerd, without_gpu, .. } = note;
     let WithoutGpu { pod, asked, why } = without_gpu?;
-    Some(Container { container: ContainerKey { containerd, namespace, id }, pod, asked, without_gpu: why })
+    Some(ContainerWithoutGpu { container: ContainerKey { containerd, namespace, id }, pod, asked, without_gpu: why })
 }
 
-impl<'a> From<&'a Container> for ContainerName<'a> {
-    fn from(told: &'a Container) -> Self {
-        Self { key: &told.container, pod: told.pod.as_ref() }
+impl<'a> From<&'a ContainerWithoutGpu> for ContainerName<'a> {
+    fn from(reported: &'a ContainerWithoutGpu) -> Self {
+        Self { key: &reported.container, pod: reported.pod.as_ref() }
     }
 }
 
-/// The same for people, as of a container with a grant.
-pub(super) fn text(told: &Container) -> String {
-    let Container { container, pod, asked, without_gpu } = told;
+/// Formats it for people, like a container with a grant.
+pub(super) fn text(reported: &ContainerWithoutGpu) -> String {
+    let ContainerWithoutGpu { container, pod, asked, without_gpu } = reported;
     let mut lines = vec![("container", container.to_string()), ("containerd", container.containerd.clone())];
     lines.extend(pod.iter().map(|pod| ("pod", pod.to_string())));
     lines.extend(asked.iter().map(|asked| ("asked", asked.clone())));
@@ -74,12 +75,12 @@ mod tests {
                 init_pid: None,
                 without_gpu,
             };
-            registry.lock().unwrap().keep(&note).unwrap();
+            registry.lock().unwrap().save_note(&note).unwrap();
         }
         let all = list(directory.path());
-        let [told] = all.as_slice() else { panic!("{all:?}") };
+        let [reported] = all.as_slice() else { panic!("{all:?}") };
         assert_eq!(
-            text(told),
+            text(reported),
             "container   k8s.io/side\ncontainerd  /c.sock\npod         default/web/side\n\
              asked       NVIDIA_VISIBLE_DEVICES=all\nno GPU      why\n"
         );

@@ -1,4 +1,4 @@
-//! Why a container does not get the GPUs that it asks for.
+//! Errors of a request for GPUs.
 
 use std::{io, path::PathBuf};
 
@@ -11,29 +11,29 @@ use ttrpc::Code;
 
 use crate::{helper::HelperError, task::chain};
 
-/// See the module.
+/// Error that keeps a container from the GPUs that it asks for.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// The node's configuration.
-    #[error("the configuration of egpu cannot be used; `egpu config check` tells more")]
+    /// The configuration of the node cannot be used.
+    #[error("the configuration of egpu cannot be used; `egpu config check` shows why")]
     Config(#[source] Box<ConfigError>),
     /// The bundle's spec cannot be read.
     #[error("cannot read the OCI spec {}", path.display())]
     Spec {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What was asked is not valid, or not allowed here.
+    /// The request is not valid, or not allowed on this node.
     #[error(
         "the request of container {container} is not valid, or not allowed on this node, and nothing has been reserved"
     )]
     Request {
-        /// Who asked.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Box<RequestError>,
     },
@@ -49,67 +49,67 @@ pub enum GpuError {
          allow_privileged_quota = true in the configuration"
     )]
     PrivilegedExec {
-        /// Which.
+        /// The privilege.
         privilege: &'static str,
     },
-    /// containerd does not tell what the container's image sets.
+    /// containerd does not answer what the container's image sets.
     #[error(
-        "cannot find out whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
+        "cannot determine whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
          the pod, or accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration"
     )]
     Image(#[source] Box<HelperError>),
     /// The driver could not be asked for its cards.
-    #[error("cannot find out which cards this node has")]
+    #[error("cannot list the cards of this node")]
     Inventory(#[source] Box<HelperError>),
     /// A process that must be named in the ledger is gone.
     #[error("cannot read when process {pid} started")]
     Process {
         /// Its pid; 0: the shim itself.
         pid: i32,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The note about the grant.
+    /// The note about the grant cannot be used.
     #[error("cannot {action} {}", path.display())]
     Note {
         /// `read`, `write` or `remove`.
         action: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The ledger cannot be opened.
-    #[error("the ledger of grants cannot be opened")]
+    #[error("cannot open the ledger of grants")]
     Ledger(#[source] Box<StoreError>),
     /// No room, or no such card.
     #[error(transparent)]
     Admit(Box<AdmitError>),
     /// The grant could not be bound to the container.
-    #[error("the GPU grant cannot be put into force")]
+    #[error("cannot bind the GPU grant to the container")]
     Bind(#[source] Box<BindError>),
-    /// Who uses the driver cannot be noted.
-    #[error("the ledger cannot note whether the container uses its cards")]
+    /// The use of the driver cannot be recorded.
+    #[error("cannot record in the ledger whether the container uses its cards")]
     Present(#[source] Box<StoreError>),
-    /// What windows lose cannot be noted.
-    #[error("the ledger cannot note what the container's windows lose")]
+    /// The losses of windows cannot be recorded.
+    #[error("cannot record in the ledger the time that the container's windows lose")]
     WindowLosses(#[source] Box<StoreError>),
-    /// What a card turned out not to do cannot be noted.
-    #[error("the ledger cannot note that the container's share of a card is a weight")]
+    /// The lack of hard caps of a card cannot be recorded.
+    #[error("cannot record in the ledger that the container's share of a card is a weight")]
     WeightsOnly(#[source] Box<StoreError>),
-    /// Who leaves cannot be noted.
-    #[error("the ledger cannot note that the container was asked to end")]
+    /// The request to end cannot be recorded.
+    #[error("cannot record in the ledger that the container was asked to end")]
     Leaving(#[source] Box<StoreError>),
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
     Release(#[source] Box<ReleaseError>),
-    /// What was granted cannot be put into the container.
+    /// The granted GPUs cannot be put into the container.
     #[error("the granted GPUs cannot be put into the container")]
     Inject(#[source] Box<InjectError>),
     /// A structure of ours does not serialize.
-    #[error("cannot write a structure of egpu's own as JSON")]
+    #[error("cannot write an internal structure as JSON")]
     Encode(#[source] serde_json::Error),
     /// The shim ends.
     #[error("the shim is ending")]
@@ -117,7 +117,8 @@ pub enum GpuError {
 }
 
 impl GpuError {
-    /// The error as a pod may read it: nothing of other containers. What the ledger's files are called names them.
+    /// Describes the error for a pod, without names of other containers, which paths of the
+    /// ledger's files contain.
     pub fn for_pod(&self) -> String {
         match self {
             Self::Admit(refusal) => refusal.for_pod(),
@@ -143,7 +144,7 @@ impl GpuError {
         }
     }
 
-    /// What containerd is told.
+    /// Returns the status code for containerd.
     pub fn code(&self) -> Code {
         match self {
             Self::Request { .. } | Self::SeccompListener | Self::Spec { .. } => Code::INVALID_ARGUMENT,

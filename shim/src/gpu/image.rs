@@ -1,7 +1,8 @@
-//! Whether a pod asks for cards, or only its image does.
+//! Requests of a pod's image, told from those of the pod.
 //!
-//! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: believed of every sidecar, that would take all of a node's cards. An image's
-//! configuration, which containerd has, says which values are the image's.
+//! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: taken as the request of every sidecar, that
+//! would use up all cards of a node. The configuration of an image, which containerd has, shows its
+//! values.
 
 use nvidia_glue::{
     decision_log::DecisionLog,
@@ -9,7 +10,7 @@ use nvidia_glue::{
 };
 use runtime_config::request::GpuRequest;
 
-use super::{Ask, GpuError, Prepared, is_fenced};
+use super::{GpuAsk, GpuError, PreparedGrant, is_fenced};
 use crate::{
     bundle::WithoutGpu,
     helper::{HelperClient, protocol::ImageVariable},
@@ -18,11 +19,14 @@ use crate::{
 const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
                       accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration";
 
-/// Why the request is taken for its image's; `None`: it is not. Only where nothing but the variable asks is anybody asked.
+/// Returns the reason to ignore a request that only the image makes; `None`: the pod makes it.
+///
+/// containerd is asked only if nothing but the variable asks for cards.
 ///
 /// # Errors
-/// When containerd does not tell what the image sets: a device plugin's card must not be left out for that, nor an image believed.
-pub(super) async fn disbelief(
+/// Fails if containerd does not answer: neither may a card from a device plugin be left out for
+/// that, nor a request of an image be granted.
+pub(super) async fn image_only_reason(
     helper: &HelperClient,
     key: &ContainerKey,
     request: &GpuRequest,
@@ -37,26 +41,26 @@ pub(super) async fn disbelief(
         name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
     };
     let by_image = helper.image_variable(question).await.map_err(|source| GpuError::Image(Box::new(source)))?;
-    Ok(why(&request.visible_devices_alone, &by_image))
+    Ok(reason(&request.visible_devices_alone, &by_image))
 }
 
-fn why(said: &[String], by_image: &[String]) -> Option<String> {
+fn reason(said: &[String], by_image: &[String]) -> Option<String> {
     said.iter().all(|value| by_image.contains(value)).then(|| {
         format!(
-            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is what its image sets, and nothing else asks for cards; {REMEDY}"
+            "it starts without a GPU: NVIDIA_VISIBLE_DEVICES is set by its image only, and nothing else asks for cards; {REMEDY}"
         )
     })
 }
 
-/// What is asked of the helper for a container whose request is not believed, once the log and the node's events have it.
-pub(super) fn without_gpu(key: &ContainerKey, ask: Ask, why: String) -> Prepared {
-    let Ask { config, request, privileges, .. } = ask;
+/// Plans a container whose request is ignored, after the log and the events of the node have that.
+pub(super) fn without_gpu(key: &ContainerKey, ask: GpuAsk, why: String) -> PreparedGrant {
+    let GpuAsk { config, request, privileges, .. } = ask;
     let name = ContainerName { key, pod: request.pod.as_ref() };
     DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &request.asked.join(" "), &why);
     tracing::warn!(container = %key, "{why}");
     let fence = is_fenced(key, &config, privileges);
     let without_gpu = Some(WithoutGpu { pod: request.pod, asked: request.asked, why });
-    Prepared { fence, without_gpu, ..Prepared::default() }
+    PreparedGrant { fence, without_gpu, ..PreparedGrant::default() }
 }
 
 #[cfg(test)]
@@ -72,15 +76,15 @@ mod tests {
             (&["all"], &[], true),
             (&["0"], &["all"], true),
             (&["GPU-ab"], &["all"], true),
-            // Somebody said more than the image.
+            // The pod asks for more than the image.
             (&["0", "all"], &["all"], true),
             (&["0", "all"], &["all", "0"], false),
         ] {
-            assert_eq!(why(&strings(said), &strings(by_image)).is_none(), is_believed, "{said:?} {by_image:?}");
+            assert_eq!(reason(&strings(said), &strings(by_image)).is_none(), is_believed, "{said:?} {by_image:?}");
         }
-        let told = why(&strings(&["all"]), &strings(&["all"])).unwrap();
+        let text = reason(&strings(&["all"]), &strings(&["all"])).unwrap();
         for part in ["without a GPU", "EGPU_DEVICES=all", "of_images_in_pods = true"] {
-            assert!(told.contains(part), "{told}");
+            assert!(text.contains(part), "{text}");
         }
     }
 }

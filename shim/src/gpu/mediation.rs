@@ -1,4 +1,4 @@
-//! From a grant to the mediation of its container.
+//! Mediation of a container, planned from its grant.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -15,39 +15,43 @@ use runtime_config::{
 use super::GpuError;
 use crate::mediator::{MediatedCard, MediatedDriver, Setup};
 
-/// How the driver calls of a container are mediated.
+/// Plan of the mediation of a container.
 #[derive(Debug, Clone)]
-pub struct Mediation {
-    /// For its mediator.
+pub struct MediationPlan {
+    /// Setup of its mediator.
     pub setup: Setup,
-    /// What happens to a process that asks for too much, when it is to be killed.
+    /// Rules for a process that asks for too much, when it is to be killed.
     pub excess: ExcessRules,
-    /// Its container's names in Kubernetes.
+    /// The container's names in Kubernetes.
     pub pod: Option<PodContainer>,
 }
 
-/// See [`Mediation::excess`].
+/// Rules for a process that is to be killed for asking for too much.
 #[derive(Debug, Clone, Default)]
 pub struct ExcessRules {
     /// Program in the container that runs before the kill.
     pub oom_script: Option<PathBuf>,
-    /// How long it may; zero: it does not run.
+    /// Time limit of that program; zero: it does not run.
     pub oom_script_timeout: Duration,
 }
 
-/// `None`: the container shares no card, looks at none that it could take memory of, and has no whole one that is to be mediated. `is_confined`: it has no rights that no
-/// mediator survives; who shares a card is mediated with them, too, where the configuration lets it have a quota that is advice.
+/// Plans the mediation; `None`: the container needs none.
+///
+/// It shares no card, monitors none that it could take memory of, and has no whole one that is to
+/// be mediated. `is_confined`: it has no privileges that defeat mediation; a container that shares
+/// a card is mediated even with them, where the configuration lets it have an advisory quota.
 pub(super) fn mediation(
     config: &Config,
     record: &Record,
     inventory: &Inventory,
     is_confined: bool,
-) -> Result<Option<Mediation>, GpuError> {
+) -> Result<Option<MediationPlan>, GpuError> {
     let is_mediated = |grant: &CardGrant| match grant.enforcement {
         Enforcement::Mediated => true,
-        // In MIG mode a card has no memory but its devices', which the driver holds apart, and tells through capabilities of the caller's.
+        // In MIG mode all memory of a card is its devices', which the driver separates, and reports
+        // by capabilities of the caller.
         Enforcement::Monitor => is_confined && !is_in_mig_mode(grant, inventory),
-        // Else it could use any card whose file a container with a share hands it.
+        // Otherwise it could use any card whose file a container with a share passes to it.
         Enforcement::WholeCard => config.whole_cards == WholeCards::Mediated && is_confined,
         Enforcement::Mig | Enforcement::Admission => false,
     };
@@ -91,19 +95,20 @@ pub(super) fn mediation(
     };
     let excess =
         ExcessRules { oom_script: record.request.oom_script.clone(), oom_script_timeout: config.oom_script_timeout };
-    Ok(Some(Mediation { setup, excess, pod: record.request.pod.clone() }))
+    Ok(Some(MediationPlan { setup, excess, pod: record.request.pod.clone() }))
 }
 
 fn is_in_mig_mode(grant: &CardGrant, inventory: &Inventory) -> bool {
     inventory.cards.iter().any(|card| card.uuid == grant.uuid && card.mig_enabled)
 }
 
-/// Who only looks has nothing, so it is told so; it has not asked for a limit, nor to be killed at one.
+/// Returns the action for too much memory: a monitor is refused, as it has asked for no limit, nor
+/// to be killed at one.
 fn over_memory(record: &Record) -> OverMemory {
     if record.request.share == Share::Monitor { OverMemory::Deny } else { record.request.over_memory }
 }
 
-/// The ledger granted only cards of the inventory.
+/// Describes a granted card to the mediator. The ledger grants only cards of the inventory.
 fn card(
     grant: &CardGrant,
     inventory: &Inventory,

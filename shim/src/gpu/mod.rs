@@ -1,14 +1,16 @@
-//! From a container's GPU request to its grant, and back: the one place where the Task service meets cards.
+//! GPU grants: from a container's request to its grant, and back. The one place where the Task
+//! service meets cards.
 //!
-//! [`Gpu::prepare`] runs before anything of a container is made, [`Gpu::bind`] once it exists, [`Gpu::release`] on every
-//! way out: a failed create, the end of the container, and containerd's `delete` command. All file work happens on the
-//! blocking pool: the shim's one async thread never waits for a disk or a lock.
+//! [`Gpu::prepare`] runs before anything of a container is made, [`Gpu::bind`] once it exists,
+//! [`Gpu::release`] on every way out: a failed create, the end of the container, and containerd's
+//! `delete` command. All file work happens on the blocking pool: the shim's one async thread never
+//! waits for a disk or a lock.
 
+mod admission_wait;
 mod error;
+mod grant_note;
 mod image;
 mod mediation;
-mod note;
-mod wait;
 
 use std::{
     io,
@@ -30,16 +32,16 @@ use runtime_config::{
 };
 use serde_json::Value;
 
-use self::note::GrantNote;
+use self::grant_note::GrantNote;
 pub use self::{
+    admission_wait::{AdmissionWait, AdmissionWaitGuard},
     error::GpuError,
-    mediation::{ExcessRules, Mediation},
-    wait::{AdmissionWait, EndsWait},
+    mediation::{ExcessRules, MediationPlan},
 };
 use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
 
-/// For a mediator that was killed to be gone.
-const MEDIATOR_PATIENCE: Duration = Duration::from_secs(5);
+/// Time for a killed mediator to be gone.
+const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
 
 /// The grants of one containerd's and namespace's containers.
 #[derive(Debug)]
@@ -48,47 +50,48 @@ pub struct Gpu {
     namespace: String,
 }
 
-/// What a grant (or its absence) asks of the helper.
+/// Result of admission: what the helper is to do about a grant, or its absence.
 #[derive(Debug, Default)]
-pub struct Prepared {
-    /// What the grant puts into the container.
+pub struct PreparedGrant {
+    /// Files, devices and variables that the grant puts into the container.
     pub injection: Option<Value>,
     /// Install the static filter in the container and in every exec.
     pub fence: bool,
     /// Mediate the driver calls of the container and of every exec.
-    pub mediation: Option<Box<Mediation>>,
-    /// What holds for every process that is executed in the container.
+    pub mediation: Option<Box<MediationPlan>>,
+    /// Rules for every process that is executed in the container.
     pub exec_rules: ExecRules,
     /// It seemed to ask for a GPU, and gets none.
     pub without_gpu: Option<WithoutGpu>,
 }
 
-/// What a container's grant means for processes that are executed in it later.
+/// Rules of a grant for processes that are executed in the container later.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExecRules {
-    /// It shares a card: capabilities that the driver gives priority for are taken off.
+    /// It shares a card: capabilities to which the driver gives priority are removed.
     shares_card: bool,
-    /// It has a quota that holds: privileges that no quota survives are refused.
+    /// It has a hard quota: privileges that defeat it are refused.
     refuses_privileges: bool,
-    /// Where its capabilities count.
+    /// Its capabilities count in a user namespace of its own.
     user_namespace: bool,
     maps_host_root: bool,
 }
 
 impl ExecRules {
-    /// The OCI `process` that may run.
+    /// Returns the OCI `process` that may run.
     ///
     /// # Errors
-    /// Naming the first privilege that it may not have.
+    /// Names the first privilege that it may not have.
     pub fn apply(self, process: &Value) -> Result<Value, GpuError> {
         let mut process = process.clone();
-        // Without capabilities of its own it has the container's, which were looked at when it was created.
+        // Without capabilities of its own it has the container's, which were checked when it was
+        // created.
         if self.refuses_privileges && process.get("capabilities").is_some_and(Value::is_object) {
             let capabilities = spec::read(&serde_json::json!({ "process": process })).source.privileges;
             let privileges = Privileges {
                 user_namespace: self.user_namespace,
                 maps_host_root: self.maps_host_root,
-                // The container's, which were looked at as well.
+                // Those of the container, which were checked as well.
                 wildcard_device_rule: false,
                 host_pid_namespace: false,
                 ..capabilities
@@ -104,34 +107,37 @@ impl ExecRules {
     }
 }
 
-/// A container that asks for GPUs, as far as its spec and the configuration tell.
-struct Ask {
+/// Request of a container for GPUs, as far as its spec and the configuration show.
+struct GpuAsk {
     config: Config,
     request: GpuRequest,
     privileges: Privileges,
     inventory: Option<Inventory>,
 }
 
-/// What reading a spec comes to.
-enum Reading {
-    NoGpu(Prepared),
-    Gpu(Box<Ask>),
+/// Result of reading a spec.
+enum ParsedSpec {
+    NoGpu(PreparedGrant),
+    Gpu(Box<GpuAsk>),
 }
 
 impl Gpu {
-    /// For the containers of `namespace` of the containerd at `containerd` (its gRPC address).
+    /// Makes the grants for the containers of `namespace` of the containerd at `containerd` (its
+    /// gRPC address).
     pub fn new(containerd: &str, namespace: &str) -> Self {
         Self { containerd: containerd.to_owned(), namespace: namespace.to_owned() }
     }
 
-    /// What names its container.
+    /// Returns the key of a container.
     pub(crate) fn key(&self, id: &str) -> ContainerKey {
         ContainerKey { containerd: self.containerd.clone(), namespace: self.namespace.clone(), id: id.to_owned() }
     }
 
-    /// Reads the request from the bundle's spec and reserves what it asks for. `cgroup` is where the container is going to
-    /// be created: whoever finds the reservation of a dead shim looks there for survivors. Where there is no room, it waits for
-    /// some, if the configuration says so, until `wait` is ended.
+    /// Reads the request from the bundle's spec and reserves what it asks for.
+    ///
+    /// `cgroup` is where the container is going to be created: a process that finds the reservation
+    /// of a dead shim looks there for survivors. Without room it waits, if the configuration says
+    /// so, until `wait` is ended.
     ///
     /// # Errors
     /// When the request is refused; nothing is reserved then.
@@ -142,18 +148,18 @@ impl Gpu {
         bundle: &Path,
         cgroup: &Cgroup,
         wait: &AdmissionWait,
-    ) -> Result<Prepared, GpuError> {
+    ) -> Result<PreparedGrant, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
         let ask = match reading {
-            Reading::NoGpu(prepared) => return Ok(prepared),
-            Reading::Gpu(ask) => *ask,
+            ParsedSpec::NoGpu(prepared) => return Ok(prepared),
+            ParsedSpec::Gpu(ask) => *ask,
         };
         let key = self.key(id);
-        if let Some(why) = image::disbelief(helper, &key, &ask.request).await? {
+        if let Some(why) = image::image_only_reason(helper, &key, &ask.request).await? {
             return blocking(move || Ok(image::without_gpu(&key, ask, why))).await;
         }
-        let Ask { config, request, privileges, inventory } = ask;
+        let GpuAsk { config, request, privileges, inventory } = ask;
         let inventory = match inventory {
             Some(inventory) => inventory,
             None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source)))?,
@@ -172,8 +178,8 @@ impl Gpu {
         blocking(move || grant.admit()).await
     }
 
-    /// The container exists: its reservation becomes a grant that lives as long as its processes. Does nothing for a
-    /// container that was granted nothing.
+    /// Binds the reservation to the container, which exists: it becomes a grant that lives as long
+    /// as the processes. Does nothing for a container that was granted nothing.
     ///
     /// # Errors
     /// When the ledger cannot be written, or the reservation is gone; the create must fail then.
@@ -197,8 +203,10 @@ impl Gpu {
         .await
     }
 
-    /// Notes whether processes of the container use the driver, where that decides who runs: on cards with policy
-    /// `preemptive`. Elsewhere, and for a container that was granted nothing, nothing is done.
+    /// Records whether processes of the container use the driver, where that decides about turns:
+    /// on cards with policy `preemptive`.
+    ///
+    /// On other cards, and for a container that was granted nothing, it does nothing.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
@@ -217,7 +225,8 @@ impl Gpu {
         .await
     }
 
-    /// Notes what the container's windows lose (`GPU-...`, microseconds), where that decides how long they are.
+    /// Records the time that the container's windows lose (`GPU-...`, microseconds), where that
+    /// decides about their length.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
@@ -228,7 +237,7 @@ impl Gpu {
         .await
     }
 
-    /// Notes that a card does not take the container off: its share of the card's time is a weight.
+    /// Records that a card cannot take the container off: its share of the card's time is a weight.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
@@ -239,12 +248,13 @@ impl Gpu {
         .await
     }
 
-    /// Notes that the container's init was asked to end: others may wait for its room.
+    /// Records that the container's init was asked to end: others may wait for its room.
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
     pub async fn set_leaving(&self, id: &str, bundle: &Path, init_pid: i32) -> Result<(), GpuError> {
-        // Read now: whoever waits for this may give up, and it may be done when the next container has this id.
+        // Read now: the caller may give up waiting, and the next container may have this id when it
+        // is done.
         let init = match ProcessId::of(init_pid) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
@@ -255,7 +265,7 @@ impl Gpu {
         .await
     }
 
-    /// Has the ledger do something about a container's grant; nothing where it was granted nothing.
+    /// Runs `work` on the ledger of a grant; does nothing for a container that was granted nothing.
     async fn with_grant(
         &self,
         id: &str,
@@ -271,19 +281,20 @@ impl Gpu {
         .await
     }
 
-    /// Gives back whatever the container holds. Succeeds when it holds nothing.
+    /// Gives back all that the container holds. Succeeds when it holds nothing.
     ///
     /// # Errors
-    /// When processes of the container live, so that its memory may still be held: the grant stays, and whoever takes
-    /// the ledger's lock after this shim and those processes have ended gives it back. Or when the ledger cannot be
-    /// written.
+    /// When processes of the container live, so that its memory may still be held: the grant stays,
+    /// and is given back by the next process that locks the ledger after this shim and those
+    /// processes have ended. Or when the ledger cannot be written.
     pub async fn release(&self, id: &str, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
         let (key, bundle) = (self.key(id), bundle.to_owned());
         blocking(move || release(&key, &bundle, reason)).await
     }
 }
 
-/// [`Gpu::release`] for a caller without a runtime: the `delete` command.
+/// Gives back all that a container holds, as [`Gpu::release`], for a caller without a runtime: the
+/// `delete` command.
 ///
 /// # Errors
 /// As there.
@@ -295,7 +306,8 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         None => GrantNote::new(&configuration()?),
     };
     let (ledger, log) = note.open()?;
-    // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills one that does not.
+    // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills
+    // one that does not.
     wait_while(|| ledger.is_mediated(key));
     let mut released = Ok(None);
     wait_while(|| {
@@ -309,11 +321,11 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
     GrantNote::remove(bundle)
 }
 
-/// For as long as a mediator may take to end.
+/// Waits while `holds` is true, as long as a mediator may take to end.
 fn wait_while(mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while holds() && begin.elapsed() < MEDIATOR_PATIENCE {
-        std::thread::sleep(MEDIATOR_PATIENCE / 500);
+    while holds() && begin.elapsed() < MEDIATOR_END_LIMIT {
+        std::thread::sleep(MEDIATOR_END_LIMIT / 500);
     }
 }
 
@@ -321,8 +333,9 @@ fn configuration() -> Result<Config, GpuError> {
     Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))
 }
 
-/// From the bundle's spec to what it asks. No side effects but the decision log's line about a refusal.
-fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, GpuError> {
+/// Reads the request from the bundle's spec. The only side effect is a line about a refusal in the
+/// log of decisions.
+fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec, GpuError> {
     let path = bundle.join("config.json");
     let text = std::fs::read(&path).map_err(|source| GpuError::Spec { path: path.clone(), source })?;
     let document: Value =
@@ -340,7 +353,7 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
                 tracing::warn!(container = %key, "{warning}");
             }
             let fence = is_fenced(key, &config, container.source.privileges);
-            Ok(Reading::NoGpu(Prepared { fence, ..Prepared::default() }))
+            Ok(ParsedSpec::NoGpu(PreparedGrant { fence, ..PreparedGrant::default() }))
         }
         ContainerRequest::Gpu(mut request) => {
             let privileges = container.source.privileges;
@@ -361,12 +374,12 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<Reading, Gp
             }
             request.pod = container.pod;
             let inventory = cards::cached(&config);
-            Ok(Reading::Gpu(Box::new(Ask { config, request: *request, privileges, inventory })))
+            Ok(ParsedSpec::Gpu(Box::new(GpuAsk { config, request: *request, privileges, inventory })))
         }
     }
 }
 
-/// Whether a container that was granted no card gets the static filter.
+/// Returns whether a container that was granted no card gets the static filter.
 fn is_fenced(container: &ContainerKey, config: &Config, privileges: Privileges) -> bool {
     let exempt = privileges.administers_host();
     if config.fence_other_containers && exempt {
@@ -389,8 +402,8 @@ struct Grant {
 }
 
 impl Grant {
-    /// Reserves, and works out what goes into the container.
-    fn admit(self) -> Result<Prepared, GpuError> {
+    /// Reserves, and plans what goes into the container.
+    fn admit(self) -> Result<PreparedGrant, GpuError> {
         let shim = ProcessId::current().map_err(|source| GpuError::Process { pid: 0, source })?;
         let helper =
             ProcessId::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
@@ -416,7 +429,7 @@ impl Grant {
             Ok((injection, mediation)) => {
                 if record.request.share == Share::Monitor && !record.cards.is_empty() && !rights.is_empty() {
                     let rights = rights.join(" and ");
-                    tracing::info!(container = %self.key, rights, "looks at its cards unmediated: with these rights nothing holds it");
+                    tracing::info!(container = %self.key, rights, "monitors its cards unmediated: with these privileges mediation cannot confine it");
                 }
                 let exec_rules = ExecRules {
                     shares_card: matches!(record.request.share, Share::Part { .. }),
@@ -424,13 +437,15 @@ impl Grant {
                     user_namespace: self.privileges.user_namespace,
                     maps_host_root: self.privileges.maps_host_root,
                 };
-                // Without a card, and with the driver's files: a card's descriptor that another container lends must be of no use.
+                // It has the driver's files and no card: a card's descriptor that another container
+                // lends must be of no use.
                 let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
                 let mediation = mediation.map(Box::new);
-                Ok(Prepared { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
+                Ok(PreparedGrant { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
             }
             Err(error) => {
-                // The first error is the one to tell; a reservation that cannot be taken back is reclaimed later.
+                // The first error is returned; a reservation that cannot be taken back is reclaimed
+                // later.
                 if let Err(error) = ledger.release(&self.key, ReleaseReason::CreateFailed, &log) {
                     tracing::error!(container = %self.key, error = &error as &dyn std::error::Error, "reservation kept");
                 }
@@ -439,7 +454,7 @@ impl Grant {
         }
     }
 
-    /// What the grant puts into the container.
+    /// Plans what the grant puts into the container.
     fn injection(&self, record: &Record) -> Result<Value, GpuError> {
         let driver_files = match self.inventory.source {
             cards::Source::Nvidia => driver_files::find_cached(

@@ -1,4 +1,4 @@
-//! What a grant asks of the helper: who is fenced, who is mediated, and what their execs may have.
+//! Plans of grants: fenced containers, mediated ones, and the limits of their execs.
 
 use runtime_config::request::OverMemory;
 use serde_json::json;
@@ -12,13 +12,13 @@ const MONITOR: &[&str] = &["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILI
 const NO_CARD: &[&str] = &["NVIDIA_VISIBLE_DEVICES=none", "NVIDIA_DRIVER_CAPABILITIES=utility"];
 const NOTHING: &[&str] = &["PATH=/bin"];
 
-/// What is asked of the helper for a container, alone on a node with two simulated cards.
-fn prepared(environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<Prepared, GpuError> {
+/// Plans a container, alone on a node with two simulated cards.
+fn prepared(environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<PreparedGrant, GpuError> {
     prepared_by("", environment, edit)
 }
 
-/// The same, with more of a configuration.
-fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<Prepared, GpuError> {
+/// Plans a container with more of a configuration.
+fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Value)) -> Result<PreparedGrant, GpuError> {
     let directory = tempfile::tempdir().unwrap();
     let text = format!(
         "state_dir = '{0}/state'\nlog_file = '{0}/log'\n{settings}\n[driver]\nkind = 'simulated'\n\
@@ -36,9 +36,9 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
     edit(&mut spec);
     std::fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
     let key = ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() };
-    let Ask { config, request, privileges, inventory } = match read(config, &key, &bundle)? {
-        Reading::NoGpu(prepared) => return Ok(prepared),
-        Reading::Gpu(ask) => *ask,
+    let GpuAsk { config, request, privileges, inventory } = match read(config, &key, &bundle)? {
+        ParsedSpec::NoGpu(prepared) => return Ok(prepared),
+        ParsedSpec::Gpu(ask) => *ask,
     };
     let cgroups = vec![directory.path().join("cgroup")];
     let helper_pid = std::process::id().cast_signed();

@@ -1,20 +1,22 @@
 //! The mount of type `cgroup`, on cgroup v1.
 //!
-//! libcontainer 0.7.0 leaves every hierarchy writable, whatever the spec says (`setup_emulated_subsystem`, `setup_namespaced_subsystem`),
-//! and asks for the container's cgroup by a pid that another namespace may have given. So such a mount becomes
-//! what runc makes of it, a tmpfs and a bind mount of the container's own directory in each hierarchy. A bind mount gets its flags
-//! before it is attached (`mounts`), so the container's cgroups are at no time writable in its namespace.
+//! libcontainer 0.7.0 leaves every hierarchy writable, whatever the spec says
+//! (`setup_emulated_subsystem`, `setup_namespaced_subsystem`), and asks for the container's cgroup
+//! by a pid that another namespace may have given. So such a mount becomes what runc makes of it, a
+//! tmpfs and a bind mount of the container's own directory in each hierarchy. A bind mount gets its
+//! flags before it is attached (`mounts`), so the container's cgroups are at no time writable in
+//! its namespace.
 
 use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
-use super::finish::Link;
 use super::namespaces;
+use super::rootfs_setup::Link;
 use crate::cgroup::{Cgroup, CgroupsPath};
 
-/// Replaces each mount of type `cgroup` by the mounts that it stands for, and says which links are missing after them. On cgroup v2
-/// it changes nothing.
+/// Replaces each mount of type `cgroup` by the mounts that it stands for, and says which links are
+/// missing after them. On cgroup v2 it changes nothing.
 pub(crate) fn expand(spec: &mut Spec, cgroup: &Cgroup, path: &CgroupsPath) -> Vec<Link> {
     let hierarchies: Vec<(&str, &Path)> = cgroup.v1_mounts(path).collect();
     let Some(mounts) = spec.mounts().as_ref().filter(|_| !hierarchies.is_empty()) else { return Vec::new() };
@@ -45,7 +47,8 @@ fn tmpfs(destination: &Path) -> Mount {
     mount
 }
 
-/// As the spec's options say; in a cgroup namespace, runc takes the first three for granted.
+/// Returns the mount of one hierarchy, with the spec's options; in a cgroup namespace, runc takes
+/// the first three for granted.
 fn hierarchy(asked: &Mount, name: &str, directory: &Path, namespaced: bool) -> Mount {
     let granted: &[&str] = if namespaced { &["nosuid", "noexec", "nodev", "rbind"] } else { &["rbind"] };
     let mut options = asked.options().clone().unwrap_or_default();

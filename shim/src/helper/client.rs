@@ -12,13 +12,14 @@ use tokio::sync::watch;
 
 use super::frame::{self, FrameError};
 use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Reply, Start, StdioKind,
+    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
 use super::zygote::Zygote;
 use crate::mediator::Setup;
 use crate::sys;
 
-/// How long an operation may take before its worker is killed. Hooks without a timeout of their own count in.
+/// Time limit of an operation, after which its worker is killed. Hooks without a timeout of their
+/// own count in.
 const CREATE_LIMIT: Duration = Duration::from_secs(120);
 const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
 /// More than the worker gives containerd.
 const IMAGE_LIMIT: Duration = Duration::from_secs(10);
-/// For another zygote to take the place of one that has ended.
+/// Time for another zygote to take the place of one that has ended.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
 /// The driver may have to wake a card first.
 const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
@@ -36,13 +37,14 @@ const MEDIATE_LIMIT: Duration = Duration::from_secs(60);
 pub struct ContainerProcess {
     /// Its pid in the shim's namespace.
     pub pid: i32,
-    /// Stays bound to the process whatever becomes of the pid. Opened while the process was known to live.
+    /// Stays bound to the process whatever becomes of the pid. Opened while the process was known
+    /// to live.
     pub pidfd: OwnedFd,
-    /// What was left out of the request; to be logged.
+    /// Parts of the request that were left out; to be logged.
     pub warnings: Vec<String>,
 }
 
-/// Why an operation did not succeed.
+/// An operation that did not succeed.
 #[derive(Debug, thiserror::Error)]
 pub enum HelperError {
     /// The operation itself failed; it has undone what it had begun.
@@ -51,7 +53,7 @@ pub enum HelperError {
     /// The zygote is gone, and there is no other yet. Containers that run go on running.
     #[error("the helper process {pid} is gone, so {operation} cannot run; another is being started, try again")]
     ZygoteGone {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
         /// The zygote.
         pid: i32,
@@ -59,42 +61,42 @@ pub enum HelperError {
     /// The worker ended without an answer: a crash, or somebody killed it.
     #[error("the helper's worker for {operation} ended without an answer")]
     WorkerDied {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
     },
     /// The worker did not answer in time and was killed.
     #[error("{operation} took longer than {limit:?}; its worker was killed")]
     Deadline {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
-        /// How long it had.
+        /// The time limit.
         limit: Duration,
     },
     /// The wrong number of stdio descriptors was handed in.
     #[error("{operation} wants {wanted} stdio descriptors for {kind:?}, got {got}")]
     Stdio {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
         /// The kind of stdio.
         kind: StdioKind,
-        /// How many belong to it.
+        /// The number that belongs to it.
         wanted: usize,
-        /// How many came.
+        /// The number that came.
         got: usize,
     },
     /// The frames between shim and worker failed.
     #[error("talking to the helper about {operation} failed")]
     Frame {
-        /// What was asked.
+        /// The operation asked for.
         operation: &'static str,
-        /// How.
+        /// The cause.
         #[source]
         source: FrameError,
     },
 }
 
 impl HelperError {
-    /// What to branch on.
+    /// The kind of failure, to branch on.
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Failed(failure) => failure.kind,
@@ -105,26 +107,27 @@ impl HelperError {
 
 /// Calls operations. Any number may run at the same time; each has a worker of its own.
 ///
-/// The shim's reaper sees children that are nobody's container: the zygote, one worker per operation, and one
-/// short-lived process between a worker and each init (libcontainer's intermediate). All of them are the shim's children
-/// because init must be. A reaper that gets a pid it does not know keeps its status only while a `create` or an `exec`
-/// is under way (the process may have ended before its pid was told), and forgets it after.
+/// The shim's reaper sees children that are nobody's container: the zygote, one worker per
+/// operation, and one short-lived process between a worker and each init (libcontainer's
+/// intermediate). All of them are the shim's children because init must be. A reaper that gets a
+/// pid it does not know keeps its status only while a `create` or an `exec` is under way (the
+/// process may have ended before its pid was known), and forgets it after.
 #[derive(Debug)]
 pub struct HelperClient {
     /// Another one when the first has ended.
-    zygote: watch::Sender<Current>,
-    /// Somebody replaces it then.
-    kept: AtomicBool,
+    zygote: watch::Sender<ActiveZygote>,
+    /// True where a supervisor replaces a zygote that ends.
+    supervised: AtomicBool,
 }
 
 /// The zygote that takes operations now.
 #[derive(Debug, Clone)]
-struct Current {
+struct ActiveZygote {
     socket: Arc<AsyncFd<OwnedFd>>,
     pid: i32,
 }
 
-impl Current {
+impl ActiveZygote {
     fn of(zygote: Zygote) -> io::Result<Self> {
         Ok(Self { socket: Arc::new(nonblocking(zygote.socket)?), pid: zygote.pid })
     }
@@ -133,7 +136,7 @@ impl Current {
 impl HelperClient {
     /// Wraps a zygote; call it inside the tokio runtime.
     pub fn new(zygote: Zygote) -> io::Result<Self> {
-        Ok(Self { zygote: watch::channel(Current::of(zygote)?).0, kept: AtomicBool::new(false) })
+        Ok(Self { zygote: watch::channel(ActiveZygote::of(zygote)?).0, supervised: AtomicBool::new(false) })
     }
 
     /// The zygote's pid; a child of the shim.
@@ -141,18 +144,19 @@ impl HelperClient {
         self.zygote.borrow().pid
     }
 
-    /// There is another zygote, and operations go there from now on.
+    /// Sends operations to another zygote from now on.
     pub(super) fn replace(&self, zygote: Zygote) -> io::Result<()> {
-        self.zygote.send_replace(Current::of(zygote)?);
+        self.zygote.send_replace(ActiveZygote::of(zygote)?);
         Ok(())
     }
 
-    /// Somebody watches over the zygote: an operation that finds none waits for the next.
-    pub(super) fn set_kept(&self) {
-        self.kept.store(true, Ordering::Relaxed);
+    /// Marks the zygote as supervised: an operation that finds none waits for the next.
+    pub(super) fn set_supervised(&self) {
+        self.supervised.store(true, Ordering::Relaxed);
     }
 
-    /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the same.
+    /// Hands a frame to the zygote. One that has ended takes none, so that the next can have the
+    /// same.
     async fn send(
         &self,
         operation: &'static str,
@@ -170,7 +174,7 @@ impl HelperClient {
                 Ok(()) => return Ok(()),
                 Err(FrameError::Closed) => {
                     let next = tokio::time::timeout(REPLACEMENT_LIMIT, zygotes.changed());
-                    if !self.kept.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
+                    if !self.supervised.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
                         return Err(HelperError::ZygoteGone { operation, pid: current.pid });
                     }
                 }
@@ -179,10 +183,12 @@ impl HelperClient {
         }
     }
 
-    /// Mounts the root file system and creates the container; its init then waits for [`start`](Self::start).
+    /// Mounts the root file system and creates the container; its init then waits for
+    /// [`start`](Self::start).
     ///
-    /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails nothing is left; when the worker was lost, what it may have left has been
-    /// deleted as far as possible.
+    /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails
+    /// nothing is left; when the worker was lost, what it may have left has been deleted as far as
+    /// possible.
     pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
         let (kind, undo) = (
             (create.stdio, create.mediated),
@@ -197,7 +203,8 @@ impl HelperClient {
         result
     }
 
-    /// Lets a created container's init execute its program; returns once it has, or with the reason why it could not.
+    /// Lets a created container's init execute its program; returns once it has, or with the reason
+    /// why it could not.
     pub async fn start(&self, start: Start) -> Result<(), HelperError> {
         self.done("start", Operation::Start(start), START_LIMIT).await
     }
@@ -207,8 +214,8 @@ impl HelperClient {
         self.exec_within(EXEC_LIMIT, exec, stdio).await
     }
 
-    /// The same where somebody waits who must not wait long. The container can hold it up: it sees the process from its birth on,
-    /// and can stop it.
+    /// The same where somebody waits who must not wait long. The container can hold it up: it sees
+    /// the process from its birth on, and can stop it.
     pub async fn exec_within(
         &self,
         limit: Duration,
@@ -219,7 +226,8 @@ impl HelperClient {
         self.process("exec", Operation::Exec(exec), stdio, limit.min(EXEC_LIMIT)).await
     }
 
-    /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when there is nothing.
+    /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when
+    /// there is nothing.
     pub async fn delete(&self, delete: Delete) -> Result<(), HelperError> {
         self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await
     }
@@ -228,20 +236,21 @@ impl HelperClient {
     pub async fn inventory(&self) -> Result<nvidia_glue::cards::Inventory, HelperError> {
         let (reply, _) = self.call("inventory", Operation::Inventory, vec![], INVENTORY_LIMIT).await?;
         match reply {
-            Reply::Inventory(cards) => Ok(*cards),
+            WorkerReply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),
         }
     }
 
-    /// What the image of a container sets an environment variable to.
+    /// Returns the values that a container's image gives an environment variable.
     pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
         match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
-            Reply::ImageVariable(values) => Ok(values),
+            WorkerReply::ImageVariable(values) => Ok(values),
             _ => Err(unexpected("image")),
         }
     }
 
-    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of intake and control.
+    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of
+    /// intake and control.
     pub async fn mediate(&self, setup: Setup, sockets: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
         self.process("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await
     }
@@ -254,14 +263,14 @@ impl HelperClient {
         limit: Duration,
     ) -> Result<ContainerProcess, HelperError> {
         match self.call(name, operation, stdio, limit).await? {
-            (Reply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
+            (WorkerReply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
             _ => Err(unexpected(name)),
         }
     }
 
     async fn done(&self, name: &'static str, operation: Operation, limit: Duration) -> Result<(), HelperError> {
         match self.call(name, operation, vec![], limit).await?.0 {
-            Reply::Done => Ok(()),
+            WorkerReply::Done => Ok(()),
             _ => Err(unexpected(name)),
         }
     }
@@ -272,7 +281,7 @@ impl HelperClient {
         content: Operation,
         fds: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    ) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
         let failed = |source| HelperError::Frame { operation, source };
         let (ours, theirs) = frame::pair().map_err(|e| failed(FrameError::Socket(e)))?;
         let packed = frame::pack(&content).map_err(failed)?;
@@ -282,13 +291,13 @@ impl HelperClient {
         drop(beside);
         drop((theirs, packed, fds));
         let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
-        let mut seen = Seen::default();
-        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut seen)).await;
+        let mut received = ReceivedPidfds::default();
+        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut received)).await;
         match answer.unwrap_or(Err(HelperError::Deadline { operation, limit })) {
             // It has undone what it had begun.
             Err(HelperError::Failed(failure)) => Err(HelperError::Failed(failure)),
             Err(lost) => {
-                seen.end();
+                received.end();
                 Err(lost)
             }
             answer => answer,
@@ -296,16 +305,16 @@ impl HelperClient {
     }
 }
 
-/// What is known of an operation before its answer: pidfds.
+/// Facts that come before an operation's answer: pidfds.
 #[derive(Debug, Default)]
-struct Seen {
+struct ReceivedPidfds {
     worker: Option<OwnedFd>,
     /// The process that it has made.
     process: Option<OwnedFd>,
 }
 
-impl Seen {
-    /// For an operation of which nobody knows how far it came.
+impl ReceivedPidfds {
+    /// Kills the processes of an operation of which nobody knows how far it came.
     fn end(&self) {
         for process in self.worker.iter().chain(&self.process) {
             // It may have ended by itself.
@@ -314,24 +323,24 @@ impl Seen {
     }
 }
 
-/// Reads the worker's frames. `seen` gets what it tells as soon as it does.
+/// Reads the worker's frames. `received` gets what it tells as soon as it does.
 async fn read_answer(
     operation: &'static str,
     socket: &AsyncFd<OwnedFd>,
-    seen: &mut Seen,
-) -> Result<(Reply, Option<OwnedFd>), HelperError> {
+    received: &mut ReceivedPidfds,
+) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
     let lost = |e: FrameError| match e {
         FrameError::Closed => HelperError::WorkerDied { operation },
         source => HelperError::Frame { operation, source },
     };
     let (hello, mut fds) = receive(socket).await.map_err(lost)?;
     frame::unpack::<Hello>(hello).map_err(lost)?;
-    seen.worker = fds.pop();
+    received.worker = fds.pop();
     loop {
         let (reply, mut fds) = receive(socket).await.map_err(lost)?;
-        match frame::unpack::<Reply>(reply).map_err(lost)? {
-            Reply::Launched => seen.process = fds.pop(),
-            Reply::Failed(failure) => return Err(HelperError::Failed(failure)),
+        match frame::unpack::<WorkerReply>(reply).map_err(lost)? {
+            WorkerReply::Launched => received.process = fds.pop(),
+            WorkerReply::Failed(failure) => return Err(HelperError::Failed(failure)),
             reply => return Ok((reply, fds.pop())),
         }
     }
@@ -396,7 +405,7 @@ mod tests {
             let (_, mut fds) = frame::receive(zygote.as_fd()).unwrap();
             let reply = fds.remove(0);
             frame::send_value(&reply, &Hello { pid: 1 }, &[]).unwrap();
-            frame::send_value(&reply, &Reply::Launched, &[pidfd.as_fd()]).unwrap();
+            frame::send_value(&reply, &WorkerReply::Launched, &[pidfd.as_fd()]).unwrap();
         });
         let lost = client.call("exec", Operation::Inventory, vec![], EXEC_LIMIT).await.unwrap_err();
         assert!(matches!(lost, HelperError::WorkerDied { .. }), "{lost}");

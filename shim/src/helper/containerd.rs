@@ -1,7 +1,7 @@
 //! containerd's own API, gRPC over its socket, as far as a worker asks it something.
 //!
-//! h2 is all that two questions need of gRPC, and what it is built on is in the program anyway. containerd-client, which is made of
-//! tonic, would make the program grow by half as much again.
+//! h2 is all that two questions need of gRPC, and what it is built on is in the program anyway.
+//! containerd-client, which is made of tonic, would make the program grow by half as much again.
 
 use std::io;
 
@@ -14,15 +14,16 @@ use percent_encoding::percent_decode_str;
 use prost::Message;
 use tokio::net::UnixStream;
 
-/// The longest answer that is taken, bytes. containerd reads image configurations up to this size, too.
+/// The longest answer that is taken, bytes. containerd reads image configurations up to this size,
+/// too.
 const LONGEST_ANSWER: usize = 8 << 20;
-/// Before each message: whether it is compressed, and its length.
+/// Length of the prefix of each message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// Why containerd did not answer.
+/// A question that containerd did not answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ContainerdError {
-    /// Nobody listens there.
+    /// A socket on which nobody listens.
     #[error("containerd does not listen at {address}")]
     Connect {
         address: String,
@@ -43,7 +44,7 @@ pub(super) enum ContainerdError {
         #[source]
         source: hyper::http::Error,
     },
-    /// It refused.
+    /// A refusal.
     #[error("containerd refused {method} with gRPC status {status}: {message}")]
     Refused { method: &'static str, status: String, message: String },
     /// The answer is no message, or too long.
@@ -59,12 +60,12 @@ pub(super) enum ContainerdError {
 }
 
 /// A connection, for one namespace. Its work is a task of the runtime that it was made in.
-pub(super) struct Containerd {
+pub(super) struct ContainerdClient {
     requests: SendRequest<Bytes>,
     namespace: String,
 }
 
-impl Containerd {
+impl ContainerdClient {
     /// Connects to the socket at `address`.
     pub(super) async fn connect(address: &str, namespace: &str) -> Result<Self, ContainerdError> {
         let path = address.strip_prefix("unix://").unwrap_or(address);

@@ -33,24 +33,24 @@ use super::{
     device_filter::{self, DeviceFilterError},
     devices::{DeviceError, Devices},
     fence::{self, Filter},
-    finish::Unfinished,
     id_maps::{IdMaps, IdMapsError},
-    intermediate::{self, Place},
+    intermediate::{self, CgroupPlace},
     launch::{Launch, LaunchError, Launched},
     mounts::{self, PlanError},
     proc_driver,
     process::{self, AttributeError},
-    program::Program,
+    program::ContainerProgram,
     protocol::{Create, Delete, FailureKind},
     rootfs::{self, MountError},
+    rootfs_setup::RootfsSetup,
     rules::{self, HostFacts, ProcessNotes, Refused},
     state::{Settings, StateDir, StateError, write_atomically},
-    stdio::{Stdio, StdioError},
+    stdio::{ChildStdio, StdioError},
     worker::chain,
 };
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
-/// Why a container could not be created. Everything that was done has been undone.
+/// A container that could not be created. Everything that was done has been undone.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
     /// The bundle's spec.
@@ -61,7 +61,7 @@ pub(crate) enum CreateError {
         #[source]
         source: std::io::Error,
     },
-    /// Not what the OCI runtime spec describes.
+    /// A spec that does not follow the OCI runtime specification.
     #[error("{} is no valid OCI spec", path.display())]
     Spec {
         path: PathBuf,
@@ -76,7 +76,7 @@ pub(crate) enum CreateError {
     Device(#[from] DeviceError),
     /// Asks for a mount that cannot be.
     #[error(transparent)]
-    Mounts(#[from] PlanError),
+    MountPlan(#[from] PlanError),
     /// Contradicts itself, or the host.
     #[error("the OCI spec cannot be run")]
     Invalid(#[source] LibcontainerError),
@@ -99,7 +99,7 @@ pub(crate) enum CreateError {
     /// libcontainer's part of it.
     #[error("cannot keep the container's state")]
     Keep(#[source] LibcontainerError),
-    /// Likewise.
+    /// The configuration that libcontainer keeps.
     #[error("cannot keep the container's configuration")]
     KeepConfig(#[source] ConfigError),
     /// The cgroup's place.
@@ -114,7 +114,7 @@ pub(crate) enum CreateError {
     /// A property of the container's scope.
     #[error(transparent)]
     Annotation(#[from] AnnotationError),
-    /// Somebody else lives there; deleting this container would end them.
+    /// A cgroup in use; deleting this container would end the processes in it.
     #[error(
         "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
     )]
@@ -122,7 +122,7 @@ pub(crate) enum CreateError {
     /// The user namespace.
     #[error("the OCI spec's user namespace cannot be made")]
     UserNamespace(#[source] UserNamespaceError),
-    /// What the shim sent is no injection: shim and helper are of different builds.
+    /// The bytes from the shim are no injection: shim and helper are of different builds.
     #[error("the injection that came with the request does not decode")]
     Injection(#[source] serde_json::Error),
     /// The grant's files, nodes and settings.
@@ -136,7 +136,7 @@ pub(crate) enum CreateError {
     Attribute(#[from] AttributeError),
     /// Its streams.
     #[error(transparent)]
-    Stdio(#[from] StdioError),
+    ChildStdio(#[from] StdioError),
     /// The socket at which init waits.
     #[error("cannot make the socket at which init waits for its start")]
     Notify(#[source] NotifyListenerError),
@@ -156,7 +156,7 @@ impl CreateError {
         match self {
             Self::Spec { .. }
             | Self::Refused(_)
-            | Self::Mounts(_)
+            | Self::MountPlan(_)
             | Self::Invalid(_)
             | Self::Missing(_)
             | Self::Annotation(_)
@@ -175,7 +175,7 @@ pub(crate) struct Created {
 }
 
 impl Created {
-    fn told_also(mut self, warnings: Vec<String>) -> Self {
+    fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings.extend(warnings);
         self
     }
@@ -184,7 +184,7 @@ impl Created {
 /// Creates the container; on failure nothing of it is left. `reply` is where the shim listens.
 pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Created, CreateError> {
     let intake = fence::take_intake(create.mediated, &mut fds);
-    let stdio = Stdio::new(create.stdio, fds)?;
+    let stdio = ChildStdio::new(create.stdio, fds)?;
     let config = create.bundle.join("config.json");
     let mut json = read_spec(&config)?;
     let state = StateDir::create(&create.runtime_root, &create.id)?;
@@ -192,7 +192,7 @@ pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) ->
         .map_err(CreateError::from)
         .and_then(|()| complete(create, &config, &mut json))
         .and_then(|(left_out, exec_edits)| {
-            run(create, json, exec_edits, &state, stdio, intake, reply).map(|created| created.told_also(left_out))
+            run(create, json, exec_edits, &state, stdio, intake, reply).map(|created| created.with_warnings(left_out))
         });
     if created.is_err() {
         let undo =
@@ -209,14 +209,15 @@ fn read_spec(path: &Path) -> Result<Value, CreateError> {
     serde_json::from_slice(&text).map_err(|source| CreateError::Spec { path: path.to_owned(), source })
 }
 
-/// Where the root file system is mounted: as in the spec, relative to the bundle.
+/// Returns the directory that the root file system is mounted at: as in the spec, relative to the
+/// bundle.
 fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
     let path = spec.pointer("/root/path").and_then(Value::as_str).filter(|path| !path.is_empty());
     bundle.join(path.unwrap_or("rootfs"))
 }
 
-/// Does what of the injection depends on the mounted root file system. What it changes in the spec is also what exec and
-/// containerd read later, so it goes into the bundle.
+/// Does what of the injection depends on the mounted root file system. What it changes in the spec
+/// is also what exec and containerd read later, so it goes into the bundle.
 fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<(Vec<String>, ExecEdits), CreateError> {
     let Some(injection) = &create.injection else { return Ok(Default::default()) };
     let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;
@@ -236,7 +237,7 @@ fn run(
     mut json: Value,
     exec_edits: ExecEdits,
     state: &StateDir,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     reply: &OwnedFd,
 ) -> Result<Created, CreateError> {
@@ -245,7 +246,7 @@ fn run(
     let mut warnings = rules::spec(&mut json, host)?;
     // What is injected brings a copy of its own.
     if create.fence && create.injection.is_none() {
-        proc_driver::hide(&mut json);
+        proc_driver::mask(&mut json);
     }
     let notes = rules::process(json.get_mut("process").ok_or(CreateError::Missing("process"))?, host)?;
     let path = create.bundle.join("config.json");
@@ -268,22 +269,22 @@ fn run(
     let (path, cgroup) = require_empty_cgroup(create, &spec)?;
     let links = cgroup_mounts::expand(&mut spec, &cgroup, &path);
     let devices = Devices::take(&mut spec, state.path())?;
-    let unfinished = Unfinished::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
+    let rootfs_setup = RootfsSetup::take(&mut spec, links, devices, propagation, &create.bundle, &cgroup)?;
     if spec.hooks().is_none() {
         // init then waits once its mounts are there.
         spec.set_hooks(Some(Hooks::default()));
     }
     // Its presence tells `delete` that the cgroup is this container's to empty.
-    let mut kept = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
-    kept.hooks = hooks.clone();
-    kept.save(state.path()).map_err(CreateError::KeepConfig)?;
+    let mut saved_config = YoukiConfig::from_spec(&spec, &create.id).map_err(CreateError::KeepConfig)?;
+    saved_config.hooks = hooks.clone();
+    saved_config.save(state.path()).map_err(CreateError::KeepConfig)?;
 
     let init = launch(
         create,
         spec.clone(),
         (maps.as_ref(), cgroup_owner),
-        (hooks.as_ref(), &unfinished),
-        &kept.cgroup_path,
+        (hooks.as_ref(), &rootfs_setup),
+        &saved_config.cgroup_path,
         (&path, &cgroup),
         &container,
         stdio,
@@ -339,14 +340,15 @@ fn require_empty_cgroup(create: &Create, spec: &Spec) -> Result<(CgroupsPath, Cg
     }
 }
 
-/// Where init belongs: made, with its limits set, or left to systemd, which makes it around a process only.
+/// Prepares the cgroup for init: made, with its limits set, or left to systemd, which makes it
+/// around a process only.
 fn make_place<'a>(
     cgroup: &'a Cgroup,
     path: &CgroupsPath,
     config: &CgroupConfig,
     spec: &Spec,
     owner: Option<u32>,
-) -> Result<(Place<'a>, Vec<OwnedFd>), CreateError> {
+) -> Result<(CgroupPlace<'a>, Vec<OwnedFd>), CreateError> {
     let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
@@ -354,7 +356,7 @@ fn make_place<'a>(
         if cgroup.is_v1() {
             properties.extend(device_filter::unit_properties(spec)?);
         }
-        return Ok((Place::Systemd { scope, properties, cgroup, manager: manager(config)?, owner }, vec![]));
+        return Ok((CgroupPlace::Systemd { scope, properties, cgroup, manager: manager(config)?, owner }, vec![]));
     }
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
@@ -363,8 +365,8 @@ fn make_place<'a>(
         cgroup.forbid_swap(resources)?;
         cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }
-    cgroup.bound_nesting(intermediate::unified(resources))?;
-    Ok((Place::Own(cgroup), cgroup.birthplace()?.into_iter().collect()))
+    cgroup.limit_nesting(intermediate::unified(resources))?;
+    Ok((CgroupPlace::Own(cgroup), cgroup.clone_target()?.into_iter().collect()))
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -372,11 +374,11 @@ fn launch(
     create: &Create,
     spec: Spec,
     (maps, cgroup_owner): (Option<&IdMaps>, Option<u32>),
-    (hooks, unfinished): (Option<&Hooks>, &Unfinished),
+    (hooks, rootfs_setup): (Option<&Hooks>, &RootfsSetup),
     cgroup_path: &Path,
     (path, cgroup): (&CgroupsPath, &Cgroup),
     container: &Container,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     state: &StateDir,
@@ -387,7 +389,7 @@ fn launch(
         systemd_cgroup: create.systemd_cgroup,
         container_name: create.id.clone(),
     };
-    let (place, birthplaces) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
+    let (place, clone_targets) = make_place(cgroup, path, &cgroup_config, &spec, cgroup_owner)?;
     let process = spec.process().as_ref().ok_or(CreateError::Missing("process"))?;
     let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
@@ -405,7 +407,7 @@ fn launch(
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
         cgroup_config: cgroup_config.clone(),
         detached: true,
-        executor: Box::new(Program::new(Some(outcome.into()), notes.find_home)),
+        executor: Box::new(ContainerProgram::new(Some(outcome.into()), notes.find_home)),
         no_pivot: create.no_pivot_root,
         stdin,
         stdout,
@@ -417,8 +419,9 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init = Launch { args: &args, filter, private, place, birthplaces, reply, hooks, unfinished: Some(unfinished) }
-        .run()?;
+    let init =
+        Launch { args: &args, filter, private, place, clone_targets, reply, hooks, rootfs_setup: Some(rootfs_setup) }
+            .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -1,4 +1,4 @@
-//! Whose a container's cgroup is, where the container may write to it.
+//! The owner of a container's cgroup, where the container may write to it.
 
 use std::path::Path;
 
@@ -7,8 +7,9 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 use super::id_maps::IdMaps;
 use super::namespaces;
 
-/// The host's number of the user that gets the cgroup: the process's, where the container has a cgroup namespace of its own and
-/// cgroups that are not mounted read-only. As runc, which hands over the scopes of systemd only.
+/// The host's number of the user that gets the cgroup: the process's, where the container has a
+/// cgroup namespace of its own and cgroups that are not mounted read-only. As runc, which hands
+/// over the scopes of systemd only.
 pub(crate) fn owner(spec: &Spec, maps: Option<&IdMaps>) -> Option<u32> {
     let has_own = namespaces::of(spec, LinuxNamespaceType::Cgroup)?.path().is_none();
     let is_writable = spec.mounts().iter().flatten().any(|mount| {

@@ -12,7 +12,7 @@ use super::rootfs::{self, MountError};
 use super::state::{StateDir, StateError};
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
-/// Why something of a container is left. Calling again goes on where this ended.
+/// A container of which something is left. Calling again goes on where this ended.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// The runtime's own directory.
@@ -41,10 +41,12 @@ impl DeleteError {
     }
 }
 
-/// Kills what is left of the container, and removes its cgroups, mounts and state, in this order. Succeeds when there is
-/// nothing left. Blocks for up to some seconds; call it from a single-threaded process.
+/// Kills what is left of the container, and removes its cgroups, mounts and state, in this order.
+/// Succeeds when there is nothing left. Blocks for up to some seconds; call it from a
+/// single-threaded process.
 ///
-/// When something cannot be removed, the rest is, and the state stays so that a later call finds it.
+/// When something cannot be removed, the rest is, and the state stays so that a later call finds
+/// it.
 pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
     let state = StateDir::at(&delete.runtime_root, &delete.id)?;
     let ended = end(&delete.id, &state);
@@ -59,14 +61,14 @@ pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
 fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     // Without this file the create did not come to the cgroup, which may then be somebody else's.
     let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
-    let kept = State::load(state.path()).ok();
+    let saved = State::load(state.path()).ok();
     let place = CgroupsPath::new(Some(&config.cgroup_path), id, state.settings()?.systemd_cgroup)?;
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
     if let Some(Err(error)) = place.scope().map(|scope| scope.stop()) {
         tracing::warn!(error = super::worker::chain(&error), container = id, "systemd keeps an empty scope");
     }
-    let Some(kept) = kept else { return Ok(()) };
-    let container = Container { state: kept, root: state.path().to_owned() };
+    let Some(saved) = saved else { return Ok(()) };
+    let container = Container { state: saved, root: state.path().to_owned() };
     let rdt = cleanup_intel_rdt(
         container.intel_rdt_dir().map(|path| path.as_path()),
         container.intel_rdt_monitoring_dir().map(|path| path.as_path()),

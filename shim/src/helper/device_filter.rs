@@ -1,11 +1,11 @@
 //! The device rules of a container on cgroup v2: a BPF program on its cgroup.
 //!
-//! libcgroups has one, behind a feature that lowers RLIMIT_MEMLOCK for every container and denies all devices on each
-//! update. v1 has files for it, which libcgroups writes.
+//! libcgroups has one, behind a feature that lowers RLIMIT_MEMLOCK for every container and denies
+//! all devices on each update. v1 has files for it, which libcgroups writes.
 //!
-//! As in runc, nothing is allowed to begin with, then come the spec's rules, then those that every container gets
-//! (/dev/null and its like, mknod). For each kind of access that a call asks for, the last rule that speaks of this device
-//! and this access decides.
+//! As in runc, nothing is allowed to begin with, then come the spec's rules, then those that every
+//! container gets (/dev/null and its like, mknod). For each kind of access that a call asks for,
+//! the last rule that speaks of this device and this access decides.
 
 mod unit;
 
@@ -22,7 +22,7 @@ use super::launch::Launched;
 use crate::cgroup::{Cgroup, CgroupsPath, Host, LocateError};
 use crate::sys::bpf;
 
-/// Why the filter could not be installed. The container must not start.
+/// A filter that could not be installed. The container must not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceFilterError {
     /// The container's cgroup.
@@ -58,7 +58,7 @@ const ALL: u8 = MKNOD | READ | WRITE;
 
 /// `BPF_DEVCG_DEV_*`, linux/bpf.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DeviceKind {
     Block = 1,
     Character = 2,
 }
@@ -67,13 +67,14 @@ enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Rule {
     allow: bool,
-    kind: Option<Kind>,
+    kind: Option<DeviceKind>,
     major: Option<i64>,
     minor: Option<i64>,
     access: u8,
 }
 
-/// On cgroup v2, attaches the filter of `spec` to the cgroup in which `init` waits. Nothing to do on v1.
+/// Attaches, on cgroup v2, the filter of `spec` to the cgroup in which `init` waits. Nothing to do
+/// on v1.
 pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: bool) -> Result<(), DeviceFilterError> {
     if !v2 {
         return Ok(());
@@ -92,7 +93,7 @@ pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: b
     Ok(())
 }
 
-/// What every container gets, as from runc 1.1: major, minor, access.
+/// Devices that every container gets, as from runc 1.1: major, minor, access.
 const USUAL: [(Option<i64>, Option<i64>, u8); 10] = [
     (None, None, MKNOD),
     (Some(1), Some(3), ALL),    // /dev/null
@@ -113,8 +114,8 @@ fn rules(given: &[LinuxDeviceCgroup]) -> Result<Vec<Rule>, DeviceFilterError> {
         let number = |number: Option<i64>| number.filter(|number| *number >= 0);
         let kind = match rule.typ().unwrap_or_default() {
             LinuxDeviceType::A => None,
-            LinuxDeviceType::B => Some(Kind::Block),
-            LinuxDeviceType::C | LinuxDeviceType::U => Some(Kind::Character),
+            LinuxDeviceType::B => Some(DeviceKind::Block),
+            LinuxDeviceType::C | LinuxDeviceType::U => Some(DeviceKind::Character),
             // A pipe is no device: no rule of the kernel's is about it.
             LinuxDeviceType::P => continue,
         };
@@ -127,8 +128,8 @@ fn rules(given: &[LinuxDeviceCgroup]) -> Result<Vec<Rule>, DeviceFilterError> {
         });
     }
     let allow = |kind| move |(major, minor, access)| Rule { allow: true, kind: Some(kind), major, minor, access };
-    rules.extend(USUAL.map(allow(Kind::Character)));
-    rules.push(allow(Kind::Block)((None, None, MKNOD)));
+    rules.extend(USUAL.map(allow(DeviceKind::Character)));
+    rules.push(allow(DeviceKind::Block)((None, None, MKNOD)));
     Ok(rules)
 }
 
@@ -146,7 +147,8 @@ fn access(letters: Option<&str>) -> Result<u8, DeviceFilterError> {
     })
 }
 
-// The instructions that the program is made of, as in linux/bpf.h: `opcode`, registers, offset, immediate.
+// The instructions that the program is made of, as in linux/bpf.h: `opcode`, registers, offset,
+// immediate.
 const LOAD_WORD: u8 = 0x61;
 const MOVE: u8 = 0xbf;
 const MOVE_IMMEDIATE: u8 = 0xb7;
@@ -160,7 +162,7 @@ const EXIT: u8 = 0x95;
 const ANSWER: u8 = 0;
 const CONTEXT: u8 = 1;
 const KIND: u8 = 2;
-const WANTED: u8 = 3;
+const REQUESTED: u8 = 3;
 const MAJOR: u8 = 4;
 const MINOR: u8 = 5;
 
@@ -192,14 +194,15 @@ fn answer(allow: bool) -> [Instruction; 2] {
     [Instruction::new(MOVE_IMMEDIATE, ANSWER, i32::from(allow)), Instruction::new(EXIT, 0, 0)]
 }
 
-/// The program: from the last rule to the first, each settles the kinds of access that it speaks of.
+/// The program: from the last rule to the first, each settles the kinds of access that it speaks
+/// of.
 fn assemble(rules: &[Rule]) -> Vec<Instruction> {
     // struct bpf_cgroup_dev_ctx { u32 access_type /* access << 16 | type */, major, minor }
     let load = |to, offset| Instruction { code: LOAD_WORD, to, from: CONTEXT, offset, immediate: 0 };
     let mut program = vec![
         load(KIND, 0),
-        Instruction { code: MOVE, to: WANTED, from: KIND, offset: 0, immediate: 0 },
-        Instruction::new(SHIFT_RIGHT_IMMEDIATE, WANTED, 16),
+        Instruction { code: MOVE, to: REQUESTED, from: KIND, offset: 0, immediate: 0 },
+        Instruction::new(SHIFT_RIGHT_IMMEDIATE, REQUESTED, 16),
         Instruction::new(AND_IMMEDIATE, KIND, 0xffff),
         load(MAJOR, 4),
         load(MINOR, 8),
@@ -210,7 +213,7 @@ fn assemble(rules: &[Rule]) -> Vec<Instruction> {
             .into_iter()
             .filter_map(|(register, value)| Some((register, value?)))
             .collect();
-        let settle = settle(*rule);
+        let settle = verdict(*rule);
         if conditions.is_empty() && rule.access == ALL {
             // Settles everything; what came after would be unreachable, which the verifier refuses.
             program.extend(answer(rule.allow));
@@ -227,15 +230,15 @@ fn assemble(rules: &[Rule]) -> Vec<Instruction> {
     program
 }
 
-/// What a rule does with a device that it is about.
-fn settle(rule: Rule) -> Vec<Instruction> {
+/// Returns the instructions that decide about a device that the rule matches.
+fn verdict(rule: Rule) -> Vec<Instruction> {
     let access = i32::from(rule.access);
     let skip_answer = |code, register| Instruction { offset: 2, ..Instruction::new(code, register, 0) };
     let mut instructions = if rule.allow {
-        vec![Instruction::new(AND_IMMEDIATE, WANTED, !access), skip_answer(JUMP_IF_NOT_EQUAL, WANTED)]
+        vec![Instruction::new(AND_IMMEDIATE, REQUESTED, !access), skip_answer(JUMP_IF_NOT_EQUAL, REQUESTED)]
     } else {
         vec![
-            Instruction { code: MOVE, to: ANSWER, from: WANTED, offset: 0, immediate: 0 },
+            Instruction { code: MOVE, to: ANSWER, from: REQUESTED, offset: 0, immediate: 0 },
             Instruction::new(AND_IMMEDIATE, ANSWER, access),
             skip_answer(JUMP_IF_EQUAL, ANSWER),
         ]

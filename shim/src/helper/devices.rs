@@ -1,8 +1,9 @@
 //! Device nodes of a container with a user namespace.
 //!
-//! Nobody can make one there, so libcontainer binds the host's node of the same path, whatever its numbers are. That is right for
-//! the few that every host has. Any other need not be there (who uses cards only through containers has no `/dev/nvidia0`): it is
-//! made with the spec's numbers, by the host's root, on a file system that nobody sees, and mounted in its place.
+//! Nobody can make one there, so libcontainer binds the host's node of the same path, whatever its
+//! numbers are. That is right for the few that every host has. Any other need not be there (who
+//! uses cards only through containers has no `/dev/nvidia0`): it is made with the spec's numbers,
+//! by the host's root, on a file system that nobody sees, and mounted in its place.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -39,7 +40,8 @@ pub(crate) struct DeviceError {
 pub(crate) struct Devices(Vec<(PathBuf, OwnedFd)>);
 
 impl Devices {
-    /// Takes out of the spec what libcontainer would bind, if the container has a user namespace. `place` is any directory.
+    /// Takes out of the spec what libcontainer would bind, if the container has a user namespace.
+    /// `place` is any directory.
     pub(crate) fn take(spec: &mut Spec, place: &Path) -> Result<Self, DeviceError> {
         if namespaces::of(spec, LinuxNamespaceType::User).is_none() {
             return Ok(Self::default());

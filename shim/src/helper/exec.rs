@@ -1,6 +1,7 @@
 //! `Exec`: one more process in a running container.
 //!
-//! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user namespace.
+//! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user
+//! namespace.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -24,18 +25,18 @@ use serde_json::Value;
 
 use super::fence::{self, Filter};
 use super::id_maps::{IdMaps, IdMapsError};
-use super::intermediate::Place;
+use super::intermediate::CgroupPlace;
 use super::launch::{Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
-use super::program::Program;
+use super::program::ContainerProgram;
 use super::protocol::{Exec, FailureKind};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{StateDir, StateError};
-use super::stdio::{Stdio, StdioError};
+use super::stdio::{ChildStdio, StdioError};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::sys;
 
-/// Why a process could not be run in a container. None is left.
+/// A process that could not be run in a container. None is left.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
     /// The runtime's own directory.
@@ -48,14 +49,14 @@ pub(crate) enum ExecError {
         #[source]
         source: Box<LibcontainerError>,
     },
-    /// Likewise.
+    /// The configuration that libcontainer keeps.
     #[error("cannot use the configuration of container {id:?}")]
     Config {
         id: String,
         #[source]
         source: ConfigError,
     },
-    /// Not running.
+    /// A container that is not running.
     #[error("container {id:?} is {status}; a process can be run in a running one only")]
     Status { id: String, status: ContainerStatus },
     /// The container's spec.
@@ -65,7 +66,7 @@ pub(crate) enum ExecError {
         #[source]
         source: io::Error,
     },
-    /// Neither the container's spec nor the process may be anything else.
+    /// A spec of the container or the process that does not follow the OCI runtime specification.
     #[error("{what} is not what the OCI spec describes")]
     Spec {
         what: String,
@@ -75,7 +76,7 @@ pub(crate) enum ExecError {
     /// Asks for what this runtime does otherwise.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// What the container's grant means for it.
+    /// The container's grant, as it applies to the process.
     #[error("cannot give the process what the container was granted")]
     Inject(#[source] InjectError),
     /// The spec that the process is run with.
@@ -89,7 +90,7 @@ pub(crate) enum ExecError {
     Attribute(#[from] AttributeError),
     /// Its streams.
     #[error(transparent)]
-    Stdio(#[from] StdioError),
+    ChildStdio(#[from] StdioError),
     /// The socket at which it waits.
     #[error("cannot make the socket at which the process waits for its start")]
     Notify(#[source] NotifyListenerError),
@@ -129,10 +130,10 @@ pub(crate) struct Executed {
 }
 
 /// A container that a process is to join.
-struct Target {
+struct ExecTarget {
     container: Container,
     init: i32,
-    /// What `create` noted of it.
+    /// The init process that `create` noted.
     init_process: Option<ledger::ProcessId>,
     spec: Spec,
     state: StateDir,
@@ -144,7 +145,7 @@ struct Target {
 /// Runs the process; on failure it is gone. `reply` is where the shim listens.
 pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<Executed, ExecError> {
     let intake = fence::take_intake(exec.mediated, &mut fds);
-    let stdio = Stdio::new(exec.stdio, fds)?;
+    let stdio = ChildStdio::new(exec.stdio, fds)?;
     let target = open(exec)?;
     let mut json = exec.process.clone();
     inherit_from_init(&mut json, &target.spec);
@@ -171,7 +172,7 @@ pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Resul
     started.map(|process| Executed { process, warnings: notes.warnings })
 }
 
-fn open(exec: &Exec) -> Result<Target, ExecError> {
+fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
     let id = || exec.id.clone();
     let state = StateDir::open(&exec.runtime_root, &exec.id)?;
     let failed = |e| ExecError::Container { id: exec.id.clone(), source: Box::new(e) };
@@ -187,14 +188,15 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     let parse = |source| ExecError::Spec { what: path.display().to_string(), source };
     let mut json: Value = serde_json::from_slice(&text).map_err(parse)?;
     rules::spec(&mut json, HostFacts::read())?;
-    // Only its OOM score, user and capabilities are of interest; what create repaired needs the same repair here.
+    // Only its OOM score, user and capabilities are of interest; what create repaired needs the
+    // same repair here.
     if let Some(process) = json.get_mut("process") {
         rules::process(process, HostFacts::read())?;
     }
     let mut spec: Spec = serde_json::from_value(json).map_err(parse)?;
     spec.canonicalize_rootfs(container.bundle())
         .map_err(|source| ExecError::Describe(super::worker::chain(&source)))?;
-    Ok(Target {
+    Ok(ExecTarget {
         init: init.as_raw(),
         cgroup_path: config.cgroup_path,
         init_process: settings.init,
@@ -206,7 +208,7 @@ fn open(exec: &Exec) -> Result<Target, ExecError> {
     })
 }
 
-/// What a process that says nothing of it has in common with the container's init.
+/// Fills in from the container's init what the process does not say.
 fn inherit_from_init(process: &mut Value, spec: &Spec) {
     let (Some(process), Some(init)) = (process.as_object_mut(), spec.process()) else { return };
     if process.get("capabilities").is_none_or(Value::is_null)
@@ -217,7 +219,7 @@ fn inherit_from_init(process: &mut Value, spec: &Spec) {
 }
 
 /// The container's spec with another process and its namespaces by path.
-fn describe(target: &Target, process: Process) -> Result<Spec, ExecError> {
+fn describe(target: &ExecTarget, process: Process) -> Result<Spec, ExecError> {
     let describe = |e: oci_spec::OciSpecError| ExecError::Describe(e.to_string());
     let mut spec = target.spec.clone();
     let own = spec.linux().as_ref().ok_or_else(|| ExecError::Describe("the spec has no linux section".to_owned()))?;
@@ -258,10 +260,10 @@ fn join(namespace: &LinuxNamespace, init: i32) -> Result<LinuxNamespace, oci_spe
 #[allow(clippy::too_many_arguments)]
 fn launch(
     exec: &Exec,
-    target: &Target,
+    target: &ExecTarget,
     spec: Spec,
     socket: &Path,
-    stdio: Stdio,
+    stdio: ChildStdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     reply: &OwnedFd,
@@ -289,7 +291,7 @@ fn launch(
             container_name: exec.id.clone(),
         },
         detached: true,
-        executor: Box::new(Program::new(None, notes.find_home)),
+        executor: Box::new(ContainerProgram::new(None, notes.find_home)),
         no_pivot: false,
         stdin,
         stdout,
@@ -300,32 +302,33 @@ fn launch(
     };
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
-    let (place, birthplaces) = (Place::Own(&exec.cgroup), birthplaces(&exec.cgroup, target.init)?);
+    let (place, clone_targets) = (CgroupPlace::Own(&exec.cgroup), clone_targets(&exec.cgroup, target.init)?);
     let process = Launch {
         args: &args,
         filter: filter.as_ref(),
         private,
         place,
-        birthplaces,
+        clone_targets,
         reply,
         hooks: None,
-        unfinished: None,
+        rootfs_setup: None,
     }
     .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok((process, File::from(OwnedFd::from(outcome))))
 }
 
-/// In the container's cgroup; where the container hands that one down to cgroups of its own, in its init's, as runc.
-fn birthplaces(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
-    let Some(own) = cgroup.birthplace()? else { return Ok(vec![]) };
+/// Opens the cgroups in which the process may begin: the container's; where the container hands
+/// that one down to cgroups of its own, its init's, as runc.
+fn clone_targets(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> {
+    let Some(own) = cgroup.clone_target()? else { return Ok(vec![]) };
     // Not where init is too deep for a path, or gone.
     let membership = std::fs::read_to_string(format!("/proc/{init}/cgroup")).unwrap_or_default();
-    Ok(std::iter::once(own).chain(cgroup.birthplace_beside(&membership)?).collect())
+    Ok(std::iter::once(own).chain(cgroup.clone_target_of(&membership)?).collect())
 }
 
-/// Lets the waiting process execute its program, and reads what libcontainer tells of a failure.
-fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
+/// Lets the waiting process execute its program, and reads libcontainer's report of a failure.
+fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
     require_init(target)?;
     NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
     let mut message = Vec::new();
@@ -336,9 +339,9 @@ fn start(target: &Target, socket: &Path, mut outcome: File) -> Result<(), ExecEr
     Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
 }
 
-/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they were its own; if another
-/// process has the pid, they may have been the host's.
-fn require_init(target: &Target) -> Result<(), ExecError> {
+/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they
+/// were its own; if another process has the pid, they may have been the host's.
+fn require_init(target: &ExecTarget) -> Result<(), ExecError> {
     if target.init_process.is_some_and(|init| ledger::ProcessId::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use nvidia_glue::fence::{Action, Arch, program};
 use super::frame::{self, FrameError};
 use crate::sys::{self, SeccompInstruction};
 
-/// Why the filter is not in force.
+/// A filter that is not in force.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
     /// NVIDIA has no driver for it.
@@ -18,7 +18,7 @@ pub(crate) enum FilterError {
     /// The kernel.
     #[error("cannot install the seccomp filter")]
     Install(#[source] io::Error),
-    /// Which processes are the container's.
+    /// The pid namespace that tells the container's processes.
     #[error("cannot open the pid namespace of the container's process")]
     Namespace(#[source] io::Error),
     /// The mediator.
@@ -26,7 +26,7 @@ pub(crate) enum FilterError {
     HandOver(#[source] FrameError),
 }
 
-/// A program ready to be installed, and who is told of the calls that it stops.
+/// A program ready to be installed, and the receiver of the calls that it stops.
 #[derive(Debug)]
 pub(crate) struct Filter {
     program: Vec<SeccompInstruction>,
@@ -35,8 +35,9 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// For a container whose driver calls are mediated (`intake`), that was granted no GPU (`fence`: the driver's calls answer
-    /// as if there were no driver), or that has whole cards and needs none.
+    /// Returns the filter of a container whose driver calls are mediated (`intake`), or that was
+    /// granted no GPU (`fence`: the driver's calls answer as if there were no driver); none for one
+    /// that has whole cards.
     pub(crate) fn new(fence: bool, intake: Option<OwnedFd>) -> Result<Option<Self>, FilterError> {
         let action = match (&intake, fence) {
             (Some(_), _) => Action::UserNotification,
@@ -51,8 +52,8 @@ impl Filter {
         Ok(Some(Self { program, intake }))
     }
 
-    /// Installs it on the calling process, a forked child whose copy of the intake this closes. Needs CAP_SYS_ADMIN: before
-    /// any capability is dropped.
+    /// Installs it on the calling process, a forked child whose copy of the intake this closes.
+    /// Needs CAP_SYS_ADMIN: before any capability is dropped.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         let Some(intake) = &self.intake else {
             return sys::install_seccomp_filter(&self.program).map_err(FilterError::Install);
@@ -63,7 +64,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Tells the mediator's broker that processes in this one's pid namespace are the container's, before it executes anything of theirs.
+    /// Tells the mediator's broker that processes in this one's pid namespace are the container's,
+    /// before it executes anything of theirs.
     pub(crate) fn admit(&self, init: i32) -> Result<(), FilterError> {
         let Some(intake) = &self.intake else { return Ok(()) };
         let namespace = File::open(format!("/proc/{init}/ns/pid")).map_err(FilterError::Namespace)?;

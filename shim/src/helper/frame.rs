@@ -1,7 +1,7 @@
 //! One frame: a value as JSON in a memory file, and descriptors beside it, in one datagram.
 //!
-//! The memory file is there because a datagram is limited by the socket's buffer (about 200 KB), and an overlay's
-//! `lowerdir` or a spec is not.
+//! The memory file is there because a datagram is limited by the socket's buffer (about 200 KB),
+//! and an overlay's `lowerdir` or a spec is not.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
@@ -26,7 +26,7 @@ const MARK: &[u8] = b"egpu1";
 /// Bytes of the longest value that is sent without a memory file.
 const LONGEST_QUESTION: usize = 256;
 
-/// Why a frame could not be sent or received.
+/// A frame that could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The other end is gone.
@@ -38,7 +38,7 @@ pub enum FrameError {
     /// The memory file failed.
     #[error("the frame's memory file failed")]
     Memory(#[source] io::Error),
-    /// What came is not a frame.
+    /// The message received is not a frame.
     #[error("the other end sent {0}, which is no frame of this protocol")]
     Foreign(&'static str),
     /// The content is not what was expected.
@@ -47,7 +47,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// Whether the same call may succeed once the socket is ready.
+    /// Tells whether the same call may succeed once the socket is ready.
     pub(crate) fn would_block(&self) -> bool {
         matches!(self, Self::Socket(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
@@ -136,8 +136,9 @@ pub(crate) fn send_value(
     send(socket.as_fd(), &pack(value)?, beside)
 }
 
-/// Sends a value in the datagram itself, without a descriptor: the kernel limits how many of a user's are on their way, and any container of that user may
-/// have used them up. For what is short.
+/// Sends a value in the datagram itself, without a descriptor: the kernel limits how many of a
+/// user's are on their way, and any container of that user may have used them up. For what is
+/// short.
 pub(crate) fn send_question(socket: BorrowedFd<'_>, value: &impl Serialize) -> Result<(), FrameError> {
     let bytes = serde_json::to_vec(value).map_err(FrameError::Content)?;
     match send_bytes(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {

@@ -21,8 +21,9 @@ const NAMESPACES: [(&str, CloneFlags); 7] = [
     ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
-/// Runs `body` in a child that has joined the namespaces of `pid` which differ from the caller's. `body` is told the pid by
-/// which the namespace of its children knows that process. The error is its text.
+/// Runs `body` in a child that has joined the namespaces of `pid` which differ from the caller's.
+/// `body` gets the pid by which the namespace of its children knows that process. The error is
+/// its text.
 pub(crate) fn run_in_namespaces<E: std::error::Error>(
     pid: Pid,
     body: impl FnOnce(Pid) -> Result<(), E>,
@@ -30,8 +31,8 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     run_prepared(pid, || Ok(()), |(), seen| body(seen))
 }
 
-/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's root, it reaches what the
-/// root of a user namespace need not.
+/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's
+/// root, it reaches what the root of a user namespace need not.
 pub(crate) fn run_prepared<P, E: std::error::Error>(
     pid: Pid,
     prepare: impl FnOnce() -> Result<P, E>,
@@ -49,12 +50,12 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
                 joining.join().map_err(text)?;
                 body(prepared, joining.seen).map_err(chain)
             });
-            // An empty answer is success; one that cannot be written is told by the exit code.
-            let told = match &result {
+            // An empty answer is success; one that cannot be written is reported by the exit code.
+            let reported = match &result {
                 Ok(()) => Ok(()),
                 Err(message) => writer.write_all(message.as_bytes()),
             };
-            sys::exit_now(i32::from(result.is_err() || told.is_err()))
+            sys::exit_now(i32::from(result.is_err() || reported.is_err()))
         }
     };
     drop(writer);
@@ -72,7 +73,7 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
 /// A process that is about to join the namespaces of another.
 struct Joining {
     process: OwnedFd,
-    /// Those that are not its own already.
+    /// The namespaces that are not its own already.
     others: CloneFlags,
     /// The other's pid, as the namespace of the process's children knows it.
     seen: Pid,

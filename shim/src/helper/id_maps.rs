@@ -10,7 +10,7 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
 use super::namespaces;
 use crate::sys::{self, Forked};
 
-/// Why they cannot be had.
+/// Id maps that cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IdMapsError {
     /// The namespace that is joined.
@@ -45,8 +45,9 @@ pub(crate) struct IdMaps {
 }
 
 impl IdMaps {
-    /// Those of the namespace that the spec makes or joins; `None` where it does neither. containerd writes mappings beside the
-    /// path of one that is joined: they must be the same, as under runc.
+    /// Returns the maps of the namespace that the spec makes or joins; `None` where it does
+    /// neither. containerd writes mappings beside the path of one that is joined: they must be the
+    /// same, as under runc.
     pub(crate) fn of(spec: &Spec) -> Result<Option<Self>, IdMapsError> {
         let (Some(linux), Some(namespace)) = (spec.linux(), namespaces::of(spec, LinuxNamespaceType::User)) else {
             return Ok(None);
@@ -81,10 +82,10 @@ impl IdMaps {
         };
         drop((entering, waiting));
         let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}"));
-        let told = entered.read_exact(&mut [0]).and_then(|()| Ok((read("uid_map")?, read("gid_map")?)));
+        let read_maps = entered.read_exact(&mut [0]).and_then(|()| Ok((read("uid_map")?, read("gid_map")?)));
         drop(release);
         let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None)?;
-        match (told, status) {
+        match (read_maps, status) {
             (Ok((users, groups)), _) => Ok(Self { users: parse(&users)?, groups: parse(&groups)? }),
             (Err(_), nix::sys::wait::WaitStatus::Exited(_, errno)) if errno > 0 => {
                 Err(io::Error::from_raw_os_error(errno))

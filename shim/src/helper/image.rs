@@ -1,22 +1,23 @@
-//! `ImageVariable`: an environment variable as the image of a pod's container sets it, asked of containerd.
+//! `ImageVariable`: an environment variable as the image of a pod's container sets it, asked of
+//! containerd.
 //!
-//! containerd's CRI plugin writes down by which image configuration it makes a container, by digest: no tag can have been moved
-//! since, and no platform is to be chosen.
+//! containerd's CRI plugin writes down by which image configuration it makes a container, by
+//! digest: no tag can have been moved since, and no platform is to be chosen.
 
 use std::{collections::HashMap, io, time::Duration};
 
 use prost::Message;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::containerd::{Containerd, ContainerdError};
+use super::containerd::{ContainerdClient, ContainerdError};
 use super::protocol::ImageVariable;
 
 /// containerd answers from its memory and its disk. A create waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Where the CRI plugin keeps its record of a container.
+/// The label under which the CRI plugin keeps its record of a container.
 const CRI_RECORD: &str = "io.cri-containerd.container.metadata";
 
-/// Why nobody knows what the image says.
+/// An image whose settings cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ImageError {
     /// Waiting needs a clock.
@@ -25,7 +26,7 @@ pub(crate) enum ImageError {
     /// containerd did not answer.
     #[error(transparent)]
     Containerd(#[from] ContainerdError),
-    /// Not in time.
+    /// An answer that did not come in time.
     #[error("containerd did not answer within {} s", PATIENCE.as_secs())]
     Timeout,
     /// The container was not made by CRI.
@@ -55,7 +56,7 @@ fn variable_within(patience: Duration, asked: &ImageVariable) -> Result<Vec<Stri
 }
 
 async fn environment(asked: &ImageVariable) -> Result<Vec<String>, ImageError> {
-    let mut containerd = Containerd::connect(&asked.containerd, &asked.namespace).await?;
+    let mut containerd = ContainerdClient::connect(&asked.containerd, &asked.namespace).await?;
     let question = GetContainerRequest { id: asked.container.clone() };
     let answer: Vec<GetContainerResponse> =
         containerd.ask("/containerd.services.containers.v1.Containers/Get", &question).await?;
@@ -85,7 +86,8 @@ fn image(record: &[u8]) -> Result<String, ImageError> {
     Ok(record.metadata.image_ref)
 }
 
-/// `config.Env` of an image's configuration. Anything but such a configuration is an error, and not an image that says nothing.
+/// `config.Env` of an image's configuration. Anything but such a configuration is an error, and not
+/// an image that says nothing.
 fn environment_of(configuration: &[u8]) -> Result<Vec<String>, ImageError> {
     #[derive(Deserialize)]
     struct Image {
@@ -117,11 +119,11 @@ struct GetContainerRequest {
 #[derive(Clone, PartialEq, Message)]
 struct GetContainerResponse {
     #[prost(message, optional, tag = "1")]
-    container: Option<Container>,
+    container: Option<ContainerRecord>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Container {
+struct ContainerRecord {
     #[prost(map = "string, message", tag = "10")]
     extensions: HashMap<String, Any>,
 }

@@ -1,8 +1,10 @@
-//! The process between the worker and init: it enters what init must be born in, makes init, and ends.
+//! The process between the worker and init: it enters the cgroup and namespaces that init must
+//! begin in, makes init, and ends.
 //!
-//! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be used as it is: for every
-//! process it reads the host's cgroup mounts a dozen times over, and it moves the process by its pid, for which the kernel
-//! waits about ten milliseconds (see [`crate::cgroup`]).
+//! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be
+//! used as it is: for every process it reads the host's cgroup mounts a dozen times over, and it
+//! moves the process by its pid, for which the kernel waits about ten milliseconds (see
+//! [`crate::cgroup`]).
 
 use std::collections::HashMap;
 
@@ -24,11 +26,12 @@ use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
-/// How a process gets into its container's cgroup.
-pub(crate) enum Place<'a> {
-    /// By itself, on v1; it is born there on v2, a hybrid host's included.
+/// The way in which a process gets into its container's cgroup.
+pub(crate) enum CgroupPlace<'a> {
+    /// The process enters it by itself, on v1; it begins there on v2, a hybrid host's included.
     Own(&'a Cgroup),
-    /// In a scope that systemd makes around it; the limits come after. It is given to `owner`.
+    /// The process gets a scope that systemd makes around it; the limits come after. It is given to
+    /// `owner`.
     Systemd {
         scope: Scope,
         properties: Vec<Property>,
@@ -38,7 +41,7 @@ pub(crate) enum Place<'a> {
     },
 }
 
-/// Why there is no init.
+/// An init that was not made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum IntermediateError {
     /// The spec.
@@ -88,12 +91,12 @@ pub(crate) struct Ends<'a> {
 }
 
 /// Runs it; init tells by itself what goes wrong in it.
-pub(crate) fn run(args: &ContainerArgs, place: &Place<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
+pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
     let spec = &args.spec;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
-    // Before the user namespace, in which the cgroup's files belong to nobody, and before the cgroup namespace, whose root
-    // is the cgroup at that time.
+    // Before the user namespace, in which the cgroup's files belong to nobody, and before the
+    // cgroup namespace, whose root is the cgroup at that time.
     set_affinity(args, process, |affinity| affinity.initial().clone())?;
     join(place, linux.resources().as_ref(), args)?;
     set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
@@ -142,25 +145,29 @@ fn set_affinity(
     }
 }
 
-fn join(place: &Place<'_>, resources: Option<&LinuxResources>, args: &ContainerArgs) -> Result<(), IntermediateError> {
+fn join(
+    place: &CgroupPlace<'_>,
+    resources: Option<&LinuxResources>,
+    args: &ContainerArgs,
+) -> Result<(), IntermediateError> {
     match place {
-        Place::Own(cgroup) => Ok(cgroup.enter()?),
-        Place::Systemd { scope, properties, cgroup, manager, owner } => {
+        CgroupPlace::Own(cgroup) => Ok(cgroup.enter()?),
+        CgroupPlace::Systemd { scope, properties, cgroup, manager, owner } => {
             let id = args.container.as_ref().map_or("", |container| container.id());
-            // The systemd driver is asked for inits alone: an exec is born in the scope.
+            // The systemd driver is asked for inits alone: an exec begins in the scope.
             scope.start(id, std::process::id(), cgroup, resources, properties)?;
             cgroup.enter_beyond_systemd()?;
             if let Some(resources) = resources {
                 limit(manager, resources).map_err(|e| IntermediateError::Limits(chain(&e)))?;
                 cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
             }
-            cgroup.bound_nesting(unified(resources))?;
+            cgroup.limit_nesting(unified(resources))?;
             Ok(owner.map_or(Ok(()), |uid| cgroup.delegate_to(uid))?)
         }
     }
 }
 
-/// What the spec says of files of cgroup v2 itself.
+/// Returns the spec's settings of files of cgroup v2 themselves.
 pub(crate) fn unified(resources: Option<&LinuxResources>) -> Option<&HashMap<String, String>> {
     resources.and_then(|resources| resources.unified().as_ref())
 }
@@ -207,7 +214,8 @@ fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     }
     if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {
         tracing::error!("failed to initialize container process: {error}");
-        // Before its start it tells the worker's sequence of messages; an exec after that, who waits for its outcome.
+        // Before its start it tells the worker's sequence of messages; an exec after that, who
+        // waits for its outcome.
         let _ = ends.init_to_main.exec_failed(error.to_string());
         if let ContainerType::TenantContainer { exec_notify_fd } = args.container_type {
             sys::write_to(exec_notify_fd, error.to_string().as_bytes());

@@ -1,4 +1,5 @@
-//! `Inventory`: the node's cards, asked in a process that the driver's library may load into, hang or crash.
+//! `Inventory`: the node's cards, asked in a process that the driver's library may load into, hang
+//! or crash.
 
 use nvidia_glue::{
     cards::{self, DiscoverError, Roots},
@@ -8,7 +9,7 @@ use runtime_config::config::{Config, ConfigError};
 
 use super::protocol::FailureKind;
 
-/// Why there is no inventory.
+/// An inventory that could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InventoryError {
     /// The configuration.
@@ -28,12 +29,13 @@ impl InventoryError {
     }
 }
 
-/// Asks for the cards and stores what was learned for the shims that come after. The configuration is found as the shim
-/// found it: by the environment that the zygote inherited.
+/// Asks for the cards and stores what was learned for the shims that come after. The configuration
+/// is found as the shim found it: by the environment that the zygote inherited.
 pub(crate) fn inventory() -> Result<cards::Inventory, InventoryError> {
     let config = Config::load(None)?;
-    // The first look after a boot: CUDA needs this module, and nothing loads it by itself. A container that needs it and
-    // does not get it is refused with the remedy; one that only looks at cards does not miss it.
+    // The first look after a boot: CUDA needs this module, and nothing loads it by itself. A
+    // container that needs it and does not get it is refused with the remedy; one that only looks
+    // at cards does not miss it.
     if let Err(error) = inject::ensure_uvm_loaded(&Roots::host(), &config.driver.root) {
         tracing::warn!(error = &error as &dyn std::error::Error, "nvidia-uvm is not loaded");
     }

@@ -1,14 +1,16 @@
 //! Makes a container's process: libcontainer's sequence with a main process of our own.
 //!
-//! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker installs on itself before
-//! would hold for the OCI hooks too, which it also runs itself. So this module forks the intermediate process; that one
-//! installs the filter and goes on in `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer 0.7.0's, the version
-//! that `Cargo.toml` pins.
+//! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker
+//! installs on itself before would hold for the OCI hooks too, which it also runs itself. So this
+//! module forks the intermediate process; that one installs the filter and goes on in
+//! `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer
+//! 0.7.0's, the version that `Cargo.toml` pins.
 //!
 //! ```text
-//! worker ── fork ──> intermediate: drops what is private, installs the filter, joins cgroup, user and pid namespace
-//!   |                     └── clone ──> init: the other namespaces, mounts, pivot_root, user, waits for start
-//!   |<── "hooks" ────────────────────────┘
+//! worker ── fork ──> intermediate: closes what is private, installs the filter,
+//!   |                │               joins cgroup, user and pid namespace
+//!   |                └── clone ──> init: the other namespaces, mounts, pivot_root, user,
+//!   |<── "hooks" ────────────────────┘   waits for start
 //!   runs prestart and createRuntime (its own namespaces), createContainer (init's), unfiltered
 //! ```
 
@@ -25,17 +27,17 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::{Filter, FilterError};
-use super::finish::Unfinished;
 use super::frame;
 use super::hook_namespaces::run_in_namespaces;
-use super::intermediate::{self, Ends, Place};
-use super::protocol::Reply;
+use super::intermediate::{self, CgroupPlace, Ends};
+use super::protocol::WorkerReply;
 use super::rlimits;
+use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
 
-/// Why a process could not be made.
+/// A process that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
     /// The intermediate process could not be forked.
@@ -44,7 +46,7 @@ pub(crate) enum LaunchError {
     /// The process said why it gave up.
     #[error("{0}")]
     Process(String),
-    /// The processes' channel failed; the other end ended without a word, or was killed.
+    /// The processes' channel failed; the other end ended without a message, or was killed.
     #[error("the container's process ended before it was ready")]
     Channel(#[source] ChannelError),
     /// A user namespace's id map.
@@ -109,29 +111,31 @@ impl From<ChannelError> for LaunchError {
     }
 }
 
-/// Without the words that libcontainer puts before what our own program module said.
+/// Removes the words that libcontainer puts before what our own program module said.
 fn plain(text: &str) -> String {
     text.strip_prefix("error in executing process : ").unwrap_or(text).to_owned()
 }
 
 /// A process to be made.
 pub(crate) struct Launch<'a> {
-    /// What libcontainer is told. Its spec has no hooks but those that init itself must run.
+    /// The arguments for libcontainer. Their spec has no hooks but those that init itself must run.
     pub(crate) args: &'a ContainerArgs,
     /// Installed on the container's processes and on nothing else.
     pub(crate) filter: Option<&'a Filter>,
     /// Descriptors that the container's processes must not hold.
     pub(crate) private: Vec<&'a OwnedFd>,
-    /// Where the process belongs.
-    pub(crate) place: Place<'a>,
-    /// Directories of cgroup v2 in which it can be born, the best first; none where it has to move itself.
-    pub(crate) birthplaces: Vec<OwnedFd>,
-    /// Who is told of the process as soon as there is one.
+    /// The cgroup that the process belongs in.
+    pub(crate) place: CgroupPlace<'a>,
+    /// Directories of cgroup v2 in which it can begin, the best first; none where it has to move
+    /// itself.
+    pub(crate) clone_targets: Vec<OwnedFd>,
+    /// The socket that the process is reported to as soon as there is one.
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
-    /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if empty ones.
-    pub(crate) unfinished: Option<&'a Unfinished>,
+    /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if
+    /// empty ones.
+    pub(crate) rootfs_setup: Option<&'a RootfsSetup>,
 }
 
 /// A process that waits for its start.
@@ -158,7 +162,7 @@ impl Launch<'_> {
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                self.go_on_as_intermediate(ends)
+                self.run_intermediate(ends)
             }
         };
         intermediate_main_sender.close()?;
@@ -185,9 +189,9 @@ impl Launch<'_> {
         let pidfd = sys::pidfd_open(pid.as_raw());
         if let Ok(pidfd) = &pidfd {
             // A shim that is gone has nobody to end it for: whoever deletes the container does.
-            let _ = frame::send_value(self.reply, &Reply::Launched, &[pidfd.as_fd()]);
+            let _ = frame::send_value(self.reply, &WorkerReply::Launched, &[pidfd.as_fd()]);
         }
-        let result = self.admit(pid).and_then(|()| self.accompany(pid, &mut to_init, &mut from_init));
+        let result = self.admit(pid).and_then(|()| self.serve_init(pid, &mut to_init, &mut from_init));
         match (result, pidfd) {
             (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
             (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
@@ -203,7 +207,7 @@ impl Launch<'_> {
 
     fn fork(&self) -> std::io::Result<Forked> {
         let mut last = None;
-        for place in &self.birthplaces {
+        for place in &self.clone_targets {
             match sys::clone_sibling_into(place) {
                 Err(error) if takes_no_process(&error) => last = Some(error),
                 forked => return forked,
@@ -213,7 +217,7 @@ impl Launch<'_> {
     }
 
     /// All that the intermediate process does.
-    fn go_on_as_intermediate(&self, mut ends: Ends<'_>) -> ! {
+    fn run_intermediate(&self, mut ends: Ends<'_>) -> ! {
         let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
             let made = intermediate::run(self.args, &self.place, &mut ends);
             made.map_err(|e| super::worker::chain(&e))
@@ -226,8 +230,8 @@ impl Launch<'_> {
         sys::exit_now(0)
     }
 
-    /// The first thing that the intermediate process does; what it installs here, the container's init inherits, and so
-    /// does all that init ever forks.
+    /// The first thing that the intermediate process does; what it installs here, the container's
+    /// init inherits, and so does all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
         for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
             sys::close_fd_of(fd);
@@ -238,7 +242,8 @@ impl Launch<'_> {
         }
     }
 
-    /// An exec is in its init's pid namespace, or in another process's, if that has init's number by now.
+    /// An exec is in its init's pid namespace, or in another process's, if that has init's number
+    /// by now.
     fn admit(&self, pid: Pid) -> Result<(), LaunchError> {
         match (&self.args.container_type, self.filter) {
             (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw())?),
@@ -247,23 +252,23 @@ impl Launch<'_> {
     }
 
     /// Answers init's requests until it waits for its start.
-    fn accompany(&self, pid: Pid, to_init: &mut InitSender, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
+    fn serve_init(&self, pid: Pid, to_init: &mut InitSender, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
-            self.unfinished.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
+            self.rootfs_setup.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }
         if let Some(linux) = self.args.spec.linux() {
             move_network_devices(linux, pid, to_init, from_init)?;
             if let (Some(seccomp), Some(container)) = (linux.seccomp(), &self.args.container) {
-                seccomp_listener::hand_over(seccomp, container, pid, is_init, to_init, from_init)?;
+                seccomp_listener::send_listener(seccomp, container, pid, is_init, to_init, from_init)?;
             }
         }
         to_init.close()?;
         from_init.wait_for_init_ready()?;
-        self.unfinished.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
+        self.rootfs_setup.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
     }
 
     fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {
@@ -284,7 +289,7 @@ impl Launch<'_> {
     }
 }
 
-/// What goes into `timens_offsets` when the spec makes a new time namespace with offsets.
+/// Returns the text for `timens_offsets` when the spec makes a new time namespace with offsets.
 fn time_offsets(linux: &Linux) -> Option<String> {
     let offsets = linux.time_offsets().as_ref().filter(|offsets| !offsets.is_empty())?;
     let namespace =

@@ -1,8 +1,8 @@
 //! Root file systems whose files' owners are mapped.
 //!
-//! For a container with a user namespace, containerd either copies the image with other owners, or has its snapshotter ask for a
-//! mapping by options that no kernel knows (`uidmap=0:100000:65536`, `gidmap=`): of the lower directories of an overlay, of any
-//! other mount as a whole.
+//! For a container with a user namespace, containerd either copies the image with other owners, or
+//! has its snapshotter ask for a mapping by options that no kernel knows (`uidmap=0:100000:65536`,
+//! `gidmap=`): of the lower directories of an overlay, of any other mount as a whole.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,13 +1,16 @@
-//! The helper: a single-threaded process, forked before the shim's first thread exists, that runs libcontainer.
+//! The helper: a single-threaded process, forked before the shim's first thread exists, that runs
+//! libcontainer.
 //!
-//! It forks one short-lived worker per operation. libcontainer must not run in the threaded shim: it forks without libc's
-//! handlers, allocates in the child, and changes its caller's oom score, dumpable flag and directory.
+//! It forks one short-lived worker per operation. libcontainer must not run in the threaded shim:
+//! it forks without libc's handlers, allocates in the child, and changes its caller's oom score,
+//! dumpable flag and directory.
 //!
 //! ```text
 //! shim ── operation ──> zygote ── fork (CLONE_PARENT) ──> worker ── libcontainer ──> init
-//!   ^                                                       |          (all three are the shim's children)
-//!   └───────────── Hello, Reply on the call's socket ───────┘
+//!   ^                                                       |
+//!   └──────── Hello, WorkerReply on the call's socket ──────┘
 //! ```
+//! Zygote, worker and init are the shim's children.
 
 mod cgroup_mounts;
 pub mod client;
@@ -15,20 +18,18 @@ mod containerd;
 mod create;
 mod delegation;
 pub mod delete;
-mod details;
 mod device_filter;
 mod devices;
 mod exec;
 mod fence;
-mod finish;
 pub(crate) mod frame;
 mod hook_namespaces;
 mod id_maps;
 mod image;
 mod intermediate;
 mod inventory;
-pub mod keeper;
 mod launch;
+mod log_capture;
 mod mapped_rootfs;
 mod mounts;
 mod namespaces;
@@ -39,6 +40,7 @@ mod program;
 pub mod protocol;
 mod rlimits;
 mod rootfs;
+mod rootfs_setup;
 mod rules;
 mod seccomp_listener;
 mod start;
@@ -47,10 +49,11 @@ mod stdio;
 mod worker;
 mod working_directory;
 pub mod zygote;
+pub mod zygote_supervisor;
 
 pub use client::{ContainerProcess, HelperClient, HelperError};
 pub use frame::FrameError;
-pub use keeper::Keeper;
 pub use rootfs::MountError;
 pub use state::StateError;
 pub use zygote::{Zygote, spawn};
+pub use zygote_supervisor::ZygoteSupervisor;

@@ -1,4 +1,5 @@
-//! A spec's namespaces: what libcontainer would take otherwise than runc, and those that are joined before the user namespace.
+//! A spec's namespaces: what libcontainer would take otherwise than runc, and those that are joined
+//! before the user namespace.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,8 +15,8 @@ use serde_json::{Map, Value};
 
 use super::rules::Refused;
 
-/// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that is the host's own: whoever
-/// is in it cannot join it.
+/// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that
+/// is the host's own: whoever is in it cannot join it.
 pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let Some(namespaces) = linux.get_mut("namespaces").and_then(Value::as_array_mut) else { return Ok(()) };
     let mut kinds: Vec<&Value> = namespaces.iter().filter_map(|namespace| namespace.get("type")).collect();
@@ -30,12 +31,13 @@ pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether it is the user namespace of this process.
+/// Tells whether it is the user namespace of this process.
 fn is_own(path: &str) -> bool {
     inode(path).is_ok_and(|found| inode("/proc/self/ns/user").is_ok_and(|own| own == found))
 }
 
-/// Whether `process` is in this process's namespace of the kind that `/proc/PID/ns` calls `name`.
+/// Tells whether `process` is in this process's namespace of the kind that `/proc/PID/ns` calls
+/// `name`.
 pub(super) fn is_shared_with(process: Pid, name: &str) -> io::Result<bool> {
     Ok(inode(&format!("/proc/self/ns/{name}"))? == inode(&format!("/proc/{process}/ns/{name}"))?)
 }
@@ -50,8 +52,9 @@ pub(super) fn of(spec: &Spec, kind: LinuxNamespaceType) -> Option<&LinuxNamespac
     namespaces.iter().find(|namespace| namespace.typ() == kind)
 }
 
-/// Joins, before a user namespace, the namespaces that are not its own, which its root may not join; as runc, it lets those
-/// wait that only that root may. Returns what is left to do. What makes or joins mounts and cgroups stays with libcontainer.
+/// Joins, before a user namespace, the namespaces that are not its own, which its root may not
+/// join; as runc, it lets those wait that only that root may. Returns what is left to do. What
+/// makes or joins mounts and cgroups stays with libcontainer.
 pub(crate) fn join_outer(args: &ContainerArgs) -> io::Result<Option<ContainerArgs>> {
     if of(&args.spec, LinuxNamespaceType::User).is_none() {
         return Ok(None);

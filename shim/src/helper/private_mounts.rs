@@ -6,8 +6,8 @@ use std::io;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Does `work` in a mount namespace of its own, a copy of the host's. Of what it mounts there nothing is left but what it keeps
-/// open (`open_tree`), also when the worker is killed.
+/// Does `work` in a mount namespace of its own, a copy of the host's. Of what it mounts there
+/// nothing is left but what it keeps open (`open_tree`), also when the worker is killed.
 pub(crate) fn with<T>(work: impl FnOnce() -> T) -> io::Result<T> {
     let host = File::open("/proc/self/ns/mnt")?;
     unshare(CloneFlags::CLONE_NEWNS)?;

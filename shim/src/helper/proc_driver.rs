@@ -1,15 +1,17 @@
 //! `/proc/driver` in containers that are fenced off from NVIDIA's driver: nothing.
 //!
-//! The `registry` files in its directory `nvidia` take the driver's settings from any uid 0, without asking for a capability (kernel-open/nvidia/nv-procfs.c). Containers with
-//! GPUs get a read-only copy, which the injection brings; who has none needs none of it. The directory above is masked, which
-//! is always there: the driver may be loaded later, or again.
+//! The `registry` files in its directory `nvidia` take the driver's settings from any uid 0,
+//! without asking for a capability (kernel-open/nvidia/nv-procfs.c). Containers with GPUs get a
+//! read-only copy, which the injection brings; who has none needs none of it. The directory above
+//! is masked, which is always there: the driver may be loaded later, or again.
 
 use serde_json::{Value, json};
 
 const PROC_DRIVER: &str = "/proc/driver";
 
-/// Adds it to the paths that are masked. A mount namespace that is not the container's own stays as it is.
-pub(crate) fn hide(spec: &mut Value) {
+/// Adds it to the paths that are masked. A mount namespace that is not the container's own stays as
+/// it is.
+pub(crate) fn mask(spec: &mut Value) {
     let Some(linux) = spec.get_mut("linux").and_then(Value::as_object_mut) else { return };
     let is_own = |namespace: &Value| {
         namespace.get("type").and_then(Value::as_str) == Some("mount")
@@ -36,14 +38,14 @@ mod tests {
     fn only_in_a_mount_namespace_of_its_own() {
         let masked = |linux: Value| {
             let mut spec = json!({ "linux": linux });
-            hide(&mut spec);
+            mask(&mut spec);
             spec["linux"]["maskedPaths"].clone()
         };
         let own = json!([{ "type": "pid" }, { "type": "mount" }]);
         for (linux, expected) in [
-            (json!({ "namespaces": own }), json!([PROC_DRIVER])),
-            (json!({ "namespaces": own, "maskedPaths": null }), json!([PROC_DRIVER])),
-            (json!({ "namespaces": own, "maskedPaths": ["/proc/kcore"] }), json!(["/proc/kcore", PROC_DRIVER])),
+            (json!({ "namespaces": own }), json!(["/proc/driver"])),
+            (json!({ "namespaces": own, "maskedPaths": null }), json!(["/proc/driver"])),
+            (json!({ "namespaces": own, "maskedPaths": ["/proc/kcore"] }), json!(["/proc/kcore", "/proc/driver"])),
             (json!({ "namespaces": [{ "type": "mount", "path": "/proc/1/ns/mnt" }] }), Value::Null),
             (json!({ "namespaces": [{ "type": "pid" }] }), Value::Null),
             (json!({}), Value::Null),

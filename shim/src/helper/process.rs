@@ -1,4 +1,4 @@
-//! What create and exec have in common: the worker's own attributes that the container's process inherits.
+//! Attributes of the worker's own that the container's process inherits: common to create and exec.
 
 use std::ffi::CString;
 use std::io;
@@ -7,10 +7,10 @@ use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
 use super::id_maps::IdMaps;
 use super::namespaces;
-use super::stdio::Owner;
+use super::stdio::StreamOwner;
 use crate::sys;
 
-/// Why an attribute could not be set.
+/// An attribute that could not be set.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttributeError {
     /// The OOM killer's score.
@@ -41,7 +41,8 @@ const KEY_USR_SEARCH: u32 = 0x0008_0000;
 /// `KEY_OTH_SEARCH`: so may those of another, as a container's root is in a user namespace.
 const KEY_OTH_SEARCH: u32 = 0x0000_0008;
 
-/// Sets what the container's process gets by inheritance, on the calling worker, which is short-lived.
+/// Sets what the container's process gets by inheritance, on the calling worker, which is
+/// short-lived.
 ///
 /// `oom_score_adj` comes from the container's own spec also for an exec.
 pub(crate) fn inherit(
@@ -57,7 +58,8 @@ pub(crate) fn inherit(
     if new_keyring {
         join_keyring(id, namespaces::of(spec, LinuxNamespaceType::User).is_some())?;
     }
-    // Supplementary groups that the spec does not name are the shim's, and libcontainer keeps those.
+    // Supplementary groups that the spec does not name are the shim's, and libcontainer keeps
+    // those.
     nix::unistd::setgroups(&[])
         .map_err(|e| AttributeError::Other { what: "the supplementary groups", source: e.into() })?;
     // So that nobody in a namespace that init joins can look into it.
@@ -79,11 +81,11 @@ fn join_keyring(id: &str, others: bool) -> Result<(), AttributeError> {
     }
 }
 
-/// Who owns the process's pipes and terminal, in the host's ids: its user, as under runc, whoever the runtime options name. Their
-/// group stays.
-pub(crate) fn stream_owner(maps: Option<&IdMaps>, process: &Process, wanted: Option<(u32, u32)>) -> Owner {
+/// Returns the owner of the process's pipes and terminal, in the host's ids: its user, as under
+/// runc, whoever the runtime options name. Their group stays.
+pub(crate) fn stream_owner(maps: Option<&IdMaps>, process: &Process, wanted: Option<(u32, u32)>) -> StreamOwner {
     let uid = process.user().uid();
     // Nobody can become a user that is not mapped; init says so.
     let uid = maps.map_or(Some(uid), |maps| maps.host_user(uid)).unwrap_or(uid);
-    Owner { uid, gid: wanted.map(|(_, gid)| gid) }
+    StreamOwner { uid, gid: wanted.map(|(_, gid)| gid) }
 }

@@ -1,4 +1,5 @@
-//! What a container's process executes: found as runc finds it, with the messages that containerd's users look for.
+//! The program of a container's process: found as runc finds it, with the messages that
+//! containerd's users look for.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -17,26 +18,29 @@ use oci_spec::runtime::{Process, Spec};
 
 use crate::sys;
 
-/// Where a program without a slash is searched when the environment has no `PATH`.
+/// Directories in which a program without a slash is searched when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Written to the report right before `execve`, so that the reader can tell an executed program from an init that died.
+/// Written to the report right before `execve`, so that the reader can tell an executed program
+/// from an init that died.
 pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
 
-/// Executes the process of a spec. Runs in the container's init: after pivot_root, as the container's user, with its
-/// capabilities and seccomp filter.
+/// Executes the process of a spec. Runs in the container's init: after pivot_root, as the
+/// container's user, with its capabilities and seccomp filter.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
-    /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful `execve`.
+pub(crate) struct ContainerProgram {
+    /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful
+    /// `execve`.
     report: Option<Rc<OwnedFd>>,
-    /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer from asking NSS, whose
-    /// modules are the image's.
+    /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
+    /// from asking NSS, whose modules are the image's.
     find_home: bool,
-    /// What `validate` found.
+    /// The file that `validate` found.
     path: Rc<OnceCell<PathBuf>>,
 }
 
-/// Why a program cannot be executed; in the words of Go's os/exec and runc, which tools search for.
+/// A program that cannot be executed; in the words of Go's os/exec and runc, which tools search
+/// for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum ProgramError {
     /// Nowhere in PATH.
@@ -48,7 +52,7 @@ pub(crate) enum ProgramError {
     /// A directory.
     #[error("exec: {0:?}: is a directory")]
     Directory(String),
-    /// There, but not executable by this user.
+    /// A file that this user may not execute.
     #[error("exec: {0:?}: permission denied")]
     Permission(String),
     /// `execve` refused.
@@ -68,7 +72,7 @@ impl From<NulError> for ProgramError {
     }
 }
 
-impl Program {
+impl ContainerProgram {
     /// `report`: see the field; none where libcontainer has a pipe of its own (exec).
     pub(crate) fn new(report: Option<OwnedFd>, find_home: bool) -> Self {
         Self { report: report.map(Rc::new), find_home, path: Rc::default() }
@@ -84,7 +88,7 @@ impl Program {
         let program = CString::new(path.as_os_str().as_encoded_bytes())?;
         let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
-        self.tell(&[ABOUT_TO_EXECUTE]);
+        self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
             Ok(never) => match never {},
@@ -92,8 +96,8 @@ impl Program {
         }
     }
 
-    /// The spec's environment in its order, where the last of equal names is, with HOME from the container's `/etc/passwd` if
-    /// it has none.
+    /// The spec's environment in its order, where the last of equal names is, with HOME from the
+    /// container's `/etc/passwd` if it has none.
     fn environment(&self, process: &Process) -> Vec<String> {
         let given = process.env().as_deref().unwrap_or_default();
         let name = |entry: &str| entry.split('=').next().unwrap_or_default().to_owned();
@@ -110,7 +114,7 @@ impl Program {
         environment
     }
 
-    fn tell(&self, bytes: &[u8]) {
+    fn report(&self, bytes: &[u8]) {
         if let Some(report) = &self.report {
             // Without a reader (the starter was killed) the message is for nobody.
             let _ = nix::unistd::write(&**report, bytes);
@@ -118,12 +122,12 @@ impl Program {
     }
 }
 
-impl Executor for Program {
+impl Executor for ContainerProgram {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
         let result = spec.process().as_ref().ok_or(ProgramError::NoArguments).and_then(|process| self.execute(process));
         result.map_err(|error| {
             let message = error.to_string();
-            self.tell(message.as_bytes());
+            self.report(message.as_bytes());
             ExecutorError::Other(message)
         })
     }
@@ -142,7 +146,8 @@ impl Executor for Program {
     }
 }
 
-/// The file that a process's first argument names: as given when it has a slash, else the first match in `PATH`.
+/// The file that a process's first argument names: as given when it has a slash, else the first
+/// match in `PATH`.
 fn find(process: &Process) -> Result<PathBuf, ProgramError> {
     let name = process.args().as_deref().unwrap_or_default().first().ok_or(ProgramError::NoArguments)?;
     if name.contains('/') {
@@ -160,7 +165,7 @@ fn find(process: &Process) -> Result<PathBuf, ProgramError> {
         .ok_or_else(|| ProgramError::NotInPath(name.clone()))
 }
 
-/// Whether the caller may execute the file.
+/// Checks that the caller may execute the file.
 fn check(path: &Path, name: &str) -> Result<(), ProgramError> {
     let metadata = std::fs::metadata(path).map_err(|e| ProgramError::Stat {
         path: name.to_owned(),
@@ -171,21 +176,22 @@ fn check(path: &Path, name: &str) -> Result<(), ProgramError> {
     }
     match access(path, AccessFlags::X_OK) {
         Ok(()) => Ok(()),
-        // A seccomp profile that knows no faccessat2 answers one of these; then the mode bits decide.
+        // A seccomp profile that knows no faccessat2 answers one of these; then the mode bits
+        // decide.
         Err(Errno::ENOSYS | Errno::EPERM) if std::os::unix::fs::MetadataExt::mode(&metadata) & 0o111 != 0 => Ok(()),
         Err(_) => Err(ProgramError::Permission(name.to_owned())),
     }
 }
 
-/// `HOME=` of the process's user by the container's own `/etc/passwd`, `/` when it is not there. Parsed here, because
-/// libc would load the image's NSS modules for it.
+/// `HOME=` of the process's user by the container's own `/etc/passwd`, `/` when it is not there.
+/// Parsed here, because libc would load the image's NSS modules for it.
 fn home_variable() -> String {
     let text = passwd(Path::new("/etc/passwd")).unwrap_or_default();
     format!("HOME={}", home_in(&text, getuid().as_raw()))
 }
 
-/// The beginning of a plain file. What is there is the container's to choose: a FIFO would never answer, and a device never
-/// end.
+/// The beginning of a plain file. What is there is the container's to choose: a FIFO would never
+/// answer, and a device never end.
 fn passwd(path: &Path) -> std::io::Result<String> {
     const LARGEST: u64 = 1 << 20;
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
@@ -250,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
-        let program = Program::new(None, false);
+        let program = ContainerProgram::new(None, false);
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }

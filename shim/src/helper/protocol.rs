@@ -1,4 +1,4 @@
-//! What the shim asks of the helper, and what it is answered.
+//! Requests of the shim to the helper, and their replies.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,8 @@ use crate::cgroup::Cgroup;
 /// One operation, executed by a worker of its own. File descriptors travel beside it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Operation {
-    /// Mounts the root file system, completes the spec, and creates the container up to its init waiting for `Start`.
+    /// Mounts the root file system, completes the spec, and creates the container up to its init
+    /// waiting for `Start`.
     Create(Create),
     /// Lets a created container's init execute its program.
     Start(Start),
@@ -19,14 +20,16 @@ pub enum Operation {
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
     Inventory,
-    /// Asks containerd what a container's image sets an environment variable to (nothing of gRPC is ever in the shim's memory).
+    /// Asks containerd what a container's image sets an environment variable to (nothing of gRPC is
+    /// ever in the shim's memory).
     ImageVariable(ImageVariable),
-    /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives on. Two descriptors
-    /// follow: the receiving end of its intake, its control socket.
+    /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives
+    /// on. Two descriptors follow: the receiving end of its intake, its control socket.
     Mediate(Box<crate::mediator::Setup>),
 }
 
-/// How a process gets its standard streams; the descriptors travel beside the operation in the order of the fields.
+/// The standard streams of a process; the descriptors travel beside the operation in the order of
+/// the fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StdioKind {
     /// Three descriptors: stdin, stdout, stderr.
@@ -35,20 +38,23 @@ pub enum StdioKind {
     Terminal,
 }
 
-/// See [`Operation::Create`].
+/// Parameters of [`Operation::Create`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Create {
     /// The container's id.
     pub id: String,
-    /// The bundle; its `config.json` is the spec, already edited by the shim but for what depends on the root file system.
+    /// The bundle; its `config.json` is the spec, already edited by the shim but for what depends
+    /// on the root file system.
     pub bundle: PathBuf,
-    /// Where libcontainer keeps the state of this namespace's containers.
+    /// The directory in which libcontainer keeps the state of this namespace's containers.
     pub runtime_root: PathBuf,
-    /// What containerd wants mounted at the bundle's `rootfs` (or the spec's root path) first, in this order.
+    /// Mounts that containerd wants at the bundle's `rootfs` (or the spec's root path) first, in
+    /// this order.
     pub rootfs_mounts: Vec<RootfsMount>,
     /// Descriptors that follow.
     pub stdio: StdioKind,
-    /// The container's driver calls are mediated: after stdio's comes the descriptor of the mediator's intake.
+    /// The container's driver calls are mediated: after stdio's comes the descriptor of the
+    /// mediator's intake.
     #[serde(default)]
     pub mediated: bool,
     /// Use systemd for cgroups (`SystemdCgroup` of the runtime options).
@@ -77,21 +83,21 @@ pub struct RootfsMount {
     pub options: Vec<String>,
 }
 
-/// See [`Operation::Start`].
+/// Parameters of [`Operation::Start`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Start {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
 }
 
-/// See [`Operation::Exec`].
+/// Parameters of [`Operation::Exec`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Exec {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
     /// The container's cgroup, which the process joins.
     pub cgroup: Cgroup,
@@ -99,27 +105,27 @@ pub struct Exec {
     pub process: serde_json::Value,
     /// Descriptors that follow.
     pub stdio: StdioKind,
-    /// As in [`Create`].
+    /// True where a seccomp listener goes to the mediator, as in [`Create`].
     #[serde(default)]
     pub mediated: bool,
-    /// As in [`Create`].
+    /// The owner of the streams, as in [`Create`].
     pub io_owner: Option<(u32, u32)>,
-    /// As in [`Create`].
+    /// True where the driver's calls are refused, as in [`Create`].
     pub fence: bool,
 }
 
-/// See [`Operation::Delete`]. Succeeds when there is nothing left to remove.
+/// Parameters of [`Operation::Delete`]. Succeeds when there is nothing left to remove.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Delete {
     /// The container's id.
     pub id: String,
-    /// As in [`Create`].
+    /// The directory of libcontainer's state, as in [`Create`].
     pub runtime_root: PathBuf,
     /// The bundle, whose root file system is unmounted.
     pub bundle: PathBuf,
 }
 
-/// See [`Operation::ImageVariable`].
+/// Parameters of [`Operation::ImageVariable`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageVariable {
     /// containerd's gRPC address.
@@ -139,39 +145,40 @@ pub(crate) struct Hello {
     pub(crate) pid: i32,
 }
 
-/// What a worker says after that. All but `Launched` is its answer, and its last frame.
+/// A message of a worker after that. All but `Launched` is its answer, and its last frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Reply {
-    /// To `Create` and `Exec`, and not the last: there is a process now, which may still fail; a pidfd of it travels beside.
-    /// Whoever loses the worker after this has to end it.
+pub(crate) enum WorkerReply {
+    /// Reply to `Create` and `Exec` that is not the last: there is a process now, which may still
+    /// fail; a pidfd of it travels beside. Whoever loses the worker after this has to end it.
     Launched,
-    /// To `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it travels beside.
+    /// Reply to `Create`, `Exec` and `Mediate`: the process, a child of the shim; a pidfd of it
+    /// travels beside.
     Process {
         /// Its pid in the shim's namespace.
         pid: i32,
-        /// What was left out of the request, for the shim's log.
+        /// Parts of the request that were left out, for the shim's log.
         warnings: Vec<String>,
     },
-    /// To `Start` and `Delete`.
+    /// Reply to `Start` and `Delete`.
     Done,
-    /// To `Inventory`.
+    /// Reply to `Inventory`.
     Inventory(Box<nvidia_glue::cards::Inventory>),
-    /// To `ImageVariable`: each value that the image sets it to.
+    /// Reply to `ImageVariable`: each value that the image sets it to.
     ImageVariable(Vec<String>),
-    /// To anything.
+    /// Reply to anything.
     Failed(Failure),
 }
 
-/// Why an operation failed, in words that containerd passes on to its user.
+/// A failed operation, in words that containerd passes on to its user.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Failure {
-    /// What to branch on.
+    /// The kind of failure, to branch on.
     pub kind: FailureKind,
-    /// What, which, why; with the chain of causes.
+    /// The message, with the chain of causes.
     pub message: String,
 }
 
-/// What kind of failure.
+/// The kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
     /// The spec or the request is at fault; the same call fails again.

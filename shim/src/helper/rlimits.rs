@@ -1,8 +1,9 @@
 //! Resource limits of a container's processes.
 //!
-//! To raise one takes CAP_SYS_RESOURCE on the host, which nobody has in a user namespace. So before such a one is joined, the
-//! process sets its own. One that is new must be there first: what its creator may lock, queue and pend is what all of its
-//! processes together may. Then the worker sets them, while the process waits for its id maps.
+//! To raise one takes CAP_SYS_RESOURCE on the host, which nobody has in a user namespace. So before
+//! such a one is joined, the process sets its own. One that is new must be there first: what its
+//! creator may lock, queue and pend is what all of its processes together may. Then the worker sets
+//! them, while the process waits for its id maps.
 
 use std::io;
 

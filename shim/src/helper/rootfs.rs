@@ -11,15 +11,15 @@ use nix::mount::{MntFlags, umount2};
 use super::mapped_rootfs::Mapped;
 use super::protocol::RootfsMount;
 
-/// Why mounting or unmounting failed.
+/// A root file system that could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The directory to mount on.
     #[error("cannot make the mount point {}", path.display())]
     Target {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// How.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -28,11 +28,11 @@ pub enum MountError {
     Mount {
         /// File system type.
         kind: String,
-        /// What was to be mounted.
+        /// The file system to be mounted.
         source_path: String,
-        /// Where.
+        /// The mount point.
         target: PathBuf,
-        /// How.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -42,15 +42,16 @@ pub enum MountError {
     /// A mount that stays.
     #[error("cannot unmount {}", path.display())]
     Unmount {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// How.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// Mounts all, in order, one over the other as containerd means it. On failure the caller unmounts what was done.
+/// Mounts all, in order, one over the other as containerd means it. On failure the caller unmounts
+/// what was done.
 pub(crate) fn mount_all(mounts: &[RootfsMount], target: &Path) -> Result<(), MountError> {
     if mounts.is_empty() {
         return Ok(());
@@ -71,7 +72,8 @@ pub(crate) fn mount_all(mounts: &[RootfsMount], target: &Path) -> Result<(), Mou
             Some(mapped) => mapped.mount(&mount.kind, target, || make(&mapped.options)),
             None => make(&mount.options),
         });
-        // A lowerdir beyond a page makes this change the directory, hence the way back: workers have none to lose.
+        // A lowerdir beyond a page makes this change the directory, hence the way back: workers
+        // have none to lose.
         nix::unistd::chdir("/").map_err(|e| at(e.into()))?;
         done.map_err(|e| MountError::Mount {
             kind: mount.kind.clone(),
@@ -83,7 +85,8 @@ pub(crate) fn mount_all(mounts: &[RootfsMount], target: &Path) -> Result<(), Mou
     Ok(())
 }
 
-/// Unmounts everything that is mounted at or below a directory, the latest first. Succeeds when there is nothing.
+/// Unmounts everything that is mounted at or below a directory, the latest first. Succeeds when
+/// there is nothing.
 pub(crate) fn unmount_below(directory: &Path) -> Result<(), MountError> {
     let Ok(directory) = directory.canonicalize() else { return Ok(()) };
     let table = std::fs::read("/proc/self/mountinfo").map_err(MountError::Table)?;

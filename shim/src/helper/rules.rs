@@ -1,14 +1,14 @@
-//! What libcontainer 0.7 does otherwise than runc, and what is done about it: refused, repaired, or told.
+//! Differences of libcontainer 0.7 from runc, each of which is refused, repaired, or warned of.
 //!
-//! Works on the JSON, before oci-spec's types see it, because those have no room for "absent" everywhere. Nothing here
-//! changes the bundle's `config.json`.
+//! Works on the JSON, before oci-spec's types see it, because those have no room for "absent"
+//! everywhere. Nothing here changes the bundle's `config.json`.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
 use super::namespaces;
-use super::stdio::ConsoleSize;
+use super::stdio::WindowSize;
 use crate::capabilities::CAPABILITIES;
 
 /// A spec or process that cannot be run as it asks to be.
@@ -16,7 +16,7 @@ use crate::capabilities::CAPABILITIES;
 #[error("{0}")]
 pub(crate) struct Refused(pub(super) String);
 
-/// What the host can do, as far as the rules depend on it.
+/// Abilities of the host, as far as the rules depend on them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostFacts {
     pub(crate) selinux: bool,
@@ -39,14 +39,14 @@ impl HostFacts {
     }
 }
 
-/// What the rules found in a process besides its own fields.
+/// Findings of the rules in a process besides its own fields.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProcessNotes {
     /// `consoleSize`, which libcontainer does not set.
-    pub(crate) console_size: Option<ConsoleSize>,
+    pub(crate) console_size: Option<WindowSize>,
     /// The environment had no HOME, so that one is to be found in the container.
     pub(crate) find_home: bool,
-    /// What was left out of the request; for the shim's log.
+    /// Parts of the request that were left out; for the shim's log.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -58,7 +58,8 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
     let process = process.as_object_mut().ok_or_else(|| Refused("process must be an object".into()))?;
     let mut notes = ProcessNotes::default();
     check_strings(process)?;
-    // Written out, `false` makes libcontainer load the seccomp profile after it has dropped what that needs.
+    // Written out, `false` makes libcontainer load the seccomp profile after it has dropped what
+    // that needs.
     if process.get("noNewPrivileges") == Some(&Value::Bool(false)) {
         process.remove("noNewPrivileges");
     }
@@ -72,14 +73,15 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
         if let (Some(rows), Some(columns)) = (side("height"), side("width"))
             && (rows, columns) != (0, 0)
         {
-            notes.console_size = Some(ConsoleSize { rows, columns });
+            notes.console_size = Some(WindowSize { rows, columns });
         }
     }
     notes.find_home = home(process);
     Ok(notes)
 }
 
-/// Checks and repairs the rest of a spec in place; `process` has its own call. Answers what was left out of it, for the shim's log.
+/// Checks and repairs the rest of a spec in place; `process` has its own call. Answers what was
+/// left out of it, for the shim's log.
 pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Refused> {
     let version = spec.get("ociVersion").and_then(Value::as_str).unwrap_or_default();
     if !version.starts_with("1.") {
@@ -102,14 +104,15 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     Ok(warnings)
 }
 
-/// As runc: the domain counts, flags are left out and told.
+/// Removes the personality's flags, as runc does, and returns a warning: only the domain counts.
 fn personality_flags(linux: &mut Map<String, Value>) -> Option<String> {
     let flags = linux.get_mut("personality")?.as_object_mut()?.remove("flags")?;
     let is_asked = flags.as_array().is_some_and(|flags| !flags.is_empty());
     is_asked.then(|| format!("linux.personality.flags is not supported and left out: {flags}"))
 }
 
-/// libcontainer knows the four words of the OCI spec only, and means all mounts by them; CRI writes `rshared` and `rslave`.
+/// libcontainer knows the four words of the OCI spec only, and means all mounts by them; CRI writes
+/// `rshared` and `rslave`.
 fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     const NAME: &str = "rootfsPropagation";
     let known = match linux.remove(NAME) {
@@ -131,8 +134,9 @@ fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// As runc since 1.2 (pull request 3588) and crun: a profile that says nothing of flags leaves speculation alone. The mitigations that kernels before 5.16 else
-/// turn on halve what interpreters do. Who wants them writes an empty list.
+/// Adds the flag that leaves speculation alone to a profile without flags, as runc since 1.2 (pull
+/// request 3588) and crun. The mitigations that kernels before 5.16 else turn on halve what
+/// interpreters do. Who wants them writes an empty list.
 fn seccomp_flags(linux: &mut Map<String, Value>) {
     let Some(profile) = linux.get_mut("seccomp").and_then(Value::as_object_mut) else { return };
     if profile.get("flags").is_none_or(Value::is_null) {
@@ -140,8 +144,9 @@ fn seccomp_flags(linux: &mut Map<String, Value>) {
     }
 }
 
-/// As runc, and as the spec's own rules assume: no device to begin with. libcgroups leaves a v1 cgroup with all that its
-/// parent may, and sets nothing at all for a spec without resources.
+/// Puts a rule that denies every device before the others, as runc does and the spec's own rules
+/// assume. libcgroups leaves a v1 cgroup with all that its parent may, and sets nothing at all for
+/// a spec without resources.
 fn deny_devices_first(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let not = |what: &str| Refused(format!("linux.{what} is not what the OCI spec describes"));
     let resources = linux.entry("resources").or_insert_with(|| json!({})).as_object_mut();
@@ -174,7 +179,8 @@ fn check_strings(process: &Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A label is ignored where SELinux is off, as runc does; where it is on, a container without it would be less confined.
+/// A label is ignored where SELinux is off, as runc does; where it is on, a container without it
+/// would be less confined.
 fn label(full: &str, name: &str, object: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
     match object.remove(name) {
         Some(Value::String(label)) if host.selinux && !label.is_empty() => Err(Refused(format!(
@@ -198,7 +204,8 @@ fn apparmor(process: &mut Map<String, Value>, host: HostFacts) -> Result<(), Ref
     }
 }
 
-/// An absent set is an empty one; a name that the kernel or oci-spec does not know is left out and told, as by runc.
+/// Fills in empty sets for absent ones, and leaves out, with a warning, names that the kernel or
+/// oci-spec does not know, as runc does.
 fn capabilities(process: &mut Map<String, Value>, host: HostFacts, notes: &mut ProcessNotes) {
     let given = process.remove("capabilities").unwrap_or_default();
     let mut unknown: Vec<String> = Vec::new();
@@ -290,7 +297,7 @@ mod tests {
     #[test]
     fn the_console_size_is_noted() {
         let size = |value: Value| run(json!({"args": ["x"], "cwd": "/", "consoleSize": value})).unwrap().1.console_size;
-        assert_eq!(size(json!({"height": 40, "width": 120})), Some(ConsoleSize { rows: 40, columns: 120 }));
+        assert_eq!(size(json!({"height": 40, "width": 120})), Some(WindowSize { rows: 40, columns: 120 }));
         assert_eq!(size(json!({"height": 0, "width": 0})), None);
         assert_eq!(size(json!({"height": 70000, "width": 1})), None);
     }

@@ -1,4 +1,5 @@
-//! `linux.seccomp.listenerPath`: the listener of the container's own profile goes to the agent that it names.
+//! `linux.seccomp.listenerPath`: the listener of the container's own profile goes to the agent that
+//! it names.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,10 +18,10 @@ use oci_spec::runtime::{
 
 use crate::sys;
 
-/// How long the agent may take to read; a stuck one must not hold up the create for ever.
+/// Time limit for the agent to read; a stuck one must not hold up the create for ever.
 const AGENT_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why the listener did not reach its agent.
+/// A listener that did not reach its agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenerError {
     /// No path.
@@ -41,8 +42,9 @@ pub(crate) enum ListenerError {
     },
 }
 
-/// If the profile notifies: receives the listener from init and sends it on, with the state that the OCI spec wants.
-pub(crate) fn hand_over(
+/// Receives the listener from init, if the profile notifies, and sends it on, with the state that
+/// the OCI spec wants.
+pub(crate) fn send_listener(
     seccomp: &LinuxSeccomp,
     container: &Container,
     pid: Pid,

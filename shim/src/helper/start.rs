@@ -24,7 +24,7 @@ use super::{
 };
 use crate::sys;
 
-/// Why a container did not start.
+/// A container that did not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     /// The runtime's own directory.

@@ -1,4 +1,5 @@
-//! What the runtime keeps of a container: a directory below the runtime root, named by the container's id.
+//! The state that the runtime keeps of a container: a directory below the runtime root, named by
+//! the container's id.
 
 use std::{
     fs,
@@ -17,43 +18,44 @@ pub(crate) const NOTIFY_SOCKET: &str = "notify.sock";
 /// Our own file beside libcontainer's.
 const SETTINGS: &str = "egpu.json";
 
-/// How often the root may be removed by others while it is being made.
+/// Number of tries where others remove the root while it is being made.
 const ROOT_TRIES: u32 = 100;
 
-/// What `exec` and `delete` need to know of `create`'s options.
+/// Options of `create` that `exec` and `delete` need to know.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// See [`Create::no_new_keyring`](super::protocol::Create).
+    /// The option [`Create::no_new_keyring`](super::protocol::Create).
     pub(crate) no_new_keyring: bool,
-    /// See [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of it is not written atomically.
+    /// The option [`Create::systemd_cgroup`](super::protocol::Create). libcontainer's own note of
+    /// it is not written atomically.
     pub(crate) systemd_cgroup: bool,
-    /// What the injection means for execs.
+    /// The injection, as it applies to execs.
     #[serde(default)]
     pub(crate) exec_edits: ExecEdits,
     /// init, once there is one, so that another process which got its pid is not taken for it.
     pub(crate) init: Option<ProcessId>,
 }
 
-/// Why the directory could not be used.
+/// A state directory that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// Not an id.
+    /// A name that is no container id.
     #[error("{0:?} is no container id; letters, digits and _ + - . are accepted, at most 1024")]
     Id(String),
-    /// There is one.
+    /// A container that exists already.
     #[error("the runtime knows a container {0:?} already; delete it first")]
     Exists(String),
-    /// There is none.
+    /// A container that does not exist.
     #[error("the runtime knows no container {0:?}")]
     Unknown(String),
     /// A file of it.
     #[error("cannot {action} {}", path.display())]
     File {
-        /// What was tried.
+        /// The action that was tried.
         action: &'static str,
-        /// With what.
+        /// The path.
         path: PathBuf,
-        /// How it failed.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -134,8 +136,8 @@ impl StateDir {
         serde_json::from_slice(&text).map_err(|e| file("read", &path)(e.into()))
     }
 
-    /// Removes it with all that is in it, and the directories of its namespace and its containerd when it was the last
-    /// there; succeeds when there is none.
+    /// Removes it with all that is in it, and the directories of its namespace and its containerd
+    /// when it was the last there; succeeds when there is none.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_dir_all(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file("remove", &self.path)(e)),

@@ -13,7 +13,7 @@ use nix::unistd::{Gid, Uid, fchown};
 use super::protocol::StdioKind;
 use crate::sys;
 
-/// Why the streams could not be set up.
+/// Streams that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StdioError {
     /// The shim sent the wrong number of descriptors.
@@ -40,9 +40,9 @@ pub(crate) enum StdioError {
     },
 }
 
-/// Who shall own pipes and terminal, host ids.
+/// The owner of pipes and terminal, in host ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct StreamOwner {
     pub(crate) uid: u32,
     /// `None` keeps the group, as runc does.
     pub(crate) gid: Option<u32>,
@@ -50,21 +50,21 @@ pub(crate) struct Owner {
 
 /// Rows and columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ConsoleSize {
+pub(crate) struct WindowSize {
     pub(crate) rows: u16,
     pub(crate) columns: u16,
 }
 
 /// The streams of a process that is about to be made.
 #[derive(Debug)]
-pub(crate) enum Stdio {
+pub(crate) enum ChildStdio {
     /// stdin, stdout, stderr.
     Streams([OwnedFd; 3]),
     /// A pty that init makes and sends over `init_end`; it is handed on to the shim.
     Terminal { init_end: OwnedFd, own_end: OwnedFd, shim: OwnedFd },
 }
 
-impl Stdio {
+impl ChildStdio {
     /// Takes the descriptors that came with the operation.
     pub(crate) fn new(kind: StdioKind, fds: Vec<OwnedFd>) -> Result<Self, StdioError> {
         let got = fds.len();
@@ -82,8 +82,9 @@ impl Stdio {
         }
     }
 
-    /// Gives pipes and files to the process's user, so that it can open /dev/stdout and the like again.
-    pub(crate) fn give_to(&self, owner: Owner) -> Result<(), StdioError> {
+    /// Gives pipes and files to the process's user, so that it can open /dev/stdout and the like
+    /// again.
+    pub(crate) fn give_to(&self, owner: StreamOwner) -> Result<(), StdioError> {
         if let Self::Streams(streams) = self {
             for (stream, fd) in streams.iter().enumerate() {
                 give(fd.as_fd(), owner).map_err(|e| StdioError::Owner { stream, uid: owner.uid, source: e.into() })?;
@@ -108,7 +109,7 @@ impl Stdio {
         }
     }
 
-    /// What the process must not inherit.
+    /// Descriptors that the process must not inherit.
     pub(crate) fn private(&self) -> Vec<&OwnedFd> {
         match self {
             Self::Streams(_) => vec![],
@@ -116,12 +117,13 @@ impl Stdio {
         }
     }
 
-    /// Once init has made its terminal: sizes it, gives it to the user, and hands the master to the shim.
-    pub(crate) fn finish(self, owner: Owner, size: Option<ConsoleSize>) -> Result<(), StdioError> {
+    /// Sizes the terminal that init has made, gives it to the user, and hands the master to the
+    /// shim.
+    pub(crate) fn finish(self, owner: StreamOwner, size: Option<WindowSize>) -> Result<(), StdioError> {
         let Self::Terminal { init_end, own_end, shim } = self else { return Ok(()) };
         drop(init_end);
         let master = receive_master(own_end.as_fd()).map_err(StdioError::Terminal)?;
-        if let Some(ConsoleSize { rows, columns }) = size {
+        if let Some(WindowSize { rows, columns }) = size {
             sys::set_window_size(master.as_fd(), rows, columns).map_err(|source| StdioError::Size {
                 rows,
                 columns,
@@ -142,7 +144,7 @@ impl Stdio {
 }
 
 /// fchown, but for what is not ours to give: the host's devices.
-fn give(fd: BorrowedFd<'_>, owner: Owner) -> Result<(), Errno> {
+fn give(fd: BorrowedFd<'_>, owner: StreamOwner) -> Result<(), Errno> {
     let status = fstat(fd)?;
     let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;
     let is_terminal = nix::unistd::isatty(fd).unwrap_or(false);

@@ -2,20 +2,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::details::Details;
 use super::launch::Launched;
-use super::protocol::{Failure, FailureKind, Hello, Operation, Reply};
+use super::log_capture::LogCapture;
+use super::protocol::{Failure, FailureKind, Hello, Operation, WorkerReply};
 use super::{create, delete, exec, frame, image, inventory, start};
 use crate::{mediator, sys};
 
-/// What an operation hands back: the reply, and a descriptor beside it.
+/// The result of an operation: the reply, and a descriptor beside it.
 struct Answer {
-    reply: Reply,
+    reply: WorkerReply,
     beside: Option<OwnedFd>,
 }
 
-impl From<Reply> for Answer {
-    fn from(reply: Reply) -> Self {
+impl From<WorkerReply> for Answer {
+    fn from(reply: WorkerReply) -> Self {
         Self { reply, beside: None }
     }
 }
@@ -34,7 +34,8 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
-    // A hook may end without reading its state. What a container executes starts with the default again.
+    // A hook may end without reading its state. What a container executes starts with the default
+    // again.
     sys::ignore_broken_pipes();
     let pid = nix::unistd::getpid().as_raw();
     let own = sys::pidfd_open(pid).map_err(internal)?;
@@ -45,10 +46,10 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
         Ok(Operation::Mediate(setup)) => return mediate(shim, *setup, fds, reply, pid),
         operation => operation,
     };
-    let details = Details::capture().map_err(internal)?;
+    let log = LogCapture::capture().map_err(internal)?;
     let answer = match operation {
-        Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| tell(failure, &details)),
-        Err(e) => Reply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
+        Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| with_log(failure, &log)),
+        Err(e) => WorkerReply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
     };
     let beside: Vec<BorrowedFd<'_>> = answer.beside.iter().map(AsFd::as_fd).collect();
     frame::send_value(reply, &answer.reply, &beside)
@@ -61,7 +62,7 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::Start(operation) => match start::start(operation) {
-            Ok(()) => Ok(Reply::Done.into()),
+            Ok(()) => Ok(WorkerReply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::Exec(operation) => match exec::exec(operation, fds, reply) {
@@ -69,15 +70,15 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::Delete(operation) => match delete::remove(operation) {
-            Ok(()) => Ok(Reply::Done.into()),
+            Ok(()) => Ok(WorkerReply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::Inventory => match inventory::inventory() {
-            Ok(cards) => Ok(Reply::Inventory(Box::new(cards)).into()),
+            Ok(cards) => Ok(WorkerReply::Inventory(Box::new(cards)).into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::ImageVariable(asked) => match image::variable(asked) {
-            Ok(values) => Ok(Reply::ImageVariable(values).into()),
+            Ok(values) => Ok(WorkerReply::ImageVariable(values).into()),
             Err(e) => Err(failure(FailureKind::Internal, &e)),
         },
         Operation::Mediate(_) => {
@@ -97,33 +98,34 @@ fn mediate(
     let own = sys::pidfd_open(pid).map_err(frame::FrameError::Socket)?;
     match mediator::begin(shim, setup, fds) {
         Ok(ready) => {
-            frame::send_value(reply, &Reply::Process { pid, warnings: vec![] }, &[own.as_fd()])?;
+            frame::send_value(reply, &WorkerReply::Process { pid, warnings: vec![] }, &[own.as_fd()])?;
             drop(own);
             sys::close_fd_of(reply);
             ready.run()
         }
         Err(error) => {
             let failure = failure(FailureKind::Internal, &error);
-            frame::send_value(reply, &Reply::Failed(failure), &[])
+            frame::send_value(reply, &WorkerReply::Failed(failure), &[])
         }
     }
 }
 
 fn process(process: Launched, warnings: Vec<String>) -> Answer {
-    Answer { reply: Reply::Process { pid: process.pid.as_raw(), warnings }, beside: Some(process.pidfd) }
+    Answer { reply: WorkerReply::Process { pid: process.pid.as_raw(), warnings }, beside: Some(process.pidfd) }
 }
 
 fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
     Failure { kind, message: chain(error) }
 }
 
-/// Adds what libcontainer only logged. A message about the program is complete, and tools compare it.
-fn tell(mut failure: Failure, details: &Details) -> Answer {
-    let quote = details.quote();
+/// Adds what libcontainer only logged. A message about the program is complete, and tools compare
+/// it.
+fn with_log(mut failure: Failure, log: &LogCapture) -> Answer {
+    let quote = log.quote();
     if !quote.is_empty() && failure.kind == FailureKind::Internal && !failure.message.starts_with("exec") {
         failure.message = format!("{} ({quote})", failure.message);
     }
-    Reply::Failed(failure).into()
+    WorkerReply::Failed(failure).into()
 }
 
 /// An error and its causes, in one line.

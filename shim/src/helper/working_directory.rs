@@ -8,12 +8,13 @@ use pathrs::Root;
 
 use super::mounts;
 
-/// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does not.
+/// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does
+/// not.
 pub(crate) fn ensure(root: &Root, cwd: &Path) -> io::Result<()> {
     if root.resolve(cwd).is_ok() {
         return Ok(());
     }
-    let place = mounts::target(root, cwd)?;
+    let place = mounts::resolve(root, cwd)?;
     root.mkdir_all(place, &std::fs::Permissions::from_mode(0o755)).map(drop).map_err(io::Error::other)
 }
 

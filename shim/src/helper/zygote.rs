@@ -16,8 +16,8 @@ pub struct Zygote {
     pub pid: i32,
 }
 
-/// Forks the zygote. Call it before the process starts its first thread, and from the thread that lives as long as the
-/// process does: the zygote dies with that thread.
+/// Forks the zygote. Call it before the process starts its first thread, and from the thread that
+/// lives as long as the process does: the zygote dies with that thread.
 pub fn spawn() -> io::Result<Zygote> {
     let shim = nix::unistd::getpid().as_raw();
     let (ours, theirs) = frame::pair()?;
@@ -33,7 +33,8 @@ pub fn spawn() -> io::Result<Zygote> {
     }
 }
 
-/// A zygote that was executed: the shim, its parent, is at the other end of stdin. Does not return before the shim is gone.
+/// A zygote that was executed: the shim, its parent, is at the other end of stdin. Does not return
+/// before the shim is gone.
 pub fn serve() -> io::Result<()> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     run(&socket, nix::unistd::getppid().as_raw())
@@ -43,12 +44,13 @@ pub fn serve() -> io::Result<()> {
 fn run(socket: &OwnedFd, shim: i32) -> io::Result<()> {
     sys::die_with_parent(shim)?;
     sys::reset_signals()?;
-    // Workers are the shim's children, not the zygote's; this is for strays that a library might fork.
+    // Workers are the shim's children, not the zygote's; this is for strays that a library might
+    // fork.
     sys::ignore_child_exits();
     sys::clear_listen_environment();
     sys::set_name(c"egpu-helper");
     nix::unistd::chdir("/")?;
-    // The shim's stdin is its listening socket. Whoever holds a copy answers for a shim that is long dead.
+    // The shim's stdin is its listening socket. Whoever holds a copy makes a dead shim look alive.
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     loop {
         let (operation, mut fds) = match frame::receive(socket.as_fd()) {

@@ -1,7 +1,9 @@
-//! Log drivers: programs that read a container's output (containerd, docs/runtime-v2.md, "Logging").
+//! Log drivers: programs that read a container's output (containerd, docs/runtime-v2.md,
+//! "Logging").
 //!
-//! The program gets stdout as descriptor 3, stderr as 4, and says through 5 that it is ready. It has the container's
-//! ends of the pipes themselves, so nothing is copied, and it reads on when the shim is gone.
+//! The program gets stdout as descriptor 3, stderr as 4, and says through 5 that it is ready. It
+//! has the container's ends of the pipes themselves, so nothing is copied, and it reads on when the
+//! shim is gone.
 
 use std::{
     io,
@@ -13,43 +15,43 @@ use std::{
 
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::oneshot, time::timeout};
 
-use super::{Owner, target::Binary};
+use super::{StreamContext, target::Binary};
 use crate::{
-    reaper::{Exit, Expectation},
+    reaper::{Expectation, ProcessExit},
     sys,
 };
 
-/// To say that it is ready.
+/// Time for it to say that it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(10);
-/// To end by itself once its input has ended.
+/// Time for it to end by itself once its input has ended.
 const END_LIMIT: Duration = Duration::from_secs(1);
-/// To end after SIGTERM; as long as containerd's own shim waits.
+/// Time for it to end after SIGTERM; as long as containerd's own shim waits.
 const TERM_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a log driver could not be used.
+/// A log driver that could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LogDriverError {
-    /// It could not be started.
+    /// A driver that could not be started.
     #[error("cannot run {}", path.display())]
     Spawn {
         /// The program.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It ended without having said that it is ready.
+    /// A driver that ended without having said that it is ready.
     #[error("{} ended, or closed descriptor 5, without a byte written to it to say that it is ready", path.display())]
     NotReady {
         /// The program.
         path: PathBuf,
     },
-    /// It says nothing.
+    /// A driver that says nothing.
     #[error("{} did not say within {limit:?} that it is ready (by closing descriptor 5)", path.display())]
     Silent {
         /// The program.
         path: PathBuf,
-        /// How long was waited.
+        /// The time limit.
         limit: Duration,
     },
     /// No pipes.
@@ -62,7 +64,7 @@ pub enum LogDriverError {
 pub(super) struct LogDriver {
     path: PathBuf,
     pidfd: OwnedFd,
-    exit: Option<oneshot::Receiver<Exit>>,
+    exit: Option<oneshot::Receiver<ProcessExit>>,
 }
 
 /// The container's ends of the driver's pipes.
@@ -73,7 +75,10 @@ pub(super) struct LogDriverEnd {
 
 impl LogDriver {
     /// Starts the program and waits until it is ready.
-    pub(super) async fn spawn(binary: &Binary, owner: &Owner<'_>) -> Result<(Self, LogDriverEnd), LogDriverError> {
+    pub(super) async fn spawn(
+        binary: &Binary,
+        owner: &StreamContext<'_>,
+    ) -> Result<(Self, LogDriverEnd), LogDriverError> {
         let (out, stdout) = io::pipe().map_err(LogDriverError::Pipe)?;
         let (err, stderr) = io::pipe().map_err(LogDriverError::Pipe)?;
         let (ready, says_ready) = io::pipe().map_err(LogDriverError::Pipe)?;
@@ -119,7 +124,7 @@ impl LogDriver {
         if timeout(TERM_LIMIT, &mut exit).await.is_ok() {
             return;
         }
-        tracing::warn!(program = %self.path.display(), "a log driver does not end and is killed");
+        tracing::warn!(program = %self.path.display(), "a log driver does not exit and is killed");
         self.signal(libc::SIGKILL);
     }
 

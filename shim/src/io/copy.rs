@@ -8,20 +8,20 @@ use tokio::{
     net::unix::pipe,
 };
 
-use super::fifo::Hold;
+use super::fifo::HeldEnd;
 
-/// Where output goes.
+/// The destination of output.
 #[derive(Debug)]
-pub(super) enum Sink {
+pub(super) enum OutputSink {
     /// containerd's FIFO, with the shim's hold on its reading end.
-    Fifo(pipe::Sender, Hold),
+    Fifo(pipe::Sender, HeldEnd),
     /// A pipe whose reader the shim has started.
     Pipe(pipe::Sender),
     /// A file, appended to.
     File(File),
 }
 
-impl Sink {
+impl OutputSink {
     /// Copies until `from` ends.
     pub(super) async fn copy_from(self, stream: &'static str, from: impl AsyncRead + Unpin) {
         match self {
@@ -40,24 +40,25 @@ pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin,
     };
     match copied.await {
         Ok(()) => {}
-        // A terminal that hangs up (EIO), or a reader that has closed its end: how a copy normally ends.
+        // A terminal that hangs up (EIO), or a reader that has closed its end: how a copy normally
+        // ends.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO) => {}
-        Err(error) => tracing::warn!(stream, %error, "a stream could not be copied on"),
+        Err(error) => tracing::warn!(stream, %error, "cannot copy a stream"),
     }
 }
 
 /// A log file, made with its directories if need be.
-pub(super) fn open_file(path: &Path) -> io::Result<Sink> {
+pub(super) fn open_file(path: &Path) -> io::Result<OutputSink> {
     use std::os::unix::fs::OpenOptionsExt;
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
     let file = std::fs::OpenOptions::new().append(true).create(true).mode(0o644).open(path)?;
-    Ok(Sink::File(File::from_std(file)))
+    Ok(OutputSink::File(File::from_std(file)))
 }
 
 /// A file that must exist.
-pub(super) fn open_existing_file(path: &Path) -> io::Result<Sink> {
+pub(super) fn open_existing_file(path: &Path) -> io::Result<OutputSink> {
     let file = std::fs::OpenOptions::new().append(true).open(path)?;
-    Ok(Sink::File(File::from_std(file)))
+    Ok(OutputSink::File(File::from_std(file)))
 }

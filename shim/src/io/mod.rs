@@ -1,9 +1,9 @@
 //! A process's standard streams, between the container and where containerd wants them.
 //!
-//! The container never gets containerd's own FIFOs but pipes (or a terminal), and tasks copy. So containerd may go away
-//! and come back without the container noticing: the shim keeps the other end of each FIFO open itself, which spares a
-//! writer EPIPE and a reader EOF. Nothing here ever blocks the shim: every descriptor is non-blocking and waits in the
-//! reactor.
+//! The container never gets containerd's own FIFOs but pipes (or a terminal), and tasks copy. So
+//! containerd may go away and come back without the container noticing: the shim keeps the other
+//! end of each FIFO open itself, which spares a writer EPIPE and a reader EOF. Nothing here ever
+//! blocks the shim: every descriptor is non-blocking and waits in the reactor.
 
 mod binary;
 mod copy;
@@ -19,32 +19,32 @@ pub use self::{binary::LogDriverError, target::TargetError};
 use self::{
     binary::{LogDriver, LogDriverEnd},
     copy::copy,
-    target::Target,
+    target::StreamTarget,
     terminal::Terminal,
 };
 use crate::{bundle::ConsoleSize, helper::protocol::StdioKind, reaper::Reaper};
 
-/// How long a process that has ended may take to have its output delivered.
+/// Time for the output of a process that has ended to be delivered.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// The terminal is there before the helper answers.
 const TERMINAL_LIMIT: Duration = Duration::from_secs(10);
 
 /// The streams that containerd asked for. Empty: none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Stdio {
+pub struct StdioPaths {
     /// Path of a FIFO.
     pub stdin: String,
     /// Path of a FIFO or file, or a URI of scheme fifo, file, binary or binary-v2.
     pub stdout: String,
-    /// As `stdout`. Unused with a terminal.
+    /// The same for standard error. Unused with a terminal.
     pub stderr: String,
     /// One terminal instead of three streams.
     pub terminal: bool,
 }
 
-/// For whom the streams are.
+/// The container and the reaper that the streams belong to.
 #[derive(Debug)]
-pub struct Owner<'o> {
+pub struct StreamContext<'o> {
     /// The container's id.
     pub id: &'o str,
     /// containerd's namespace.
@@ -53,44 +53,44 @@ pub struct Owner<'o> {
     pub reaper: &'o Arc<Reaper>,
 }
 
-/// Why the streams could not be set up.
+/// Streams that could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
     /// A stream goes nowhere that the shim knows.
     #[error("cannot use the {stream} that containerd asks for")]
     Target {
-        /// Which.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: TargetError,
     },
     /// A FIFO or file could not be opened.
     #[error("cannot open {} for {stream}", path.display())]
     Open {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The kernel gave no pipe or socket.
     #[error("cannot make a pipe for {stream}")]
     Pipe {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The log driver.
     #[error("the log driver of {stream} cannot be used")]
     LogDriver {
-        /// Which stream.
+        /// The stream.
         stream: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: LogDriverError,
     },
@@ -102,22 +102,23 @@ pub enum IoError {
 /// The container's ends, for the helper.
 #[derive(Debug)]
 pub struct ChildEnds {
-    /// What `descriptors` are.
+    /// The kind of `descriptors`.
     pub kind: StdioKind,
-    /// In the order that the helper wants.
+    /// The descriptors, in the order that the helper wants.
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// The shim's ends of one process's streams, and the tasks that copy. Dropping it ends them at once.
+/// The shim's ends of one process's streams, and the tasks that copy. Dropping it ends them at
+/// once.
 #[derive(Debug)]
 pub struct ProcessIo {
     outputs: JoinSet<()>,
     input: JoinSet<()>,
     /// Keeps the stdin FIFO from reporting EOF.
-    stdin_hold: Option<fifo::Hold>,
+    stdin_hold: Option<fifo::HeldEnd>,
     log_driver: Option<LogDriver>,
     terminal: Option<Terminal>,
-    /// With a terminal: where it comes in, and what is waiting for it.
+    /// The terminal's socket, and the streams that wait for it.
     console: Option<Console>,
 }
 
@@ -125,12 +126,13 @@ pub struct ProcessIo {
 struct Console {
     socket: OwnedFd,
     input: Option<pipe::Receiver>,
-    output: Option<copy::Sink>,
+    output: Option<copy::OutputSink>,
 }
 
 impl ProcessIo {
-    /// Opens everything and starts copying; a terminal still has to come, see [`ProcessIo::take_terminal`].
-    pub async fn open(stdio: &Stdio, owner: &Owner<'_>) -> Result<(Self, ChildEnds), IoError> {
+    /// Opens everything and starts copying; a terminal still has to come, see
+    /// [`ProcessIo::take_terminal`].
+    pub async fn open(stdio: &StdioPaths, owner: &StreamContext<'_>) -> Result<(Self, ChildEnds), IoError> {
         let mut io = Self {
             outputs: JoinSet::new(),
             input: JoinSet::new(),
@@ -145,10 +147,11 @@ impl ProcessIo {
         Ok((io, ChildEnds { kind, descriptors }))
     }
 
-    async fn open_streams(&mut self, stdio: &Stdio, owner: &Owner<'_>) -> Result<Vec<OwnedFd>, IoError> {
+    async fn open_streams(&mut self, stdio: &StdioPaths, owner: &StreamContext<'_>) -> Result<Vec<OwnedFd>, IoError> {
         let stdin = self.open_stdin(&stdio.stdin)?;
-        let stdout = Target::parse(&stdio.stdout).map_err(|source| IoError::Target { stream: "stdout", source })?;
-        if let Target::Binary(binary) = stdout {
+        let stdout =
+            StreamTarget::parse(&stdio.stdout).map_err(|source| IoError::Target { stream: "stdout", source })?;
+        if let StreamTarget::Binary(binary) = stdout {
             let (driver, ends) = LogDriver::spawn(&binary, owner)
                 .await
                 .map_err(|source| IoError::LogDriver { stream: "stdout", source })?;
@@ -156,7 +159,8 @@ impl ProcessIo {
             return Ok(vec![stdin, ends.stdout, ends.stderr]);
         }
         let stdout = self.open_output("stdout", stdout).await?;
-        let stderr = Target::parse(&stdio.stderr).map_err(|source| IoError::Target { stream: "stderr", source })?;
+        let stderr =
+            StreamTarget::parse(&stdio.stderr).map_err(|source| IoError::Target { stream: "stderr", source })?;
         let stderr = self.open_output("stderr", stderr).await?;
         Ok(vec![stdin, stdout, stderr])
     }
@@ -175,7 +179,7 @@ impl ProcessIo {
         Ok(theirs.into())
     }
 
-    async fn open_output(&mut self, stream: &'static str, target: Target) -> Result<OwnedFd, IoError> {
+    async fn open_output(&mut self, stream: &'static str, target: StreamTarget) -> Result<OwnedFd, IoError> {
         let Some(sink) = open_sink(stream, target).await? else { return null(stream) };
         let (ours, theirs) = io::pipe().map_err(|source| IoError::Pipe { stream, source })?;
         let ours = pipe::Receiver::from_owned_fd(ours.into()).map_err(|source| IoError::Pipe { stream, source })?;
@@ -183,7 +187,7 @@ impl ProcessIo {
         Ok(theirs.into())
     }
 
-    async fn open_terminal(&mut self, stdio: &Stdio, owner: &Owner<'_>) -> Result<Vec<OwnedFd>, IoError> {
+    async fn open_terminal(&mut self, stdio: &StdioPaths, owner: &StreamContext<'_>) -> Result<Vec<OwnedFd>, IoError> {
         let input = if stdio.stdin.is_empty() {
             None
         } else {
@@ -192,14 +196,14 @@ impl ProcessIo {
             Some(fifo)
         };
         let stream = "terminal";
-        let target = Target::parse(&stdio.stdout).map_err(|source| IoError::Target { stream, source })?;
+        let target = StreamTarget::parse(&stdio.stdout).map_err(|source| IoError::Target { stream, source })?;
         let output = match target {
-            Target::Binary(binary) => {
+            StreamTarget::Binary(binary) => {
                 let (driver, LogDriverEnd { stdout, .. }) =
                     LogDriver::spawn(&binary, owner).await.map_err(|source| IoError::LogDriver { stream, source })?;
                 self.log_driver = Some(driver);
                 let sender = pipe::Sender::from_owned_fd(stdout).map_err(|source| IoError::Pipe { stream, source })?;
-                Some(copy::Sink::Pipe(sender))
+                Some(copy::OutputSink::Pipe(sender))
             }
             target => open_sink(stream, target).await?,
         };
@@ -208,7 +212,8 @@ impl ProcessIo {
         Ok(vec![theirs])
     }
 
-    /// Takes over the terminal that the helper has made, and starts to copy. Without a terminal it does nothing.
+    /// Takes over the terminal that the helper has made, and starts to copy. Without a terminal it
+    /// does nothing.
     pub async fn take_terminal(&mut self, size: Option<ConsoleSize>) -> Result<(), IoError> {
         let Some(Console { socket, input, output }) = self.console.take() else { return Ok(()) };
         let terminal = timeout(TERMINAL_LIMIT, Terminal::receive(socket))
@@ -235,12 +240,14 @@ impl ProcessIo {
         self.terminal.as_ref().map_or(Ok(()), |terminal| terminal.resize(width, height))
     }
 
-    /// Lets stdin end once containerd has closed its end, and everything written before is delivered.
+    /// Lets stdin end once containerd has closed its end, and everything written before is
+    /// delivered.
     pub fn close_stdin(&mut self) {
         self.stdin_hold = None;
     }
 
-    /// Delivers what is left of the output of a process that has ended, for a while, and lets go of everything.
+    /// Delivers what is left of the output of a process that has ended, for a while, and lets go of
+    /// everything.
     pub async fn finish(mut self) {
         self.stdin_hold = None;
         let drained = timeout(DRAIN_LIMIT, async { while self.outputs.join_next().await.is_some() {} }).await;
@@ -256,17 +263,17 @@ impl ProcessIo {
     }
 }
 
-fn open_input(path: &str) -> Result<(fifo::Hold, pipe::Receiver), IoError> {
+fn open_input(path: &str) -> Result<(fifo::HeldEnd, pipe::Receiver), IoError> {
     let path = path.strip_prefix("fifo://").unwrap_or(path);
     fifo::open_input(path.as_ref()).map_err(|source| IoError::Open { stream: "stdin", path: path.into(), source })
 }
 
-async fn open_sink(stream: &'static str, target: Target) -> Result<Option<copy::Sink>, IoError> {
+async fn open_sink(stream: &'static str, target: StreamTarget) -> Result<Option<copy::OutputSink>, IoError> {
     let opened = match &target {
-        Target::None => return Ok(None),
-        Target::Path(path) => fifo::open_output(path).await,
-        Target::File(path) => copy::open_file(path),
-        Target::Binary(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
+        StreamTarget::None => return Ok(None),
+        StreamTarget::Path(path) => fifo::open_output(path).await,
+        StreamTarget::File(path) => copy::open_file(path),
+        StreamTarget::Binary(_) => Err(io::Error::from(io::ErrorKind::Unsupported)),
     };
     opened.map(Some).map_err(|source| IoError::Open { stream, path: target.into_path(), source })
 }
@@ -298,9 +305,9 @@ mod tests {
         path.to_str().unwrap().to_owned()
     }
 
-    async fn open(stdio: &Stdio) -> (ProcessIo, Vec<OwnedFd>) {
+    async fn open(stdio: &StdioPaths) -> (ProcessIo, Vec<OwnedFd>) {
         let reaper = Arc::new(Reaper::default());
-        let owner = Owner { id: "c1", namespace: "ns", reaper: &reaper };
+        let owner = StreamContext { id: "c1", namespace: "ns", reaper: &reaper };
         let (io, ends) = ProcessIo::open(stdio, &owner).await.unwrap();
         assert_eq!(ends.kind, StdioKind::Streams);
         (io, ends.descriptors)
@@ -310,7 +317,7 @@ mod tests {
     async fn stdin_ends_with_close_io_and_not_with_a_writer() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "in");
-        let (mut io, mut ends) = open(&Stdio { stdin: path.clone(), ..Stdio::default() }).await;
+        let (mut io, mut ends) = open(&StdioPaths { stdin: path.clone(), ..StdioPaths::default() }).await;
         let mut container = pipe::Receiver::from_owned_fd(ends.remove(0)).unwrap();
         for text in [b"one", b"two"] {
             // containerd comes, writes, and goes away.
@@ -331,7 +338,7 @@ mod tests {
     async fn output_survives_its_reader() {
         let directory = tempfile::tempdir().unwrap();
         let path = fifo(directory.path(), "out");
-        let (io, ends) = open(&Stdio { stdout: path.clone(), ..Stdio::default() }).await;
+        let (io, ends) = open(&StdioPaths { stdout: path.clone(), ..StdioPaths::default() }).await;
         let mut ends = ends.into_iter().skip(1);
         let mut container = pipe::Sender::from_owned_fd(ends.next().unwrap()).unwrap();
         for text in [b"one", b"two"] {
@@ -356,7 +363,8 @@ mod tests {
         let log = directory.path().join("logs/c.log");
         let uri = format!("file://{}", log.display());
         for _ in 0..2 {
-            let (io, ends) = open(&Stdio { stdout: uri.clone(), stderr: uri.clone(), ..Stdio::default() }).await;
+            let (io, ends) =
+                open(&StdioPaths { stdout: uri.clone(), stderr: uri.clone(), ..StdioPaths::default() }).await;
             for end in ends.into_iter().skip(1) {
                 File::from(end).write_all(b"line\n").unwrap();
             }
@@ -370,11 +378,11 @@ mod tests {
     #[tokio::test(flavor = "current_thread")]
     async fn what_cannot_be_opened_is_named() {
         let reaper = Arc::new(Reaper::default());
-        let owner = Owner { id: "c1", namespace: "ns", reaper: &reaper };
-        let missing = Stdio { stdout: "/no/such/fifo".into(), ..Stdio::default() };
+        let owner = StreamContext { id: "c1", namespace: "ns", reaper: &reaper };
+        let missing = StdioPaths { stdout: "/no/such/fifo".into(), ..StdioPaths::default() };
         let error = ProcessIo::open(&missing, &owner).await.unwrap_err();
         assert_eq!(error.to_string(), "cannot open /no/such/fifo for stdout");
-        let unknown = Stdio { stderr: "ftp:///x".into(), ..Stdio::default() };
+        let unknown = StdioPaths { stderr: "ftp:///x".into(), ..StdioPaths::default() };
         assert!(matches!(ProcessIo::open(&unknown, &owner).await, Err(IoError::Target { stream: "stderr", .. })));
     }
 }

@@ -1,4 +1,4 @@
-//! Where containerd wants a stream to go: a path, or a URI.
+//! The destination that containerd names for a stream: a path, or a URI.
 
 use std::{ffi::OsString, os::unix::ffi::OsStringExt, path::PathBuf};
 
@@ -6,7 +6,7 @@ use percent_encoding::percent_decode_str;
 
 /// A parsed destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum StreamTarget {
     /// Nowhere.
     None,
     /// A FIFO, or an existing file.
@@ -28,7 +28,7 @@ pub(super) struct Binary {
     pub(super) must_say_ready: bool,
 }
 
-/// Why a destination was refused.
+/// A destination that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// A URI that is not understood.
@@ -36,18 +36,18 @@ pub enum TargetError {
     Scheme {
         /// Its scheme.
         scheme: String,
-        /// As given.
+        /// The URI as given.
         uri: String,
     },
     /// A URI without an absolute path.
     #[error("{uri:?} has no absolute path; write SCHEME:///PATH")]
     NoPath {
-        /// As given.
+        /// The URI as given.
         uri: String,
     },
 }
 
-impl Target {
+impl StreamTarget {
     pub(super) fn parse(text: &str) -> Result<Self, TargetError> {
         if text.is_empty() {
             return Ok(Self::None);
@@ -78,7 +78,7 @@ impl Target {
     }
 }
 
-/// As containerd's shim: each key and its first value become arguments.
+/// Returns the arguments as containerd's shim does: each key and its first value become arguments.
 fn arguments(query: &str) -> Vec<OsString> {
     let mut seen = Vec::new();
     let mut arguments = Vec::new();
@@ -101,18 +101,18 @@ fn decoded(text: &str) -> OsString {
 mod tests {
     use super::*;
 
-    fn binary(path: &str, arguments: &[&str], must_say_ready: bool) -> Target {
+    fn binary(path: &str, arguments: &[&str], must_say_ready: bool) -> StreamTarget {
         let arguments = arguments.iter().map(OsString::from).collect();
-        Target::Binary(Binary { path: path.into(), arguments, must_say_ready })
+        StreamTarget::Binary(Binary { path: path.into(), arguments, must_say_ready })
     }
 
     #[test]
     fn destinations() {
         for (text, expected) in [
-            ("", Target::None),
-            ("/run/fifo/1-stdout", Target::Path("/run/fifo/1-stdout".into())),
-            ("fifo:///run/a%20b", Target::Path("/run/a b".into())),
-            ("file:///var/log/c.log", Target::File("/var/log/c.log".into())),
+            ("", StreamTarget::None),
+            ("/run/fifo/1-stdout", StreamTarget::Path("/run/fifo/1-stdout".into())),
+            ("fifo:///run/a%20b", StreamTarget::Path("/run/a b".into())),
+            ("file:///var/log/c.log", StreamTarget::File("/var/log/c.log".into())),
             ("binary:///bin/logger", binary("/bin/logger", &[], false)),
             (
                 "binary:///bin/logger?-f=/a%3Fb&x=1+2&flag",
@@ -120,21 +120,21 @@ mod tests {
             ),
             ("binary-v2:///bin/logger?k=v&k=w", binary("/bin/logger", &["k", "v"], true)),
         ] {
-            assert_eq!(Target::parse(text).unwrap(), expected, "{text}");
+            assert_eq!(StreamTarget::parse(text).unwrap(), expected, "{text}");
         }
     }
 
     #[test]
     fn what_is_refused() {
-        assert!(matches!(Target::parse("npipe:///x"), Err(TargetError::Scheme { .. })));
-        assert!(matches!(Target::parse("binary://relative"), Err(TargetError::NoPath { .. })));
-        assert!(matches!(Target::parse("file://"), Err(TargetError::NoPath { .. })));
+        assert!(matches!(StreamTarget::parse("npipe:///x"), Err(TargetError::Scheme { .. })));
+        assert!(matches!(StreamTarget::parse("binary://relative"), Err(TargetError::NoPath { .. })));
+        assert!(matches!(StreamTarget::parse("file://"), Err(TargetError::NoPath { .. })));
     }
 
     proptest::proptest! {
         #[test]
         fn no_text_panics(text: String) {
-            let _ = Target::parse(&text);
+            let _ = StreamTarget::parse(&text);
         }
     }
 }

@@ -41,7 +41,7 @@ impl Terminal {
         Ok(Self(Arc::new(sys::async_fd(master)?)))
     }
 
-    /// In characters.
+    /// Sets the size, in characters.
     pub(super) fn resize(&self, width: u16, height: u16) -> io::Result<()> {
         let size = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(self.0.get_ref(), size)?)

@@ -1,12 +1,15 @@
-//! The broker: opens files of the container's processes for their mediator, which can name no process.
+//! The broker: a process that opens files of the container's processes for their mediator, which
+//! can name no process.
 //!
-//! A mediator needs its callers' memory, their descriptors, what they have mapped. To whoever may open that of any process, the host belongs; and the
-//! mediator reads what hostile programs wrote. So a process of its own has the right instead, which the mediator can only ask ([`Broker`]). It opens nothing but what
-//! the mediator needs, and only of processes in pid namespaces of the container's ([`server`]): in those that the helper has named, and below them.
+//! A mediator needs its callers' memory, their descriptors, their mappings. A process that may open
+//! those of any process owns the host; and the mediator reads what hostile programs wrote. So a
+//! process of its own has that right instead, and the mediator can only ask it ([`Broker`]). It
+//! opens nothing but what the mediator needs, and only of processes in the pid namespaces that the
+//! helper has named, and below them ([`server`]).
 //!
 //! ```text
 //!  helper ── listeners, pid namespaces ──> broker ── listeners ──> mediator
-//!                                             ^── asks, over sockets ─┘
+//!                                             ^── requests, over sockets ─┘
 //! ```
 //!
 //! It is forked before the mediator opens any file of the driver's, and ends with it.
@@ -33,14 +36,15 @@ use crate::{
     sys::{self, Forked},
 };
 
-/// So many questions that a process of the container's may hold up are answered at once.
+/// Requests that are answered at once although a process of the container may stall them.
 const SOCKETS: usize = 4;
 const STACK: usize = 128 << 10;
 
-/// Question of a mediator's.
+/// Request of a mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-enum Request {
-    /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the kernel has such (Linux 6.9).
+enum BrokerRequest {
+    /// Open a thread: its process's pidfd, its memory, and its own pidfd if `with_pidfd` and the
+    /// kernel has such (Linux 6.9).
     Thread { tid: i32, with_pidfd: bool },
     /// Open a process's pidfd.
     Process { pid: i32 },
@@ -48,7 +52,8 @@ enum Request {
     File { pid: i32, thread: i32, file: ProcFile },
     /// List a process's threads.
     Threads { pid: i32 },
-    /// List a thread's descriptors that may be of the driver: links that name a file, not a socket or the like.
+    /// List a thread's descriptors that may be of the driver: links that name a file, not a socket
+    /// or the like.
     Descriptors { pid: i32, thread: i32 },
     /// List the processes in the container's cgroups.
     Members,
@@ -65,33 +70,35 @@ pub(super) enum ProcFile {
     Memory,
 }
 
-/// Answer; descriptors are beside it.
+/// Reply; descriptors come with it.
 #[derive(Debug, Serialize, Deserialize)]
-enum Reply {
-    /// The process, and its numbers: namespace and pid, from the host's inwards.
+enum BrokerReply {
+    /// The process, and its pids: namespace and pid, from the host's inwards.
     Thread {
         pid: i32,
         numbers: Vec<(u64, i32)>,
     },
-    /// As above.
+    /// The pids of the process.
     Process {
         numbers: Vec<(u64, i32)>,
     },
     File,
     /// Pids, thread ids or descriptors, in no order.
     Numbers(Vec<i32>),
-    /// None of the container's processes, or the kernel's errno.
+    /// Error: not a process of the container, or the errno of the kernel.
     Failed {
         errno: i32,
     },
 }
 
-fn plain(numbers: &[Number]) -> Vec<(u64, i32)> {
+fn to_wire(numbers: &[Number]) -> Vec<(u64, i32)> {
     numbers.iter().map(|number| (number.namespace, number.pid)).collect()
 }
 
-/// Forks the broker of the calling process, which must have one thread. `intake` is where the helper sends listeners and pid namespaces.
-/// Returns where the mediator gets the listeners.
+/// Forks the broker of the calling process, which must have one thread.
+///
+/// `intake` is where the helper sends listeners and pid namespaces. Returns the socket on which the
+/// mediator gets the listeners.
 pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Broker, OwnedFd)> {
     let mediator = nix::unistd::getpid().as_raw();
     let (forward, forwarded) = frame::pair()?;
@@ -99,23 +106,23 @@ pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Brok
     let (ours, theirs): (Vec<OwnedFd>, Vec<OwnedFd>) = pairs.into_iter().unzip();
     if let Forked::Child = sys::fork()? {
         let kept: Vec<i32> = theirs.iter().chain([intake, &forward]).map(AsRawFd::as_raw_fd).collect();
-        // A copy of a file of anybody else's would keep it open.
+        // A copy of a file of another process would keep it open.
         let code = sys::close_all_but(&kept).map_or(1, |()| run(mediator, intake, forward, theirs, cgroups));
         sys::exit_now(code);
     }
     let broker = Broker::new(ours)?;
-    // It is there, and has given up what it does not need.
+    // The broker runs, and has dropped its privileges.
     broker.members()?;
     Ok((broker, forwarded))
 }
 
-/// Serves until the mediator ends. The exit code.
+/// Serves until the mediator ends. Returns the exit code.
 fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
     sys::set_name(c"egpu-broker");
-    if privileges::drop_for_good(Role::Broker { mediator }).is_err() {
+    if privileges::drop_privileges(Role::Broker { mediator }).is_err() {
         return 1;
     }
-    let Ok(own) = server::Program::of_this_process() else { return 1 };
+    let Ok(own) = server::Executable::of_this_process() else { return 1 };
     let server = Arc::new(Server::new(cgroups, Some(own)));
     let mut threads = Vec::new();
     for socket in sockets {
@@ -129,7 +136,7 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
             Err(_) => return 1,
         }
     }
-    take_in(&server, intake, forward);
+    forward_intake(&server, intake, forward);
     for thread in threads {
         // None returns.
         let _: Result<(), _> = thread.join();
@@ -137,14 +144,14 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
     0
 }
 
-/// Notes pid namespaces, and hands everything else on, until nobody can send any more.
-fn take_in(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
+/// Admits pid namespaces, and forwards everything else, until the sending end is closed.
+fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
     use std::os::fd::AsFd;
     loop {
         match frame::receive(intake.as_fd()) {
             Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
             Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
-            // Not ours.
+            // Sent by another process.
             Err(FrameError::Foreign(_)) => {}
             // The mediator sees its own end close.
             _ => return drop(forward),

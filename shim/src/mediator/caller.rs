@@ -1,16 +1,19 @@
-//! The thread whose call is handled: its memory, its descriptors, who it is.
+//! The calling thread: its memory, its descriptors, its process.
 //!
-//! What is opened of a thread (by the broker) is kept, since a program makes its calls from few threads, and opening costs more than the rest.
-//! A thread's number may go to another when it ends, so what is kept is used only once its pidfd has said that the thread is
-//! there: the number then cannot be another's, and the notification, which came before that look, is this thread's. It says so by the
-//! first descriptor that it gives out, or it is asked.
+//! The files that the broker opens of a thread are cached, since a program makes its calls from few
+//! threads, and opening costs more than the rest. A thread's number may go to another when it ends,
+//! so a cached entry is used only once its pidfd has shown that the thread is there: the number
+//! then cannot be another's, and the notification, which came before, is this thread's. The first
+//! descriptor that is duplicated shows that, or the pidfd is polled.
 //!
-//! Whether the thread still waits is not asked here, but by whoever decides on what was seen ([`Caller::is_waiting`]): once,
-//! after the last look.
+//! The code that decides on what was read asks whether the thread still waits
+//! ([`Caller::is_waiting`]): once, after the last read.
 //!
-//! A kept `/proc/TID/mem` is of the memory that the thread had when it was opened. After `execve(2)` that memory is gone, reads
-//! find nothing, and the file is opened again. (Where somebody still has the old memory, a child made with `CLONE_VM` and not
-//! as a thread, a program that made driver calls both before and after its exec is served from there; it is its own.)
+//! A cached `/proc/TID/mem` is of the memory that the thread had when it was opened. After
+//! `execve(2)` that memory is gone, reads find nothing, and the file is opened again. (Where
+//! another process still has the old memory, a child made with `CLONE_VM` and not as a thread, a
+//! program that made driver calls both before and after its exec is served from there; it is its
+//! own.)
 
 use std::{
     cell::{Cell, RefCell},
@@ -32,27 +35,27 @@ use nvidia_glue::mediate::{Caller, CallerError, Numbers, Pid};
 
 use super::{
     broker::OpenedThread,
-    processes::{Process, ProcessTable},
+    processes::{ContainerProcess, ProcessTable},
 };
 use crate::{sync::lock, sys};
 
-/// More threads than this are not kept; beyond, those that have ended are let go of first.
-const MOST_KEPT: usize = 4096;
+/// The most threads that are cached; beyond, those that have ended are dropped first.
+const MAX_CACHED: usize = 4096;
 
-/// What is kept of a calling thread.
+/// Cached files of a calling thread.
 #[derive(Debug)]
-struct Thread {
+struct CallingThread {
     tid: i32,
-    process: Arc<Process>,
+    process: Arc<ContainerProcess>,
     memory: File,
-    /// Of the thread itself; `None` on kernels before 6.9.
+    /// The pidfd of the thread itself; `None` on kernels before 6.9.
     pidfd: Option<OwnedFd>,
-    /// What its last call pointed to lay right behind the argument.
+    /// The parameters of its last call lay right behind the argument.
     is_read_ahead: AtomicBool,
 }
 
-impl Thread {
-    /// Whether the thread that this is of is there.
+impl CallingThread {
+    /// Returns whether the thread is there.
     fn is_there(&self) -> bool {
         match &self.pidfd {
             Some(pidfd) => sys::is_there(pidfd.as_fd()),
@@ -62,120 +65,131 @@ impl Thread {
     }
 }
 
-/// All calling threads of the container.
+/// The calling threads of the container.
 #[derive(Debug)]
-pub(super) struct Threads {
+pub(super) struct ThreadCache {
     processes: Arc<ProcessTable>,
-    kept: Mutex<HashMap<i32, Arc<Thread>>>,
-    /// The kernel knows pidfds of threads.
+    cached: Mutex<HashMap<i32, Arc<CallingThread>>>,
+    /// The kernel has pidfds of threads.
     has_thread_pidfds: AtomicBool,
-    /// Calls of threads with a table of their own, which cannot be reached on this kernel.
+    /// Calls of threads with a descriptor table of their own, which cannot be reached on this
+    /// kernel.
     pub(super) unreachable: AtomicU64,
 }
 
-/// Told of a process whose number another has now, before that one's first call is handled.
-pub(super) type Gone<'a> = &'a dyn Fn(&Arc<Process>);
+/// Called with a process whose number another has now, before the first call of that one is
+/// handled.
+pub(super) type OnProcessGone<'a> = &'a dyn Fn(&Arc<ContainerProcess>);
 
-impl Threads {
+impl ThreadCache {
     pub(super) fn new(processes: Arc<ProcessTable>) -> Self {
         Self {
             processes,
-            kept: Mutex::default(),
+            cached: Mutex::default(),
             has_thread_pidfds: AtomicBool::new(true),
             unreachable: AtomicU64::new(0),
         }
     }
 
-    /// The caller of a notification that `listener` has just received.
+    /// Returns the caller of a notification that `listener` has just received.
     pub(super) fn caller<'a>(
         &'a self,
         listener: BorrowedFd<'a>,
         notification: &sys::Notification,
-        gone: Gone<'a>,
-    ) -> Result<Calling<'a>, CallerError> {
+        gone: OnProcessGone<'a>,
+    ) -> Result<WaitingCaller<'a>, CallerError> {
         let (id, tid) = (notification.id, notification.tid);
-        let kept = lock(&self.kept).get(&tid).cloned();
+        let kept = lock(&self.cached).get(&tid).cloned();
         let (thread, is_there) = match kept {
             Some(thread) => (thread, false),
             None => (self.open(listener, id, tid, gone)?, true),
         };
         let (thread, is_there) = (RefCell::new(thread), Cell::new(is_there));
         let ahead = RefCell::default();
-        Ok(Calling { threads: self, listener, id, tid, thread, is_there, ahead, gone })
+        Ok(WaitingCaller { threads: self, listener, id, tid, thread, is_there, ahead, gone })
     }
 
-    fn open(&self, listener: BorrowedFd<'_>, id: u64, tid: i32, gone: Gone<'_>) -> Result<Arc<Thread>, CallerError> {
+    fn open(
+        &self,
+        listener: BorrowedFd<'_>,
+        id: u64,
+        tid: i32,
+        gone: OnProcessGone<'_>,
+    ) -> Result<Arc<CallingThread>, CallerError> {
         if tid == 0 {
-            // A process that somebody outside this pid namespace has put under the filter.
+            // A process outside this pid namespace has the filter.
             return Err(CallerError::Other(io::ErrorKind::NotFound.into()));
         }
         let opened = self.open_now(tid, gone);
-        // While it waits, its number is its own: then all that was opened is of it.
+        // While it waits, its number is its own: so all that was opened is of it.
         if !sys::is_waiting(listener, id) {
             return Err(CallerError::Gone);
         }
         let thread = Arc::new(opened.map_err(CallerError::Other)?);
-        let mut kept = lock(&self.kept);
-        if kept.len() >= MOST_KEPT {
+        let mut kept = lock(&self.cached);
+        if kept.len() >= MAX_CACHED {
             kept.retain(|_, thread| thread.is_there());
         }
-        if kept.len() < MOST_KEPT {
+        if kept.len() < MAX_CACHED {
             kept.insert(tid, Arc::clone(&thread));
         }
         Ok(thread)
     }
 
-    fn open_now(&self, tid: i32, gone: Gone<'_>) -> io::Result<Thread> {
+    fn open_now(&self, tid: i32, gone: OnProcessGone<'_>) -> io::Result<CallingThread> {
         let with_pidfd = self.has_thread_pidfds.load(Ordering::Relaxed);
         let OpenedThread { pid, process, numbers, memory, pidfd } = self.processes.broker().thread(tid, with_pidfd)?;
         if pidfd.is_none() {
             self.has_thread_pidfds.store(false, Ordering::Relaxed);
         }
-        let process = self.processes.enter(pid, process, numbers, gone)?;
-        Ok(Thread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
+        let process = self.processes.register(pid, process, numbers, gone)?;
+        Ok(CallingThread { tid, process, memory, pidfd, is_read_ahead: AtomicBool::new(false) })
     }
 
-    /// Lets go of what is kept of a process that has ended.
-    pub(super) fn forget(&self, process: &Arc<Process>) {
-        lock(&self.kept).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
+    /// Drops the cached threads of a process that has ended.
+    pub(super) fn forget(&self, process: &Arc<ContainerProcess>) {
+        lock(&self.cached).retain(|_, thread| !Arc::ptr_eq(&thread.process, process));
     }
 }
 
-/// A thread that waits for its answer.
-pub(super) struct Calling<'a> {
-    threads: &'a Threads,
+/// A thread that waits for the answer to its call.
+pub(super) struct WaitingCaller<'a> {
+    threads: &'a ThreadCache,
     listener: BorrowedFd<'a>,
     id: u64,
     tid: i32,
-    thread: RefCell<Arc<Thread>>,
-    /// What is kept is of the thread that waits.
+    thread: RefCell<Arc<CallingThread>>,
+    /// The cached entry was seen to be of the thread that waits.
     is_there: Cell<bool>,
-    ahead: RefCell<Ahead>,
-    gone: Gone<'a>,
+    ahead: RefCell<ReadAhead>,
+    gone: OnProcessGone<'a>,
 }
 
-/// A call's argument and what lies right behind it, where the parameters that it points to are with programs that have both on their stack:
-/// they are read together, for that takes no longer than one of them.
+/// A call's argument and the bytes right behind it, which are read together: that takes no longer
+/// than one of them.
+///
+/// Programs that have both on their stack have the parameters to which the argument points there.
 #[derive(Default)]
-struct Ahead {
-    /// Where the call's argument is; `None` until it is read.
+struct ReadAhead {
+    /// Address of the call's argument; `None` until it is read.
     argument: Option<u64>,
-    /// What was read from there on.
+    /// The bytes that were read from there on.
     bytes: Vec<u8>,
 }
 
-/// The most that is read for one call before it is asked for.
-const MOST_AHEAD: u64 = 1024;
-/// What lies in one page can be read as one, or not at all. Pages are larger on some machines.
+/// The most bytes that are read ahead for one call.
+const MAX_READ_AHEAD: u64 = 1024;
+/// Size of a page: bytes of one page can be read together, or not at all. Pages are larger on some
+/// machines.
 const PAGE: u64 = 4096;
 
-impl Ahead {
-    /// How much may be read at once from there on.
+impl ReadAhead {
+    /// Returns the number of bytes that may be read at once from there on.
     fn room(argument: u64) -> u64 {
-        MOST_AHEAD.min(PAGE - argument % PAGE)
+        MAX_READ_AHEAD.min(PAGE - argument % PAGE)
     }
 
-    /// Where these bytes are in what may be read at once.
+    /// Returns the place of these bytes in those that may be read at once.
     fn place(&self, address: u64, length: usize) -> Option<Range<usize>> {
         let argument = self.argument?;
         let begin = address.checked_sub(argument)?;
@@ -184,9 +198,9 @@ impl Ahead {
     }
 }
 
-impl Calling<'_> {
-    /// What is kept of the thread that waits.
-    fn thread_there(&self) -> Result<Arc<Thread>, CallerError> {
+impl WaitingCaller<'_> {
+    /// Returns the cached entry, opened again if it is not of the thread that waits.
+    fn current_thread(&self) -> Result<Arc<CallingThread>, CallerError> {
         let kept = Arc::clone(&self.thread.borrow());
         if self.is_there.get() {
             return Ok(kept);
@@ -198,15 +212,17 @@ impl Calling<'_> {
         Ok(kept)
     }
 
-    /// The thread has executed another program since it was first seen, or what is kept is of another that had its number.
-    fn open_again(&self) -> Result<Arc<Thread>, CallerError> {
+    /// Opens the thread again: it has executed another program since it was first seen, or the
+    /// cached entry is of another thread that had its number.
+    fn open_again(&self) -> Result<Arc<CallingThread>, CallerError> {
         let thread = self.threads.open(self.listener, self.id, self.tid, self.gone)?;
         self.thread.replace(Arc::clone(&thread));
         self.is_there.set(true);
         Ok(thread)
     }
 
-    /// A duplicate of a descriptor, by the thread's pidfd: where the thread is gone, that says `ESRCH`, and nowhere else.
+    /// Duplicates a descriptor by the thread's pidfd: only a thread that is gone fails with
+    /// `ESRCH`.
     fn file_by_pidfd(&self, fd: i32) -> Result<OwnedFd, CallerError> {
         let mut thread = Arc::clone(&self.thread.borrow());
         loop {
@@ -223,16 +239,17 @@ impl Calling<'_> {
         }
     }
 
-    /// The same where the kernel has no pidfds of threads: by the process's, if the thread's descriptors are the process's.
+    /// Duplicates a descriptor by the process's pidfd, on kernels without those of threads, if the
+    /// thread has the process's descriptor table.
     fn file_by_process(&self, fd: i32) -> Result<OwnedFd, CallerError> {
-        let thread = self.thread_there()?;
+        let thread = self.current_thread()?;
         let (tid, pid) = (thread.tid, thread.process.pid);
         if tid != pid && !sys::share_descriptors(tid, pid).unwrap_or(false) {
             self.require_waiting(())?;
             self.threads.unreachable.fetch_add(1, Ordering::Relaxed);
             return Err(CallerError::Other(io::Error::new(
                 io::ErrorKind::Unsupported,
-                "the thread has descriptors of its own, which needs Linux 6.9",
+                "the thread has a descriptor table of its own, which needs Linux 6.9",
             )));
         }
         let found = sys::pidfd_getfd(thread.process.pidfd.as_fd(), fd);
@@ -251,13 +268,14 @@ impl Calling<'_> {
         if self.is_waiting() { Ok(result) } else { Err(CallerError::Gone) }
     }
 
-    /// Moves bytes by `call` (memory, bytes done) until it says 0 or fails; how many.
+    /// Moves bytes by `call` (memory, bytes done) until it returns 0 or fails. Returns their
+    /// number.
     fn transfer(
         &self,
         length: usize,
         mut call: impl FnMut(&File, usize) -> io::Result<usize>,
     ) -> Result<usize, CallerError> {
-        let mut thread = self.thread_there()?;
+        let mut thread = self.current_thread()?;
         let (mut done, mut is_fresh) = (0, false);
         while done < length {
             match call(&thread.memory, done) {
@@ -266,7 +284,7 @@ impl Calling<'_> {
                 Ok(0) => (thread, is_fresh) = (self.open_again()?, true),
                 Ok(moved) => done += moved,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Not mapped, or not so that this may be done with it.
+                // Not mapped, or without this permission.
                 Err(_) => break,
             }
         }
@@ -278,7 +296,7 @@ fn at(address: u64, done: usize) -> u64 {
     address.wrapping_add(done as u64)
 }
 
-impl Caller for Calling<'_> {
+impl Caller for WaitingCaller<'_> {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
         let length = bytes.len();
         if self.read_up_to(address, bytes)? == length { Ok(()) } else { Err(CallerError::Fault { address }) }
@@ -294,7 +312,7 @@ impl Caller for Calling<'_> {
         if ahead.argument.is_none() {
             ahead.argument = Some(address);
             if self.thread.borrow().is_read_ahead.load(Ordering::Relaxed)
-                && let Some(whole) = usize::try_from(Ahead::room(address)).ok().filter(|whole| bytes.len() < *whole)
+                && let Some(whole) = usize::try_from(ReadAhead::room(address)).ok().filter(|whole| bytes.len() < *whole)
             {
                 ahead.bytes.resize(whole, 0);
                 let present = self.read_now(address, &mut ahead.bytes)?;
@@ -312,7 +330,7 @@ impl Caller for Calling<'_> {
         self.read_now(address, bytes)
     }
 
-    // Whether the caller still waits then, the answer to it tells: what it never hears of is undone.
+    // The answer shows whether the caller still waits then: a call whose answer is lost is undone.
     fn write(&self, address: u64, bytes: &[u8]) -> Result<(), CallerError> {
         self.ahead.borrow_mut().bytes.clear();
         let written = self.transfer(bytes.len(), |memory, done| {
@@ -338,7 +356,7 @@ impl Caller for Calling<'_> {
     }
 
     fn pid(&self) -> Result<Pid, CallerError> {
-        Ok(Pid(self.thread_there()?.process.pid))
+        Ok(Pid(self.current_thread()?.process.pid))
     }
 
     fn thread(&self) -> i32 {
@@ -346,7 +364,7 @@ impl Caller for Calling<'_> {
     }
 
     fn numbers(&self) -> Result<Numbers, CallerError> {
-        Ok(self.thread_there()?.process.numbers.clone())
+        Ok(self.current_thread()?.process.numbers.clone())
     }
 
     fn is_waiting(&self) -> bool {

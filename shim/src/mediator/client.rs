@@ -24,86 +24,92 @@ use super::{
 };
 use crate::{
     helper::{HelperClient, HelperError},
-    reaper::{Exit, Reaper},
+    reaper::{ProcessExit, Reaper},
     sys,
 };
 
-/// For a mediator to free all that its container has. What a process with a context has is freed in about a tenth of a second.
+/// Time for a mediator to free all that its container has.
+///
+/// The objects of a process with a context are freed in about a tenth of a second.
 const FREE_LIMIT: Duration = Duration::from_secs(10);
-/// The same for one that has stalled, most likely for good: its container's work is on the card as long as that.
+/// Time for a mediator that has stalled, most likely for good: meanwhile the work of its container
+/// stays on the card.
 const STALLED_LIMIT: Duration = Duration::from_secs(1);
-/// For a mediator that was killed to be gone: the driver takes back all that the container had meanwhile.
+/// Time for a killed mediator to be gone: the driver takes back all that the container had
+/// meanwhile.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// For calls that are being handled to come to their end before a pause.
+/// Time for calls that are being handled to end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(3);
 
-/// Why a mediator could not be had, or does not do as it is told.
+/// Error of starting or using a mediator.
 #[derive(Debug, thiserror::Error)]
 pub enum MediatorError {
-    /// Its sockets.
+    /// Its sockets cannot be made.
     #[error("cannot make the mediator's sockets")]
     Sockets(#[source] io::Error),
     /// It did not begin.
     #[error("the container's driver calls cannot be mediated")]
     Begin(#[source] HelperError),
-    /// It is gone already.
+    /// It has ended already.
     #[error("the mediator {pid} has ended")]
     Ended {
         /// Its pid.
         pid: i32,
     },
-    /// Its socket.
-    #[error("cannot talk to the mediator {pid}")]
+    /// Its socket fails.
+    #[error("cannot send to the mediator {pid}")]
     Talk {
         /// Its pid.
         pid: i32,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The driver has memory of a container that has ended, and does not free it.
+    /// The driver does not free memory of a container that has ended.
     #[error(
-        "the mediator {pid} cannot free what its ended container has of its cards: {left}; end whoever has files of the driver from it"
+        "the mediator {pid} cannot free the objects of its ended container: {left}; end the processes that have files of the driver from it"
     )]
     StillHeld {
         /// Its pid.
         pid: i32,
-        /// What is left.
+        /// The objects that are left.
         left: String,
     },
     /// It is stuck, most likely in the driver.
     #[error(
-        "the mediator {pid} has not ended {seconds} s after SIGKILL; what the container had of its cards may still be held"
+        "the mediator {pid} has not ended {seconds} s after SIGKILL; the objects of the container may still be held"
     )]
     Unkillable {
         /// Its pid.
         pid: i32,
-        /// How long it was waited for.
+        /// Seconds that it was waited for.
         seconds: u64,
     },
 }
 
-/// A container's mediator. It ends when this is dropped, as then its end of the socket closes.
+/// A container's mediator. It ends when this is dropped, as its end of the socket then closes.
 #[derive(Debug)]
 pub struct Mediator {
     process: ledger::ProcessId,
     pidfd: OwnedFd,
-    /// Listeners go in here.
+    /// The socket that takes listeners.
     intake: OwnedFd,
     control: AsyncFd<OwnedFd>,
-    exit: watch::Receiver<Option<Exit>>,
-    /// Its end is no news any more.
+    exit: watch::Receiver<Option<ProcessExit>>,
+    /// Its end was asked for.
     is_ending: AtomicBool,
-    /// Whether nothing is being handled since the last [`ToMediator::Pause`]; told by whoever reads the messages.
+    /// True if no call is being handled since the last [`ToMediator::Pause`]; set by the reader of
+    /// messages.
     paused: watch::Sender<Option<bool>>,
-    /// The last ping is not answered.
+    /// The last ping was not answered.
     is_silent: AtomicBool,
-    /// What it could not free at the last [`ToMediator::End`]; told by whoever reads the messages.
+    /// Objects that it could not free at the last [`ToMediator::End`]; set by the reader of
+    /// messages.
     left: watch::Sender<Option<String>>,
 }
 
 impl Mediator {
-    /// Has the helper fork one; returns once it is ready.
+    /// Has the helper fork a mediator; returns once it is ready.
     pub async fn start(helper: &HelperClient, reaper: &Arc<Reaper>, setup: Setup) -> Result<Arc<Self>, MediatorError> {
         let pair = || {
             let made = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
@@ -115,10 +121,10 @@ impl Mediator {
         let ended = expectation.claim(child.pid);
         drop(expectation);
         let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
-        let (tell, exit) = watch::channel(None);
+        let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
             if let Ok(exit) = ended.await {
-                tell.send_replace(Some(exit));
+                sender.send_replace(Some(exit));
             }
         });
         nonblocking(&control).map_err(MediatorError::Sockets)?;
@@ -135,47 +141,51 @@ impl Mediator {
         }))
     }
 
-    /// Which process it is.
+    /// Returns its process.
     pub fn process(&self) -> ledger::ProcessId {
         self.process
     }
 
-    /// An end of the socket that takes listeners, for the helper.
+    /// Returns an end of the socket that takes listeners, for the helper.
     pub fn intake(&self) -> Result<OwnedFd, MediatorError> {
         self.intake.try_clone().map_err(MediatorError::Sockets)
     }
 
-    /// Waits for its end; `None` when it was asked for.
-    pub async fn unexpected_end(&self) -> Option<Exit> {
+    /// Waits for its end; returns `None` if that was asked for.
+    pub async fn unexpected_end(&self) -> Option<ProcessExit> {
         let exit = self.wait().await;
         if self.is_ending.load(Ordering::Relaxed) { None } else { exit }
     }
 
-    /// Waits for its end, however it comes.
+    /// Waits for its end, asked for or not.
     pub async fn ended(&self) {
         self.wait().await;
     }
 
-    async fn wait(&self) -> Option<Exit> {
+    async fn wait(&self) -> Option<ProcessExit> {
         let mut exit = self.exit.clone();
         exit.wait_for(Option::is_some).await.ok().and_then(|exit| *exit)
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     pub fn is_running(&self) -> bool {
         self.exit.borrow().is_none()
     }
 
-    /// Ends it, after all processes of its container: it frees what the driver has given them, whoever may have their files by now, and
-    /// returns once that is gone. One that does not answer is killed: then what hangs on files in other hands stays.
+    /// Ends it, after all processes of its container.
+    ///
+    /// It frees what the driver has given them, whoever may have their files by now, and this
+    /// returns once that is gone. One that does not answer is killed: then what depends on files in
+    /// other processes stays.
     ///
     /// # Errors
-    /// [`MediatorError::StillHeld`] where the driver does not free everything: it stays, keeps the files, and can be told again.
+    /// [`MediatorError::StillHeld`] if the driver does not free everything: it stays, keeps the
+    /// files, and can be told again.
     pub async fn end(&self) -> Result<(), MediatorError> {
         self.end_within(FREE_LIMIT).await
     }
 
-    /// The same for one that has stalled, which is not waited for for long.
+    /// Ends a mediator that has stalled, and does not wait for it for long.
     pub async fn end_stalled(&self) -> Result<(), MediatorError> {
         self.end_within(STALLED_LIMIT).await
     }
@@ -185,8 +195,8 @@ impl Mediator {
         self.left.send_replace(None);
         let mut left = self.left.subscribe();
         let asked = async {
-            // One that is gone takes nothing, and is found gone.
-            let _ = self.tell(ToMediator::End).await;
+            // A mediator that is gone takes no message, and is found gone below.
+            let _ = self.send(ToMediator::End).await;
             tokio::select! {
                 _ = self.wait() => None,
                 left = left.wait_for(Option::is_some) => left.ok().and_then(|left| left.clone()),
@@ -196,7 +206,10 @@ impl Mediator {
             Ok(None) => {}
             Ok(Some(left)) => return Err(MediatorError::StillHeld { pid: self.process.pid, left }),
             Err(_) => {
-                tracing::warn!(mediator = self.process.pid, "it does not free what its container had, and is killed");
+                tracing::warn!(
+                    mediator = self.process.pid,
+                    "the mediator does not free the objects of its container, and is killed"
+                );
             }
         }
         self.kill();
@@ -212,8 +225,11 @@ impl Mediator {
         let _ = sys::pidfd_send_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// The next message, and what came beside it; `None` when there are no more. For one reader, which must not stop:
-    /// [`Mediator::pause`], [`Mediator::end`] and [`Mediator::is_silent`] need it.
+    /// Returns the next message and the descriptor that came with it; `None` when there are no
+    /// more.
+    ///
+    /// For one reader, which must not stop: [`Mediator::pause`], [`Mediator::end`] and
+    /// [`Mediator::is_silent`] need it.
     pub async fn next(&self) -> Option<(FromMediator, Option<OwnedFd>)> {
         loop {
             let received = self.control.async_io(Interest::READABLE, |socket| message::receive(socket.as_fd())).await;
@@ -228,42 +244,43 @@ impl Mediator {
                 Ok(message) => return message,
                 // Kills may be queued behind it.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                    tracing::warn!(%error, mediator = self.process.pid, "something that the mediator says is not understood");
+                    tracing::warn!(%error, mediator = self.process.pid, "a message of the mediator cannot be parsed");
                 }
                 Err(error) => {
-                    tracing::warn!(%error, mediator = self.process.pid, "the mediator cannot be heard");
+                    tracing::warn!(%error, mediator = self.process.pid, "cannot read from the mediator");
                     return None;
                 }
             }
         }
     }
 
-    /// Has it finish what it handles, and take up nothing new. `false`: not everything was finished in time.
+    /// Has it finish the calls that it handles, and take up none. `false`: not all of them ended in
+    /// time.
     pub async fn pause(&self) -> Result<bool, MediatorError> {
         self.paused.send_replace(None);
         let mut paused = self.paused.subscribe();
-        self.tell(ToMediator::Pause).await?;
+        self.send(ToMediator::Pause).await?;
         let answer = timeout(PAUSE_LIMIT, paused.wait_for(Option::is_some)).await;
         Ok(answer.ok().and_then(Result::ok).and_then(|all| *all).unwrap_or(false))
     }
 
-    /// Has it go on.
+    /// Has it take up calls again.
     pub async fn resume(&self) -> Result<(), MediatorError> {
-        self.tell(ToMediator::Resume).await
+        self.send(ToMediator::Resume).await
     }
 
     /// Asks for a sign of life.
     pub async fn ping(&self) -> Result<(), MediatorError> {
         self.is_silent.store(true, Ordering::Relaxed);
-        self.tell(ToMediator::Ping).await
+        self.send(ToMediator::Ping).await
     }
 
-    /// Whether it has not answered the last [`Mediator::ping`].
+    /// Returns whether it has not answered the last [`Mediator::ping`].
     pub fn is_silent(&self) -> bool {
         self.is_silent.load(Ordering::Relaxed)
     }
 
-    async fn tell(&self, message: ToMediator) -> Result<(), MediatorError> {
+    async fn send(&self, message: ToMediator) -> Result<(), MediatorError> {
         let talk = |source| MediatorError::Talk { pid: self.process.pid, source };
         let sent = self.control.async_io(Interest::WRITABLE, |socket| message::send(socket.as_fd(), &message, None));
         sent.await.map_err(talk)
@@ -299,7 +316,7 @@ mod tests {
             left: watch::Sender::new(None),
         };
         let kill =
-            FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), told: None };
+            FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), suppressed: None };
         // Too long to arrive whole, and of another version.
         let long = FromMediator::Log { warning: true, text: "x".repeat(60_000) };
         message::send(other.as_fd(), &long, None).unwrap();

@@ -1,4 +1,5 @@
-//! What mediator and shim tell each other over the control socket: one JSON text a datagram, at most one descriptor beside.
+//! Messages between mediator and shim over the control socket: one JSON text a datagram, with at
+//! most one descriptor.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -11,81 +12,87 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::sys;
 
-/// The longest message. What one tells is a line or two.
-const LONGEST: usize = 32 << 10;
-/// Of a text, no more than this is told. JSON may take six bytes for one, and all of it is less than [`LONGEST`] even then.
-pub(super) const LONGEST_TEXT: usize = 4 << 10;
+/// The longest message, in bytes.
+const MAX_MESSAGE: usize = 32 << 10;
+/// The longest text in a message. JSON may take six bytes for one, and even then the message is
+/// shorter than [`MAX_MESSAGE`].
+pub(super) const MAX_TEXT: usize = 4 << 10;
 
-/// From the shim.
+/// Message of the shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToMediator {
-    /// Finish what is being handled, take up nothing new, and say [`FromMediator::Paused`]: the container is about to be
-    /// frozen, and a process that waits for an answer cannot be.
+    /// Finish the calls that are being handled, take up none, and answer [`FromMediator::Paused`].
+    ///
+    /// The container is about to be frozen, and a process that waits for an answer cannot be.
     Pause,
-    /// Go on.
+    /// Take up calls again.
     Resume,
-    /// Say [`FromMediator::Pong`].
+    /// Answer [`FromMediator::Pong`].
     Ping,
-    /// The container has ended: free all that the driver has given it, and end; or say [`FromMediator::StillHeld`], and stay.
+    /// Free all that the driver has given the container, which has ended, and end; or answer
+    /// [`FromMediator::StillHeld`], and stay.
     End,
 }
 
-/// From the mediator.
+/// Message of the mediator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromMediator {
-    /// Nothing is being handled. `all` is false where some call did not come to its end in time.
+    /// No call is being handled. `all` is false if some call did not end in time.
     Paused {
-        /// See above.
+        /// False: some call is still being handled.
         all: bool,
     },
-    /// A process asked for more than the container may have, and was refused.
+    /// A process was refused memory beyond the limit of the container.
     Denied {
-        /// Who asked, for how much, of what.
+        /// The request.
         excess: Excess,
-        /// Refusals since the last that was told; more than a few a second are not told one by one.
-        untold: u64,
+        /// Refusals since the last message: only a few a second are sent one by one.
+        #[serde(rename = "untold")]
+        suppressed: u64,
     },
-    /// A process is to be killed; a pidfd of it travels beside.
+    /// A process is to be killed; a pidfd of it comes with the message.
     Kill {
         /// Its pid in the shim's namespace.
         pid: i32,
         /// Its pid in the container.
         pid_in_container: i32,
-        /// Why.
+        /// The reason.
         reason: KillReason,
-        /// Kills that were not logged before this one, which is; `None`: this one is not either.
-        told: Option<u64>,
+        /// Kills before this one that were not logged; `None`: this one is not logged either.
+        #[serde(rename = "told")]
+        suppressed: Option<u64>,
     },
-    /// To kill processes does not help: all of the container is to be ended.
+    /// The whole container is to be ended, as killing processes does not help.
     EndContainer {
-        /// Why, in a line.
+        /// The reason, in a line.
         text: String,
     },
-    /// The answer to [`ToMediator::Ping`]: the main thread goes round.
+    /// The answer to [`ToMediator::Ping`]: the main thread is alive.
     Pong,
     /// The answer to [`ToMediator::End`] where the driver does not free everything.
     StillHeld {
-        /// What is left.
+        /// The objects that are left.
         text: String,
     },
-    /// The container's first process has made a driver call, or the last that had is gone.
+    /// The first process of the container has made a driver call, or the last such process has
+    /// ended.
     Presence {
-        /// Whether any has.
+        /// True if there is such a process.
         has_processes: bool,
     },
-    /// What the container has is not what the driver says.
+    /// The accounts of the container and the driver disagree.
     Drift {
         /// One line.
         text: String,
     },
-    /// A card on which the container was to run in windows does not take it off: its share there is a weight.
+    /// A card cannot take the container off, as windows need: the share of its time is a weight.
     WeightsOnly {
         /// `GPU-...`.
         card: String,
     },
-    /// For the log.
+    /// A line for the log.
     Log {
-        /// Whether somebody should look at it.
+        /// True for a warning.
         warning: bool,
         /// One line.
         text: String,
@@ -93,8 +100,8 @@ pub enum FromMediator {
 }
 
 impl FromMediator {
-    /// Cuts its text to [`LONGEST_TEXT`]: one that does not arrive whole is not understood.
-    pub(super) fn cut(&mut self) {
+    /// Cuts the text to [`MAX_TEXT`]: a message that does not arrive whole is not understood.
+    pub(super) fn truncate(&mut self) {
         let text = match self {
             Self::Kill { reason: KillReason::Drift(text), .. }
             | Self::EndContainer { text }
@@ -106,18 +113,18 @@ impl FromMediator {
             | Self::WeightsOnly { card } => card,
             Self::Paused { .. } | Self::Pong | Self::Presence { .. } => return,
         };
-        if let Some(end) = (0..=LONGEST_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
+        if let Some(end) = (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
             text.truncate(end);
         }
     }
 }
 
-/// Why a process is killed.
+/// Reason for the kill of a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KillReason {
-    /// It asked for more than its container may have.
+    /// It asked for more memory than its container may have.
     OverMemory(Excess),
-    /// The container was found to have more than it may.
+    /// The container has more memory than it may.
     Drift(String),
 }
 
@@ -128,31 +135,33 @@ pub struct Excess {
     pub pid: i32,
     /// `GPU-...`.
     pub card: String,
-    /// What was asked for.
+    /// Size of the request.
     pub asked: Bytes,
-    /// What the container had.
+    /// Memory that the container had.
     pub used: Bytes,
-    /// What it may have.
+    /// Limit of the container.
     pub limit: Bytes,
-    /// These are of what it holds open in frames of 2 MiB, and not of its quota.
+    /// The numbers count frames of 2 MiB that it holds open, and not its quota.
     #[serde(default)]
     pub in_frames: bool,
 }
 
 /// Sends one message; `WouldBlock` when the socket is full and not blocking.
-pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
-    let fds: Vec<RawFd> = beside.iter().map(AsRawFd::as_raw_fd).collect();
+    let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
     let control = if fds.is_empty() { &rights[..0] } else { &rights[..] };
     sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(&text)], control, MsgFlags::MSG_NOSIGNAL, None)?;
     Ok(())
 }
 
-/// Receives one message; `None` when the other end is closed. `InvalidData`: there was one, and it is gone, but it cannot be understood, or the
-/// descriptor beside it could not be taken.
+/// Receives one message; `None` when the other end is closed.
+///
+/// Fails with `InvalidData` for a message that cannot be understood, or whose descriptor could not
+/// be taken; it is gone then.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let mut text = vec![0u8; LONGEST];
+    let mut text = vec![0u8; MAX_MESSAGE];
     let mut iov = [IoSliceMut::new(&mut text)];
     let mut control = nix::cmsg_space!([RawFd; 4]);
     let message = loop {

@@ -1,12 +1,12 @@
 //! The mediator's mount namespace: all that it can ever open.
 //!
-//! | what | |
-//! |---|---|
-//! | device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the directory that has them | to be written to |
-//! | the timetables; what neighbours' mediators tell of themselves (`STATE_DIR/inject`) | read-only |
-//! | `/proc/meminfo`, `/proc/self/fdinfo` | read-only |
+//! - For writing: device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the
+//!   directory that has them.
+//! - Read-only: the timetables; the status files of neighbours' mediators (`STATE_DIR/inject`);
+//!   `/proc/meminfo` and `/proc/self/fdinfo`.
 //!
-//! Nothing in there is a link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. What it tells of its own it writes to files that it has opened before.
+//! It has no link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. The mediator's own
+//! status goes to files that it has opened before.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -21,28 +21,28 @@ use nix::{
     unistd::{chdir, chroot, pivot_root},
 };
 
-/// File or directory of the host that is seen in there.
+/// File or directory of the host that is visible in the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct VisiblePath {
     /// Its path on the host.
     pub(super) source: PathBuf,
-    /// Its path in there.
+    /// Its path in the namespace.
     pub(super) target: PathBuf,
     pub(super) is_read_only: bool,
 }
 
-impl Seen {
-    /// Under the name that it has on the host.
+impl VisiblePath {
+    /// Makes a path visible under its name on the host, for writing.
     pub(super) fn writable(path: PathBuf) -> Self {
         Self { target: path.clone(), source: path, is_read_only: false }
     }
 
-    /// See above.
+    /// Makes a path visible under its name on the host, read-only.
     pub(super) fn read_only(path: PathBuf) -> Self {
         Self { target: path.clone(), source: path, is_read_only: true }
     }
 
-    /// Files of `/proc` that every mediator reads.
+    /// Lists the files of `/proc` that every mediator reads.
     pub(super) fn of_proc() -> [Self; 2] {
         let fdinfo = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
         [
@@ -52,38 +52,40 @@ impl Seen {
     }
 }
 
-/// Moves the calling process, which must have one thread, to a mount namespace with nothing but these, as far as they are there. `place` is any directory: the new root is
-/// made over it.
-pub(super) fn enter(place: &Path, seen: &[Seen]) -> io::Result<()> {
-    // The library keeps what it reads of /proc/self/auxv, and does without nothing of it.
+/// Moves the calling process, which must have one thread, to a mount namespace with nothing but
+/// these paths, as far as they exist.
+///
+/// `new_root` is any directory: the new root is mounted over it.
+pub(super) fn enter(new_root: &Path, visible: &[VisiblePath]) -> io::Result<()> {
+    // The library caches what it reads of /proc/self/auxv, and works without.
     let _ = rustix::param::page_size();
     let nothing = None::<&str>;
     unshare(CloneFlags::CLONE_NEWNS)?;
-    // Nothing that happens here is seen outside.
+    // Mounts made here are not propagated to the host.
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     // Opened before anything is mounted over them.
     let mut opened = Vec::new();
-    for seen in seen {
-        opened.extend(open(&seen.source)?.map(|file| (file, seen)));
+    for visible in visible {
+        opened.extend(open(&visible.source)?.map(|file| (file, visible)));
     }
     let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("egpu"), place, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
-    for (file, seen) in &opened {
-        let target = place.join(seen.target.strip_prefix("/").unwrap_or(&seen.target));
+    mount(Some("egpu"), new_root, Some("tmpfs"), plain, Some("size=64k,nr_inodes=256,mode=755"))?;
+    for (file, visible) in &opened {
+        let target = new_root.join(visible.target.strip_prefix("/").unwrap_or(&visible.target));
         make(&target, file.metadata()?.is_dir())?;
         let source = format!("/proc/self/fd/{}", file.as_raw_fd());
         mount(Some(source.as_str()), &target, nothing, MsFlags::MS_BIND, nothing)?;
-        if seen.is_read_only {
+        if visible.is_read_only {
             let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
             mount(nothing, &target, nothing, read_only, nothing)?;
         }
     }
     let read_only = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | plain;
-    mount(nothing, place, nothing, read_only, nothing)?;
-    make_root(place)
+    mount(nothing, new_root, nothing, read_only, nothing)?;
+    make_root(new_root)
 }
 
-/// `None`: it is not there.
+/// Opens a path; `None`: it does not exist.
 fn open(path: &Path) -> io::Result<Option<File>> {
     match OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path) {
         Ok(file) => Ok(Some(file)),
@@ -92,7 +94,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Something to mount on.
+/// Makes a file or directory to mount on.
 fn make(target: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         return fs::create_dir_all(target);
@@ -103,12 +105,13 @@ fn make(target: &Path, is_directory: bool) -> io::Result<()> {
     File::create(target).map(drop)
 }
 
-fn make_root(place: &Path) -> io::Result<()> {
-    chdir(place)?;
+fn make_root(new_root: &Path) -> io::Result<()> {
+    chdir(new_root)?;
     match pivot_root(".", ".") {
         // The former root is mounted over the new one.
         Ok(()) => umount2(".", MntFlags::MNT_DETACH)?,
-        // The initial RAM file system cannot be left so. It stays, where no path leads to.
+        // The initial RAM file system cannot be left so. It stays mounted, where no path leads to
+        // it.
         Err(nix::Error::EINVAL) => {
             mount(Some("."), "/", None::<&str>, MsFlags::MS_MOVE, None::<&str>)?;
             chroot(".")?;

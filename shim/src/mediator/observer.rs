@@ -1,4 +1,4 @@
-//! What a session tells of, on its way to the shim.
+//! Reports of a session, on their way to the shim.
 
 use std::{
     io,
@@ -14,61 +14,63 @@ use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
-    limited::Limited,
     message::{Excess, FromMediator, KillReason},
     outbox::Outbox,
     processes::ProcessTable,
+    rate_limit::RateLimit,
     scheduler::Wakers,
 };
 use crate::sync::lock;
 
-/// So many of the processes that a drift is about are named: a container has as many as it likes.
-const NAMED: usize = 16;
-/// For a container to end. Then it is to be ended again.
-const END_AGAIN: Duration = Duration::from_secs(30);
+/// The most processes that a report of drift names: a container has as many as it likes.
+const MAX_NAMED_PIDS: usize = 16;
+/// Time for a container to end, after which it is to be ended again.
+const END_RETRY: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Reporter {
     outbox: Arc<Outbox>,
     processes: Arc<ProcessTable>,
-    denials: Mutex<Limited>,
-    /// Whoever is killed may have forked.
-    kills: Mutex<Limited>,
-    /// Threads that wait for a card's first channel.
+    denials: Mutex<RateLimit>,
+    /// Kills: a process that is killed may have forked.
+    kills: Mutex<RateLimit>,
+    /// Threads that wait for the first channel on their card.
     wakers: Wakers,
-    /// A container can make as many kinds of unknown calls as there are numbers.
-    lines: Mutex<Limited>,
-    /// When it was told last that the container is to be ended.
+    /// Other lines: a container can make as many kinds of unknown calls as there are numbers.
+    lines: Mutex<RateLimit>,
+    /// Instant at which the shim was last told to end the container.
     ended: Mutex<Option<Instant>>,
 }
 
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
-        let limited = || Mutex::new(Limited::new(Instant::now()));
+        let limit = || Mutex::new(RateLimit::new(Instant::now()));
         let ended = Mutex::default();
-        Self { outbox, processes, denials: limited(), kills: limited(), wakers, lines: limited(), ended }
+        Self { outbox, processes, denials: limit(), kills: limit(), wakers, lines: limit(), ended }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
-        // One that has made no driver call can have the memory of one that has. One that is gone needs no killing.
+        // A process that has made no driver call can have the memory of one that has. One that is
+        // gone needs no kill.
         let Some(process) = self.processes.process(pid) else { return };
         let pid_in_container = process.pid_in_container();
-        let told = lock(&self.kills).take(Instant::now());
-        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, told }, Some(process));
+        let suppressed = lock(&self.kills).take(Instant::now());
+        self.outbox.put(FromMediator::Kill { pid: pid.0, pid_in_container, reason, suppressed }, Some(process));
     }
 
-    /// Each time, the shim logs it, and ends whoever is there by then: while that is under way, more of it helps nobody.
+    /// Has the shim end the container, unless that is under way: each time, the shim logs it and
+    /// ends the processes that there are.
     fn end_container_at(&self, now: Instant, why: &str) {
         let mut ended = lock(&self.ended);
-        if ended.is_none_or(|last| now.duration_since(last) >= END_AGAIN) {
+        if ended.is_none_or(|last| now.duration_since(last) >= END_RETRY) {
             *ended = Some(now);
             self.outbox.put(FromMediator::EndContainer { text: why.to_owned() }, None);
         }
     }
 
-    fn tell(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
-        let Some(untold) = lock(&self.lines).take(Instant::now()) else { return };
-        let text = if untold == 0 { text } else { format!("{text}; before it, {untold} lines were left out") };
+    fn log_limited(&self, text: String, message: impl FnOnce(String) -> FromMediator) {
+        let Some(suppressed) = lock(&self.lines).take(Instant::now()) else { return };
+        let text = if suppressed == 0 { text } else { format!("{text}; {suppressed} lines before it were left out") };
         self.outbox.put(message(text), None);
     }
 }
@@ -86,9 +88,9 @@ impl Observer for Reporter {
         match event.action {
             OverMemory::Kill => self.kill(event.pid, KillReason::OverMemory(excess)),
             OverMemory::Deny => {
-                let told = lock(&self.denials).take(Instant::now());
-                if let Some(untold) = told {
-                    self.outbox.put(FromMediator::Denied { excess, untold }, None);
+                let report = lock(&self.denials).take(Instant::now());
+                if let Some(suppressed) = report {
+                    self.outbox.put(FromMediator::Denied { excess, suppressed }, None);
                 }
             }
         }
@@ -101,15 +103,15 @@ impl Observer for Reporter {
     fn unknown_call(&self, call: &UnknownCall) {
         let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
         let text = format!("a driver call that egpu does not know, {}, was {verdict}", call.kind);
-        self.tell(text, |text| FromMediator::Log { warning: true, text });
+        self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
     fn lacks_graphics(&self, class: &str) {
         let text = format!(
-            "an object of class {class}, which draws, was refused: that takes the driver capability `graphics` or `display` \
+            "an object of class {class}, which draws, was refused: it needs the driver capability `graphics` or `display` \
              (NVIDIA_DRIVER_CAPABILITIES), and the container has neither"
         );
-        self.tell(text, |text| FromMediator::Log { warning: true, text });
+        self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
     fn first_channel(&self, uuid: &str) {
@@ -122,11 +124,11 @@ impl Observer for Reporter {
 
     fn drift(&self, drift: &Drift) {
         let text = format!("accounts and driver disagree: {:?}", drift.kind);
-        let (named, others) = drift.pids.split_at(drift.pids.len().min(NAMED));
+        let (named, others) = drift.pids.split_at(drift.pids.len().min(MAX_NAMED_PIDS));
         let more = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
-        self.tell(format!("{text}; processes {named:?}{more}"), |text| FromMediator::Drift { text });
+        self.log_limited(format!("{text}; processes {named:?}{more}"), |text| FromMediator::Drift { text });
         if drift.excess {
-            let pids = if drift.pids.is_empty() { self.processes.known() } else { drift.pids.clone() };
+            let pids = if drift.pids.is_empty() { self.processes.known_pids() } else { drift.pids.clone() };
             for pid in pids {
                 self.kill(pid, KillReason::Drift(text.clone()));
             }
@@ -134,10 +136,10 @@ impl Observer for Reporter {
     }
 }
 
-/// Has what libraries log reach the shim's log.
+/// Sends the log of this process to the shim.
 pub(super) fn log_to(outbox: &Arc<Outbox>) {
-    let lines = Lines(Arc::clone(outbox));
-    // The first to call wins, and nobody else has called: the process was forked for this.
+    let lines = LogWriter(Arc::clone(outbox));
+    // The first to call wins, and none has called before: the process was forked for this.
     let _ = tracing_subscriber::fmt()
         .with_writer(lines)
         .with_max_level(tracing::Level::WARN)
@@ -147,16 +149,16 @@ pub(super) fn log_to(outbox: &Arc<Outbox>) {
         .try_init();
     let outbox = Arc::clone(outbox);
     std::panic::set_hook(Box::new(move |panic| {
-        outbox.put(FromMediator::Log { warning: true, text: format!("the mediator has a defect: {panic}") }, None);
+        outbox.put(FromMediator::Log { warning: true, text: format!("the mediator panicked: {panic}") }, None);
         let _ = outbox.flush();
         crate::sys::exit_now(134);
     }));
 }
 
 #[derive(Debug)]
-struct Lines(Arc<Outbox>);
+struct LogWriter(Arc<Outbox>);
 
-impl io::Write for &Lines {
+impl io::Write for &LogWriter {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let line = String::from_utf8_lossy(text).trim_end().chars().take(2000).collect();
         self.0.put(FromMediator::Log { warning: true, text: line }, None);
@@ -168,8 +170,8 @@ impl io::Write for &Lines {
     }
 }
 
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = &'a Lines;
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = &'a LogWriter;
 
     fn make_writer(&'a self) -> Self::Writer {
         self
@@ -193,7 +195,7 @@ mod tests {
         sys,
     };
 
-    /// Processes that end with the test, however that ends.
+    /// Processes that end with the test, whatever its result.
     struct Children(Vec<Child>);
 
     impl Drop for Children {
@@ -211,39 +213,39 @@ mod tests {
         Drift { kind, excess, pids: pids.iter().copied().map(Pid).collect() }
     }
 
-    /// What the driver says that a container has too much is not said of any process.
+    /// An excess that the driver reports is not of any one process.
     #[test]
     fn an_excess_of_nobody_in_particular_ends_all_that_use_the_driver() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let cgroup = tempfile::tempdir().unwrap();
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(vec![cgroup.path().to_owned()])).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_tests());
         let sleeping = |_| Command::new("sleep").arg("infinity").spawn().unwrap();
         let mut children = Children((0..4).map(sleeping).collect());
         let pids: Vec<i32> = children.0.iter().map(|child| child.id().cast_signed()).collect();
         let members: String = pids[..3].iter().map(|pid| format!("{pid}\n")).collect();
         std::fs::write(cgroup.path().join("cgroup.procs"), members).unwrap();
-        // The third one uses no driver, and the fourth is none of the container's.
+        // The third one does not use the driver, and the fourth is not of the container.
         for pid in &pids[..2] {
-            processes.enter(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
+            processes.register(*pid, sys::pidfd_open(*pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         }
-        let told = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
+        let messages = || -> Vec<(FromMediator, Option<std::os::fd::OwnedFd>)> {
             outbox.put(FromMediator::Pong, None);
             assert!(outbox.flush().unwrap());
-            let mut told = Vec::new();
+            let mut messages = Vec::new();
             loop {
                 match message::receive(shim.as_fd()).unwrap().unwrap() {
-                    (FromMediator::Pong, _) => return told,
-                    other => told.push(other),
+                    (FromMediator::Pong, _) => return messages,
+                    other => messages.push(other),
                 }
             }
         };
         reporter.drift(&drift(false, &[]));
-        assert!(matches!(&told()[..], [(FromMediator::Drift { .. }, None)]), "nobody has too much");
+        assert!(matches!(&messages()[..], [(FromMediator::Drift { .. }, None)]), "nobody has too much");
         reporter.drift(&drift(true, &[]));
         let mut killed = Vec::new();
-        for (message, pidfd) in told() {
+        for (message, pidfd) in messages() {
             if let FromMediator::Kill { pid, reason: KillReason::Drift(_), .. } = message {
                 sys::pidfd_send_signal(pidfd.unwrap().as_fd(), libc::SIGKILL).unwrap();
                 killed.push(pid);
@@ -259,13 +261,14 @@ mod tests {
             assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         }
         assert!(children.0[2].try_wait().unwrap().is_none());
-        // Who is named is killed, whether he has made a driver call or not: he has the memory of one that has.
+        // A process that is named is killed, even without a driver call: it has the memory of one
+        // that has made some.
         reporter.drift(&drift(true, &pids[2..]));
         let is_kill = |(message, _): &(FromMediator, _)| match message {
             FromMediator::Kill { pid, .. } => Some(*pid),
             _ => None,
         };
-        assert_eq!(told().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
+        assert_eq!(messages().iter().filter_map(is_kill).collect::<Vec<_>>(), pids[2..3]);
     }
 
     #[test]
@@ -273,12 +276,12 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_tests());
         for (count, end) in [(0, "; processes []"), (16, ", Pid(16)]"), (20_000, ", Pid(16)] and 19984 more")] {
             reporter.drift(&drift(false, &(1..=count).collect::<Vec<i32>>()));
             assert!(outbox.flush().unwrap());
-            let (told, _) = message::receive(shim.as_fd()).unwrap().unwrap();
-            assert!(matches!(&told, FromMediator::Drift { text } if text.ends_with(end)), "{told:?}");
+            let (messages, _) = message::receive(shim.as_fd()).unwrap().unwrap();
+            assert!(matches!(&messages, FromMediator::Drift { text } if text.ends_with(end)), "{messages:?}");
         }
     }
 
@@ -287,9 +290,9 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), processes, Wakers::of_tests());
         let start = Instant::now();
-        let told: Vec<u64> = (0..100)
+        let messages: Vec<u64> = (0..100)
             .filter(|second| {
                 reporter.end_container_at(start + Duration::from_secs(*second), "it has too much");
                 outbox.put(FromMediator::Pong, None);
@@ -303,7 +306,7 @@ mod tests {
                 }
             })
             .collect();
-        assert_eq!(told, [0, 30, 60, 90]);
+        assert_eq!(messages, [0, 30, 60, 90]);
     }
 
     #[test]
@@ -311,19 +314,19 @@ mod tests {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());
-        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_nobody());
+        let reporter = Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), Wakers::of_tests());
         let pid = nix::unistd::getpid().as_raw();
-        processes.enter(pid, sys::pidfd_open(pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
+        processes.register(pid, sys::pidfd_open(pid).unwrap(), Numbers::new(Vec::new()), |_| ()).unwrap();
         let logged: Vec<bool> = (0..20)
             .map(|_| {
                 reporter.kill(Pid(pid), KillReason::Drift(String::new()));
                 assert!(outbox.flush().unwrap());
                 match message::receive(shim.as_fd()).unwrap().unwrap().0 {
-                    FromMediator::Kill { told, .. } => told.is_some(),
+                    FromMediator::Kill { suppressed, .. } => suppressed.is_some(),
                     other => panic!("{other:?}"),
                 }
             })
             .collect();
-        assert_eq!((logged.len(), logged.iter().filter(|told| **told).count()), (20, 5));
+        assert_eq!((logged.len(), logged.iter().filter(|messages| **messages).count()), (20, 5));
     }
 }

@@ -1,4 +1,5 @@
-//! Messages to the shim: queued by any thread, sent by the main one, so that a shim that does not read holds up nobody.
+//! Queue of messages to the shim: any thread puts, the main thread sends, so that a shim that does
+//! not read stalls nobody.
 
 use std::{
     collections::VecDeque,
@@ -11,19 +12,20 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::{
     message::{self, FromMediator, ToMediator},
-    processes::Process,
+    processes::ContainerProcess,
 };
 use crate::sync::lock;
 
-/// More than this waits only while the shim does not read; then what is not needed is left out.
-const MOST_WAITING: usize = 256;
+/// The longest queue: it grows longer only while the shim does not read; then messages that can be
+/// left out are.
+const MAX_QUEUED: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     control: OwnedFd,
     /// Wakes the main thread.
     wake: EventFd,
-    queue: Mutex<VecDeque<(FromMediator, Option<Arc<Process>>)>>,
+    queue: Mutex<VecDeque<(FromMediator, Option<Arc<ContainerProcess>>)>>,
 }
 
 impl Outbox {
@@ -34,13 +36,14 @@ impl Outbox {
         Ok(Self { control, wake, queue: Mutex::default() })
     }
 
-    /// Queues a message; a pidfd of `process` travels beside it.
-    pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<Process>>) {
-        message.cut();
+    /// Queues a message, with a pidfd of `process`.
+    pub(super) fn put(&self, mut message: FromMediator, process: Option<Arc<ContainerProcess>>) {
+        message.truncate();
         {
             let mut queue = lock(&self.queue);
-            // The same process's end is not asked for twice, and neither is the container's, or a shim that does not read would be told for ever.
-            let is_same = |(queued, of): &(FromMediator, Option<Arc<Process>>)| match (queued, &message) {
+            // No process, nor the container, is to be ended twice, or the queue of a shim that does
+            // not read would grow for ever.
+            let is_same = |(queued, of): &(FromMediator, Option<Arc<ContainerProcess>>)| match (queued, &message) {
                 (FromMediator::Kill { .. }, FromMediator::Kill { .. }) => {
                     of.as_ref().zip(process.as_ref()).is_some_and(|(one, other)| one.is(other))
                 }
@@ -51,7 +54,7 @@ impl Outbox {
                 return;
             }
             if matches!(message, FromMediator::Presence { .. }) {
-                // Only the last counts. The main thread puts these, and it is the one that takes from the queue.
+                // Only the last counts. The main thread alone puts these, and takes from the queue.
                 queue.retain(|(queued, _)| !matches!(queued, FromMediator::Presence { .. }));
             }
             let needed = matches!(
@@ -63,7 +66,7 @@ impl Outbox {
                     | FromMediator::Presence { .. }
                     | FromMediator::WeightsOnly { .. }
             );
-            if queue.len() >= MOST_WAITING && !needed {
+            if queue.len() >= MAX_QUEUED && !needed {
                 return;
             }
             queue.push_back((message, process));
@@ -73,16 +76,16 @@ impl Outbox {
 
     /// Wakes the main thread.
     pub(super) fn wake(&self) {
-        // Full means that it is awake.
+        // A full counter means that it is awake.
         let _ = self.wake.write(1);
     }
 
-    /// The main thread is awake.
-    pub(super) fn woken(&self) {
+    /// Clears the wake-up of the main thread.
+    pub(super) fn drain_wake(&self) {
         let _ = self.wake.read();
     }
 
-    /// Sends what waits. Whether all of it is gone.
+    /// Sends the queue. Returns whether all of it is gone.
     pub(super) fn flush(&self) -> io::Result<bool> {
         loop {
             // Only the main thread takes from the queue.
@@ -96,7 +99,7 @@ impl Outbox {
         }
     }
 
-    /// The shim's next message; `None` when it has closed the socket.
+    /// Receives the shim's next message; `None` when it has closed the socket.
     pub(super) fn receive(&self) -> io::Result<Option<ToMediator>> {
         Ok(message::receive(self.control.as_fd())?.map(|(message, _)| message))
     }
@@ -133,11 +136,11 @@ mod tests {
                     limit: Bytes(1),
                     in_frames: true,
                 };
-                let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, told: None };
+                let kill = |reason| FromMediator::Kill { pid: 1, pid_in_container: 1, reason, suppressed: None };
                 [
                     kill(KillReason::Drift(text.clone())),
                     kill(KillReason::OverMemory(excess.clone())),
-                    FromMediator::Denied { excess, untold: 0 },
+                    FromMediator::Denied { excess, suppressed: 0 },
                     FromMediator::EndContainer { text: text.clone() },
                     FromMediator::StillHeld { text: text.clone() },
                     FromMediator::Drift { text: text.clone() },
@@ -149,8 +152,8 @@ mod tests {
             {
                 outbox.put(long, None);
                 assert!(outbox.flush().unwrap());
-                let (told, _) = message::receive::<FromMediator>(shim.as_fd()).unwrap().unwrap();
-                assert!(told == cut, "{kept}");
+                let (reported, _) = message::receive::<FromMediator>(shim.as_fd()).unwrap().unwrap();
+                assert!(reported == cut, "{kept}");
             }
         }
     }
@@ -159,30 +162,30 @@ mod tests {
     fn a_shim_that_does_not_read_makes_nothing_grow() {
         let (_other, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Outbox::new(own).unwrap();
-        let processes: Vec<Arc<Process>> = (0..7).map(Process::of_nobody).collect();
+        let processes: Vec<Arc<ContainerProcess>> = (0..7).map(ContainerProcess::of_tests).collect();
         for process in processes.iter().cycle().take(10_000) {
             outbox.put(FromMediator::Log { warning: true, text: String::new() }, None);
             outbox.put(FromMediator::Presence { has_processes: process.pid % 2 == 0 }, None);
             let reason = KillReason::Drift(String::new());
             outbox.put(
-                FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, told: Some(0) },
+                FromMediator::Kill { pid: process.pid, pid_in_container: 1, reason, suppressed: Some(0) },
                 Some(Arc::clone(process)),
             );
-            if lock(&outbox.queue).len() >= MOST_WAITING {
+            if lock(&outbox.queue).len() >= MAX_QUEUED {
                 outbox.put(FromMediator::EndContainer { text: String::new() }, None);
             }
         }
-        assert!(lock(&outbox.queue).len() <= MOST_WAITING + 2);
+        assert!(lock(&outbox.queue).len() <= MAX_QUEUED + 2);
         let kills =
             lock(&outbox.queue).iter().filter(|(message, _)| matches!(message, FromMediator::Kill { .. })).count();
         assert_eq!(kills, processes.len(), "each once, and none is left out");
         let is_end = |(message, _): &&(FromMediator, _)| matches!(message, FromMediator::EndContainer { .. });
         assert_eq!(lock(&outbox.queue).iter().filter(is_end).count(), 1, "once, and it is not left out");
-        let told = |(message, _): &(FromMediator, _)| match message {
+        let reported = |(message, _): &(FromMediator, _)| match message {
             FromMediator::Presence { has_processes } => Some(*has_processes),
             _ => None,
         };
-        let presence: Vec<bool> = lock(&outbox.queue).iter().filter_map(told).collect();
+        let presence: Vec<bool> = lock(&outbox.queue).iter().filter_map(reported).collect();
         assert_eq!(presence, [(10_000 - 1) % 7 % 2 == 0], "the last only");
     }
 }

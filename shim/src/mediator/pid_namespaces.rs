@@ -1,4 +1,4 @@
-//! Which numbers a process has: one in each pid namespace from this procfs's down to its own.
+//! Pids of a process: one in each pid namespace from that of this procfs down to its own.
 
 use std::{
     fs::File,
@@ -11,7 +11,8 @@ use nvidia_glue::mediate::Number;
 
 use crate::sys;
 
-/// The process's number here, and those in its namespaces from this procfs's inwards, from `/proc/TID/status`.
+/// Parses `/proc/TID/status`: the pid of the process here, and those in its namespaces from this
+/// procfs's inwards.
 pub(super) fn pids(status: &str) -> Option<(i32, Vec<i32>)> {
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let pid = field("Tgid")?.trim().parse().ok()?;
@@ -19,7 +20,10 @@ pub(super) fn pids(status: &str) -> Option<(i32, Vec<i32>)> {
     Some((pid, inwards.ok()?))
 }
 
-/// The same with the namespaces, of a directory of `/proc`. Those of a process never change; what it sets (`unshare`, `setns`) is its children's.
+/// Reads the pids with their namespaces from a directory of `/proc`.
+///
+/// Those of a process never change; a namespace that it sets (`unshare`, `setns`) is its
+/// children's.
 pub(super) fn numbers(directory: &Path, inwards: &[i32]) -> io::Result<Vec<Number>> {
     let mut numbers = Vec::with_capacity(inwards.len());
     let mut namespace = File::open(directory.join("ns/pid"))?;

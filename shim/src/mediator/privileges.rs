@@ -1,13 +1,18 @@
-//! What a mediator and its broker give up before the mediator reads the first byte of a container's.
+//! Privileges that a mediator and its broker drop before the mediator reads the first byte of a
+//! container's.
 //!
-//! The driver judges each call by the capabilities of the calling thread: with CAP_SYS_ADMIN a container would get channels
-//! that reach all of a card's memory, with CAP_SYS_NICE and CAP_PERFMON priorities and neighbours' counters. Two are kept:
-//! - CAP_SYS_PTRACE: to duplicate callers' descriptors (`pidfd_getfd`), and to write to their memory.
-//! - CAP_DAC_OVERRIDE: `/proc/TID/mem` belongs to the caller's user, with mode 0600. (`process_vm_writev` would do without,
-//!   but it names a process by number, which may have become another's between the check and the write.)
+//! The driver judges each call by the capabilities of the calling thread: with CAP_SYS_ADMIN a
+//! container would get channels that reach all of a card's memory, with CAP_SYS_NICE and
+//! CAP_PERFMON priorities and neighbours' counters. Two are kept:
+//! - CAP_SYS_PTRACE: to duplicate callers' descriptors (`pidfd_getfd`), and to write to their
+//!   memory.
+//! - CAP_DAC_OVERRIDE: `/proc/TID/mem` belongs to the caller's user, with mode 0600.
+//!   (`process_vm_writev` would do without, but it names a process by number, which may have become
+//!   another's between the check and the write.)
 //!
-//! The driver looks at neither. With both, whoever could name files and processes would be root on the host. So the mediator can open nothing but what its
-//! mount namespace has ([`mount_namespace`](super::mount_namespace)), and get no process but from its broker.
+//! The driver looks at neither. With both, whoever could name files and processes would be root on
+//! the host. So the mediator can open nothing but what its mount namespace has
+//! ([`mount_namespace`](super::mount_namespace)), and gets processes from its broker only.
 
 use std::io;
 
@@ -26,7 +31,7 @@ use crate::sys;
 
 const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
 
-/// User id 0 means nothing, and nothing can be raised again; locked.
+/// Secure bits: user id 0 gives no capabilities, none can be raised again; locked.
 const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_ROOT_LOCKED)
     .union(CapabilitiesSecureBits::NO_SETUID_FIXUP)
@@ -35,7 +40,7 @@ const SECURE_BITS: CapabilitiesSecureBits = CapabilitiesSecureBits::NO_ROOT
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE)
     .union(CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE_LOCKED);
 
-/// Process that gives up its rights.
+/// Process that drops its privileges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The mediator; `shim` is its parent.
@@ -45,8 +50,11 @@ pub(super) enum Role {
 }
 
 impl Role {
-    /// The broker sends descriptors, of which any container of its user may have as many on their way as the kernel lets who has not CAP_SYS_RESOURCE. It keeps
-    /// that where it has it; the driver never sees the broker.
+    /// Returns the capabilities that it keeps.
+    ///
+    /// The broker keeps CAP_SYS_RESOURCE where it has it: it sends descriptors, of which the kernel
+    /// otherwise lets all containers of one user together have only so many in flight. The driver
+    /// never sees the broker.
     fn kept(self) -> Result<CapabilitySet, Errno> {
         let more = match self {
             Self::Mediator { .. } => CapabilitySet::empty(),
@@ -56,7 +64,7 @@ impl Role {
     }
 }
 
-/// Why the mediator must not run.
+/// Error that forbids the mediator to run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivilegeError {
     /// A step failed.
@@ -67,50 +75,54 @@ pub(crate) enum PrivilegeError {
         source: io::Error,
     },
     /// A step did not do what it should.
-    #[error("{0} after it was given up")]
+    #[error("{0} after privileges were dropped")]
     Kept(String),
     /// Its own filter.
     #[error("cannot confine the mediator to the system calls that it needs")]
     Filter(#[source] SeccompError),
 }
 
-/// Gives up everything that is not needed, for good, and looks whether it is gone. Only with one thread: the sets are each
-/// thread's own.
-pub(super) fn drop_for_good(role: Role) -> Result<(), PrivilegeError> {
+/// Drops all privileges that are not needed, for good, and verifies that.
+///
+/// Only with one thread: the sets are each thread's own.
+pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     let step = |step| move |source: Errno| PrivilegeError::Step { step, source: source.into() };
     nix::unistd::setgroups(&[])
         .map_err(|error| PrivilegeError::Step { step: "leave supplementary groups", source: error.into() })?;
     let files = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files }).map_err(step("raise the limit of files"))?;
-    bound_real_time().map_err(step("bound real-time priorities"))?;
+    setrlimit(Resource::Nofile, Rlimit { current: files, maximum: files })
+        .map_err(step("raise the limit of open files"))?;
+    bound_real_time().map_err(step("limit real-time priorities"))?;
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     setrlimit(Resource::Core, none).map_err(step("forbid core dumps"))?;
     set_no_new_privs(true).map_err(step("set no_new_privs"))?;
     set_capabilities_secure_bits(SECURE_BITS).map_err(step("set the secure bits"))?;
-    let kept = role.kept().map_err(step("look at the own rights"))?;
+    let kept = role.kept().map_err(step("read the own capabilities"))?;
     for capability in all().filter(|capability| !kept.contains(*capability)) {
         match remove_capability_from_bounding_set(capability) {
-            // The kernel does not know so many.
+            // The kernel knows no more.
             Err(Errno::INVAL) => break,
             removed => removed.map_err(step("shrink the bounding set"))?,
         }
     }
     clear_ambient_capability_set().map_err(step("clear the ambient set"))?;
     let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).map_err(step("give up capabilities"))?;
+    set_capabilities(None, sets).map_err(step("drop capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
     let bound = match role {
-        // Its end of the control socket tells of the shim's end: then there is something to be freed first.
+        // It sees the end of the shim by the control socket: then it has to free objects first.
         Role::Mediator { shim } => sys::outlive_parent(shim),
         Role::Broker { mediator } => sys::die_with_parent(mediator),
     };
-    bound.map_err(|source| PrivilegeError::Step { step: "be bound to its parent's life", source })?;
+    bound.map_err(|source| PrivilegeError::Step { step: "end with its parent", source })?;
     confine(role).map_err(PrivilegeError::Filter)?;
     verify(kept)
 }
 
-/// A thread of real-time priority that computes for a second without waiting for anything has lost its way: the kernel ends the process before it
-/// takes a core from the host. Nor can anybody take such a priority who has none yet.
+/// Bounds real-time threads: one that computes for a second without waiting is stuck, and the
+/// kernel ends the process before it takes a core from the host.
+///
+/// A thread without such a priority cannot take one.
 fn bound_real_time() -> Result<(), Errno> {
     let only = |value| Rlimit { current: Some(value), maximum: Some(value) };
     setrlimit(Resource::Rtprio, only(0))?;
@@ -118,17 +130,17 @@ fn bound_real_time() -> Result<(), Errno> {
     setrlimit(Resource::Rttime, only(1_000_000))
 }
 
-/// Every capability by itself.
+/// Iterates over the capabilities, one by one.
 fn all() -> impl Iterator<Item = CapabilitySet> {
     (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
 
 fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
-    let failed = |source: Errno| PrivilegeError::Step { step: "look at the own rights", source: source.into() };
+    let failed = |source: Errno| PrivilegeError::Step { step: "read the own capabilities", source: source.into() };
     let kept = |what: &str| Err(PrivilegeError::Kept(what.to_owned()));
     let sets = capabilities(None).map_err(failed)?;
     if (sets.effective, sets.permitted) != (own, own) || !sets.inheritable.is_empty() {
-        return kept(&format!("there are capabilities {sets:?}"));
+        return kept(&format!("the process has capabilities {sets:?}"));
     }
     for capability in all() {
         // Beyond the last that the kernel knows, both fail.
@@ -141,19 +153,19 @@ fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
         }
     }
     if !capabilities_secure_bits().map_err(failed)?.contains(SECURE_BITS) || !no_new_privs().map_err(failed)? {
-        return kept("privileges could be gained again");
+        return kept("privileges can be gained again");
     }
     if dumpable_behavior().map_err(failed)? != DumpableBehavior::NotDumpable {
         return kept("the process can be dumped");
     }
-    // The filter holds: this is none of the calls below.
+    // The filter is active: this call is not in the list below.
     match nix::unistd::chroot("/") {
         Err(nix::Error::ENOSYS) => Ok(()),
         _ => kept("system calls can be made that it does not need"),
     }
 }
 
-/// Calls that are allowed whatever their arguments.
+/// System calls that are allowed with any arguments.
 const ALLOWED: &[&str] = &[
     // Files and memory. `openat` and `fcntl` are below.
     "read",
@@ -240,21 +252,23 @@ const ALLOWED: &[&str] = &[
     "sysinfo",
     "uname",
     "getrlimit",
-    // To look whether rights are gone.
+    // To verify that privileges are gone.
     "capget",
     // The end.
     "exit",
     "exit_group",
 ];
 
-/// Types of ioctl commands that a mediator makes: the resource manager's, listeners', and unified memory's, which are plain numbers.
+/// Types of the ioctl commands that a mediator makes: the resource manager's, those of seccomp
+/// listeners, and unified memory's, which are plain numbers.
 const IOCTL_TYPES: [u64; 3] = [0x46, 0x21, 0];
-/// The broker's: those of namespaces.
+/// Type of the broker's ioctl commands: those of namespaces.
 const NAMESPACE_IOCTL_TYPE: u64 = 0xb7;
 /// `F_DUPFD_QUERY` (include/uapi/linux/fcntl.h).
 const F_DUPFD_QUERY: i32 = 1024 + 3;
 
-/// Commands of `fcntl`: none that names who gets signals (`F_SETOWN`), since they would reach any process.
+/// Commands of `fcntl` that are allowed: none that names a receiver of signals (`F_SETOWN`), which
+/// could be any process.
 const FCNTL_COMMANDS: [i32; 15] = [
     libc::F_DUPFD,
     libc::F_DUPFD_CLOEXEC,
@@ -273,7 +287,7 @@ const FCNTL_COMMANDS: [i32; 15] = [
     libc::F_GET_SEALS,
 ];
 
-/// Operations of `prctl` that only look, and the one that names threads.
+/// Operations of `prctl` that are allowed: those that only read, and the one that names threads.
 const PRCTL_OPERATIONS: [i32; 6] = [
     libc::PR_SET_NAME,
     libc::PR_GET_NAME,
@@ -283,32 +297,36 @@ const PRCTL_OPERATIONS: [i32; 6] = [
     libc::PR_GET_NO_NEW_PRIVS,
 ];
 
-/// Installs a filter that knows the calls that are made. Any other "does not exist": libraries have a way around that, or fail.
+/// Installs a filter of the system calls that are made; any other fails with `ENOSYS`, and
+/// libraries work around that, or fail.
 ///
-/// What it forbids: to execute, fork, trace (`ptrace`, `process_vm_*`), mount, load, connect, make files, cut them, enter namespaces, change directories,
-/// send signals to others or set their limits. The mediator cannot get a process's pidfd by its number (`pidfd_open`); and it opens files only by absolute paths, not in
-/// directories that are open (of the container's, it can have any: a device node that the container has made, and may not open, would open in them).
+/// It forbids to execute, fork, trace (`ptrace`, `process_vm_*`), mount, load, connect, create
+/// files, truncate them, enter namespaces, change directories, send signals to others or set their
+/// limits. The mediator cannot get a process's pidfd by its number (`pidfd_open`); and it opens
+/// files only by absolute paths, not in directories that are open (it can have any of the
+/// container's: a device node that the container has made, and may not open, would open in them).
 ///
-/// What it cannot forbid, since it sees no paths: device nodes and `/proc/TID/mem` have to be opened to be written to, and so can be whatever else may be written
-/// to there. What that is, the mount namespace says; and of the mediator, there is nothing but device nodes. With `kcmp` and `sched_getaffinity` one can ask of any
-/// process whether it is there, and whether two have the same files or memory.
+/// It cannot see paths: device nodes and `/proc/TID/mem` have to be opened for writing, and so can
+/// be whatever else is writable there. The mount namespace bounds that; the mediator's has nothing
+/// but device nodes. With `kcmp` and `sched_getaffinity` one can ask of any process whether it
+/// exists, and whether two have the same files or memory.
 fn confine(role: Role) -> Result<(), SeccompError> {
     let mut filter = ScmpFilterContext::new(ScmpAction::Errno(libc::ENOSYS))?;
     filter.set_act_badarch(ScmpAction::KillProcess)?;
     filter.set_ctl_nnp(true)?;
     for name in ALLOWED {
-        // Not every machine has every call, nor does every libseccomp know it.
+        // Not every architecture has every call, nor does every libseccomp know it.
         if let Ok(call) = ScmpSyscall::from_name(name) {
             filter.add_rule(ScmpAction::Allow, call)?;
         }
     }
     let mut allow = |name: &str, conditions: &[ScmpArgCompare]| match ScmpSyscall::from_name(name) {
         Ok(call) => filter.add_rule_conditional(ScmpAction::Allow, call, conditions).map(drop),
-        // Not every machine has every call.
+        // Not every architecture has every call.
         Err(_) => Ok(()),
     };
     let making = mask(libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND);
-    // A descriptor has 32 bits, whatever the register's other half has.
+    // A descriptor has 32 bits, whatever the upper half of the register holds.
     let nowhere = masked(0, mask(-1), mask(libc::AT_FDCWD));
     match role {
         Role::Mediator { .. } => {
@@ -331,12 +349,12 @@ fn confine(role: Role) -> Result<(), SeccompError> {
         allow("fcntl", &[equals(1, mask(command))])?;
     }
     allow("tgkill", &[equals(0, u64::from(std::process::id()))])?;
-    // Its own, of which none can be raised.
+    // Its own limits, none of which can be raised.
     allow("prlimit64", &[equals(0, 0)])?;
     // A thread may give its own priority back.
     allow("sched_setscheduler", &[equals(0, 0), equals(1, mask(libc::SCHED_OTHER))])?;
     allow("setpriority", &[equals(0, mask(libc::PRIO_PROCESS.cast_signed())), equals(1, 0)])?;
-    // Whether somebody is there.
+    // To ask whether a process is there.
     allow("pidfd_send_signal", &[equals(1, 0)])?;
     for operation in PRCTL_OPERATIONS {
         allow("prctl", &[equals(0, mask(operation))])?;
@@ -349,7 +367,7 @@ fn equals(argument: u32, value: u64) -> ScmpArgCompare {
     ScmpArgCompare::new(argument, ScmpCompareOp::Equal, value)
 }
 
-/// As a register has it.
+/// Extends flags to the width of a register.
 fn mask(flags: i32) -> u64 {
     u64::from(flags.cast_unsigned())
 }

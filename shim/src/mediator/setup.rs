@@ -1,4 +1,4 @@
-//! What a mediator is told when it begins.
+//! Setup of a mediator, which it gets when it begins.
 
 use std::{
     path::{Path, PathBuf},
@@ -21,53 +21,53 @@ use runtime_config::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::mount_namespace::Seen;
+use super::mount_namespace::VisiblePath;
 
-/// One container's mediation.
+/// Setup of one container's mediator.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Setup {
-    /// Who executes the calls.
+    /// The driver that executes the calls.
     pub driver: MediatedDriver,
     /// The driver's version, `580.159.04`.
     pub release: String,
-    /// Treat a driver outside the known range like the nearest known one.
+    /// True: a driver outside the known range is treated like the nearest known one.
     pub pass_unknown_driver: bool,
-    /// What was granted, in the container's order.
+    /// The granted cards, in the container's order.
     pub cards: Vec<MediatedCard>,
-    /// Host memory that the driver may pin for it.
+    /// Host memory that the driver may pin for the container.
     pub pinned_memory: Bytes,
-    /// What happens to a process that asks for more.
+    /// Action when a process asks for more memory than the container may have.
     pub over_memory: OverMemory,
-    /// How often accounts are compared with the driver's, milliseconds; at least 1.
+    /// Interval at which accounts are compared with the driver's, in milliseconds; at least 1.
     pub reconcile_period_ms: u64,
-    /// Where usage is told.
+    /// The file to which usage is written.
     pub usage_file: PathBuf,
-    /// Whose turns of the timetable are this container's.
+    /// The grant whose turns in the timetable are this container's.
     pub grant_id: String,
-    /// egpu's state directory: the timetable and the neighbours' status files are in it.
+    /// egpu's state directory: it has the timetable, and the status files of neighbours.
     pub state_dir: PathBuf,
-    /// Where the schedule's state is told.
+    /// The file to which the state of the schedule is written.
     pub status_file: PathBuf,
-    /// Which engines are scheduled.
+    /// The engines that are scheduled.
     pub throttle: Throttle,
-    /// Whether the container has the driver capability `graphics` or `display`.
+    /// True if the container has the driver capability `graphics` or `display`.
     pub may_draw: bool,
     /// The container's cgroup directories; they need not exist yet.
     pub cgroups: Vec<PathBuf>,
 }
 
-/// Who executes the calls.
+/// The driver that executes the calls.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MediatedDriver {
     /// NVIDIA's kernel modules.
     Nvidia {
-        /// Below this is `dev` with their nodes.
+        /// The directory that has `dev` with their nodes.
         device_root: PathBuf,
     },
-    /// None: it is played.
+    /// The simulated driver.
     Simulated {
-        /// egpu's state directory, in which the simulated nodes are.
+        /// egpu's state directory, which has the simulated nodes.
         state_dir: PathBuf,
         /// The simulated cards: all of the node's.
         inventory: Box<Inventory>,
@@ -85,19 +85,20 @@ pub struct MediatedCard {
     pub minor: u32,
     /// PCI address.
     pub pci: PciBusId,
-    /// Bytes that the container may have.
+    /// Memory that the container may have.
     pub limit: Bytes,
     /// Channels that it may have.
     pub channels: u32,
-    /// It only looks at the card, and sees all of it.
+    /// The container only reads the state of the card, and sees all of it.
     pub monitored: bool,
-    /// It has the card without a quota, and sees all of it.
+    /// The container has the card without a quota, and sees all of it.
     pub whole: bool,
     /// `NVIDIA H200`.
     pub model: String,
-    /// It runs in windows of the card's time: until it has a turn, not at all.
+    /// The container runs in windows of the card's time: without a turn, not at all.
     pub is_capped: bool,
-    /// Without windows it is not to run at all: a weight is not what was asked for, and the node's configuration wants hard caps.
+    /// The container must not run without windows: a weight is not what was asked for, and the
+    /// configuration of the node demands hard caps.
     pub needs_windows: bool,
 }
 
@@ -106,21 +107,21 @@ impl Setup {
         Duration::from_millis(self.reconcile_period_ms.max(1))
     }
 
-    /// Files that it opens once it has given up its rights.
-    pub(super) fn seen(&self) -> Vec<Seen> {
-        let mut seen = match &self.driver {
+    /// Lists the files that the mediator opens after it has dropped its privileges.
+    pub(super) fn visible_paths(&self) -> Vec<VisiblePath> {
+        let mut visible = match &self.driver {
             MediatedDriver::Nvidia { device_root } => {
                 let dev = device_root.join("dev");
                 let cards = self.cards.iter().map(|card| format!("nvidia{}", card.minor));
                 let names = cards.chain(["nvidiactl".to_owned(), "nvidia-uvm".to_owned()]);
-                names.map(|name| Seen::writable(dev.join(name))).collect()
+                names.map(|name| VisiblePath::writable(dev.join(name))).collect()
             }
-            MediatedDriver::Simulated { state_dir, .. } => vec![Seen::writable(state_dir.join("simulated"))],
+            MediatedDriver::Simulated { state_dir, .. } => vec![VisiblePath::writable(state_dir.join("simulated"))],
         };
-        seen.push(Seen::read_only(timetable_dir(&self.state_dir)));
-        seen.push(Seen::read_only(inject::directory(&self.state_dir)));
-        seen.extend(Seen::of_proc());
-        seen
+        visible.push(VisiblePath::read_only(timetable_dir(&self.state_dir)));
+        visible.push(VisiblePath::read_only(inject::directory(&self.state_dir)));
+        visible.extend(VisiblePath::of_proc());
+        visible
     }
 
     pub(super) fn into_session(
@@ -156,7 +157,7 @@ impl Setup {
     }
 }
 
-/// The host's procfs, with the device nodes of a driver that may be installed elsewhere.
+/// Returns the host's roots, with the device nodes of a driver that may be installed elsewhere.
 pub(super) fn roots(device_root: &Path) -> Roots {
     Roots { dev: device_root.join("dev"), ..Roots::host() }
 }

@@ -1,4 +1,5 @@
-//! What a killed shim would leave behind, written down outside the bundle before it comes to be.
+//! Records of what a killed shim would leave behind, written outside the bundle before it comes to
+//! be.
 //!
 //! ```text
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
@@ -7,13 +8,14 @@
 //! STATE_DIR/registry.tmp         one of these files, being written
 //! STATE_DIR/runtime/             libcontainer's state
 //! ```
-//! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies between its `start` and
-//! the connection, and it may remove a bundle before `delete` has read it. So every shim, and every `delete`, looks through
-//! what dead shims of the same containerd left, and finishes it. What of another containerd, of another process id
-//! namespace or of a living shim is there is never touched.
+//! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies
+//! between its `start` and the connection, and it may remove a bundle before `delete` has read it.
+//! So every shim, and every `delete`, looks through what dead shims of the same containerd left,
+//! and finishes it. What of another containerd, of another process id namespace or of a living shim
+//! is there is never touched.
 
-mod life;
-mod remains;
+mod orphaned_workers;
+mod process_instance;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -33,24 +35,24 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-pub use self::{life::Life, remains::end as end_remains};
+pub use self::{orphaned_workers::kill as kill_orphaned_workers, process_instance::ProcessInstance};
 use crate::bundle::Note;
 
 /// The lock is held for microseconds; whoever waits this long waits for a process that was stopped.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A cleaning that takes longer has failed in its own way.
-const CLAIM_PATIENCE: Duration = Duration::from_secs(90);
-const LOCK_PAUSE: Duration = Duration::from_millis(1);
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(90);
+const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-/// Why the registry cannot be used.
+/// A registry that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {}", path.display())]
 pub struct RegistryError {
-    /// What was tried.
+    /// The action that was tried.
     pub action: &'static str,
-    /// On what.
+    /// The path.
     pub path: PathBuf,
-    /// Why it failed.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
@@ -68,25 +70,28 @@ struct ShimEntry {
     /// containerd's gRPC address.
     containerd: String,
     /// The `start` that makes the shim; alive, it may be about to.
-    starter: Life,
+    starter: ProcessInstance,
     /// The shim, once it runs.
-    shim: Option<Life>,
+    shim: Option<ProcessInstance>,
 }
 
 impl ShimEntry {
     /// A shim whose `start` was killed before it could be written down is seen by its socket.
     fn is_gone(&self) -> bool {
-        self.starter.is_gone() && self.shim.as_ref().is_none_or(Life::is_gone) && !is_listened_to(&self.socket)
+        self.starter.is_gone()
+            && self.shim.as_ref().is_none_or(ProcessInstance::is_gone)
+            && !is_listened_to(&self.socket)
     }
 }
 
 impl Registry {
-    /// That of this node's configuration. A configuration that cannot be read is Create's to complain about.
+    /// Returns the registry of this node's configuration. A configuration that cannot be read is
+    /// Create's to complain about.
     pub fn of_this_node() -> Self {
         Self::at(Config::load(None).unwrap_or_default().state_dir)
     }
 
-    /// That in `state_dir`.
+    /// Returns the registry in `state_dir`.
     pub fn at(state_dir: PathBuf) -> Self {
         Self { state_dir }
     }
@@ -96,7 +101,7 @@ impl Registry {
         &self.state_dir
     }
 
-    /// Where libcontainer keeps its state unless the options say otherwise.
+    /// The directory in which libcontainer keeps its state unless the options say otherwise.
     pub fn runtime_base(&self) -> PathBuf {
         self.state_dir.join("runtime")
     }
@@ -113,19 +118,19 @@ impl Registry {
     ///
     /// # Errors
     /// When the lock's file cannot be made, or somebody holds it for seconds.
-    pub fn lock(&self) -> Result<Locked<'_>, RegistryError> {
+    pub fn lock(&self) -> Result<RegistryLock<'_>, RegistryError> {
         let path = self.state_dir.join("registry.lock");
         for (directory, mode) in [(&self.state_dir, 0o711), (&self.shims(), 0o700), (&self.containers(), 0o700)] {
             let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
             made.map_err(failed("make the directory", directory))?;
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let lock = wait_for(opened.map_err(failed("open", &path))?, LOCK_PATIENCE).map_err(failed("lock", &path))?;
-        Ok(Locked { registry: self, _lock: lock })
+        let lock = wait_for(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
+        Ok(RegistryLock { registry: self, _lock: lock })
     }
 
-    /// The note of a container, and the right to clean up after it: two processes that do so take turns. `None` when there
-    /// is none, or no longer.
+    /// The note of a container, and the right to clean up after it: two processes that do so take
+    /// turns. `None` when there is none, or no longer.
     ///
     /// # Errors
     /// When it cannot be read, or somebody else has been cleaning up for a minute.
@@ -136,17 +141,18 @@ impl Registry {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &path)(error)),
         };
-        let lock = wait_for(file, CLAIM_PATIENCE).map_err(failed("lock", &path))?;
+        let lock = wait_for(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
         Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
     }
 
-    /// Whether there is a note of the container, so that somebody may be cleaning up after an earlier one of that name.
-    pub fn knows(&self, containerd: &str, namespace: &str, id: &str) -> bool {
+    /// Tells whether there is a note of the container, so that somebody may be cleaning up after an
+    /// earlier one of that name.
+    pub fn has_note(&self, containerd: &str, namespace: &str, id: &str) -> bool {
         self.note_path(containerd, namespace, id).exists()
     }
 
-    /// Nothing of the container is left.
-    pub fn forget(&self, containerd: &str, namespace: &str, id: &str) {
+    /// Removes the note: nothing of the container is left.
+    pub fn remove_note(&self, containerd: &str, namespace: &str, id: &str) {
         remove(&self.note_path(containerd, namespace, id));
     }
 
@@ -155,7 +161,8 @@ impl Registry {
         entries(&self.containers()).filter_map(|path| read(&path).ok().flatten())
     }
 
-    /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after them.
+    /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after
+    /// them.
     pub fn abandoned(&self, containerd: &str) -> Vec<Note> {
         self.notes().filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
     }
@@ -172,46 +179,46 @@ impl Registry {
 /// A container that this process cleans up after; see [`Registry::claim`].
 #[derive(Debug)]
 pub struct Claim {
-    /// What there is to clean up.
+    /// The note that says what to clean up.
     pub note: Note,
     _lock: Flock<File>,
 }
 
-/// See [`Registry::lock`].
+/// The right to change sockets and notes; see [`Registry::lock`].
 #[derive(Debug)]
-pub struct Locked<'r> {
+pub struct RegistryLock<'r> {
     registry: &'r Registry,
     _lock: Flock<File>,
 }
 
-impl Locked<'_> {
-    /// Keeps a container's note until [`Registry::forget`].
+impl RegistryLock<'_> {
+    /// Keeps a container's note until [`Registry::remove_note`].
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn keep(&self, note: &Note) -> Result<(), RegistryError> {
+    pub fn save_note(&self, note: &Note) -> Result<(), RegistryError> {
         self.write(&self.registry.note_path(&note.containerd, &note.namespace, &note.id), note)
     }
 
-    /// To be called before the socket is made.
+    /// Records a socket and this process as its starter. To be called before the socket is made.
     ///
     /// # Errors
     /// When it cannot be written down.
     pub fn announce(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
         let path = self.registry.shim_path(socket);
-        let starter = Life::current().map_err(failed("tell who writes", &path))?;
+        let starter = ProcessInstance::current().map_err(failed("tell who writes", &path))?;
         let entry = ShimEntry { socket: socket.to_owned(), containerd: containerd.to_owned(), starter, shim: None };
         self.write(&path, &entry)
     }
 
-    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket has been retired: a shim that is shut down
-    /// at once may get here late.
+    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket
+    /// has been retired: a shim that is shut down at once may get here late.
     ///
     /// # Errors
     /// When it cannot be written down.
     pub fn adopt(&self, socket: &Path, containerd: &str) -> Result<(), RegistryError> {
         let path = self.registry.shim_path(socket);
-        let own = Life::current().map_err(failed("tell who writes", &path))?;
+        let own = ProcessInstance::current().map_err(failed("tell who writes", &path))?;
         let announced = read(&path)?;
         if announced.is_none() && !socket.exists() {
             return Ok(());
@@ -246,28 +253,29 @@ impl Locked<'_> {
         }
     }
 
-    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed meanwhile leaves a file that the
-    /// next one overwrites.
+    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed
+    /// meanwhile leaves a file that the next one overwrites.
     fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<(), RegistryError> {
-        let beside = self.registry.state_dir.join("registry.tmp");
+        let temporary = self.registry.state_dir.join("registry.tmp");
         let written = serde_json::to_vec(value)
             .map_err(io::Error::from)
-            .and_then(|text| fs::write(&beside, text))
-            .and_then(|()| fs::rename(&beside, path));
+            .and_then(|text| fs::write(&temporary, text))
+            .and_then(|()| fs::rename(&temporary, path));
         written.map_err(|error| {
             // It takes up room on a disk that may be full.
-            let _ = fs::remove_file(&beside);
+            let _ = fs::remove_file(&temporary);
             failed("write", path)(error)
         })
     }
 }
 
-/// Whether somebody takes connections there. Somebody with more to do than he can queue counts.
+/// Tells whether somebody takes connections there. A listener with a full queue counts.
 pub fn is_listened_to(socket: &Path) -> bool {
     socket.exists() && !is_dead_socket(socket)
 }
 
-/// Without waiting for room in the listener's queue, which a stopped process may never make.
+/// Tells whether nobody listens there, without waiting for room in the listener's queue, which a
+/// stopped process may never make.
 fn is_dead_socket(socket: &Path) -> bool {
     let connect = || {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -286,7 +294,7 @@ fn wait_for(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
             Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Err(ErrorKind::TimedOut.into()),
             Err((_, error)) => return Err(error.into()),
         };
-        sleep(LOCK_PAUSE);
+        sleep(LOCK_RETRY);
     }
 }
 
@@ -313,7 +321,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
     }
 }
 
-/// What cannot be removed is only litter.
+/// Removes a file; one that cannot be removed is only litter.
 fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -339,7 +347,7 @@ mod tests {
         (directory, registry)
     }
 
-    fn note(id: &str, shim: Option<Life>) -> Note {
+    fn note(id: &str, shim: Option<ProcessInstance>) -> Note {
         Note {
             id: id.into(),
             namespace: "ns".into(),
@@ -359,7 +367,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         while is_listened_to(socket) {
             assert!(Instant::now() < deadline, "{} is still listened to", socket.display());
-            sleep(LOCK_PAUSE);
+            sleep(LOCK_RETRY);
         }
     }
 
@@ -374,7 +382,7 @@ mod tests {
     fn a_dead_shims_socket_goes_and_no_others() {
         let (directory, registry) = registry();
         let path = |name: &str| directory.path().join(name);
-        let gone = Life::gone_for_tests();
+        let gone = ProcessInstance::gone_for_tests();
         let locked = registry.lock().unwrap();
         let listeners: Vec<UnixListener> = ["starting", "killed", "unwritten", "served", "foreign", "elsewhere"]
             .into_iter()
@@ -399,7 +407,8 @@ mod tests {
                 std::mem::forget(listener);
             }
         }
-        // Another test may be making a process, which has this one's files open until it executes its program.
+        // Another test may be making a process, which has this one's files open until it executes
+        // its program.
         for name in ["starting", "killed", "unwritten", "foreign", "elsewhere"] {
             until_nobody_listens(&path(name));
         }
@@ -424,17 +433,18 @@ mod tests {
     fn notes_are_kept_until_forgotten() {
         let (_directory, registry) = registry();
         assert!(registry.claim("/c.sock", "ns", "a").unwrap().is_none());
-        let (lives, dead, untold) = (Life::current().unwrap(), Life::gone_for_tests(), note("c", None));
+        let (lives, dead, untold) =
+            (ProcessInstance::current().unwrap(), ProcessInstance::gone_for_tests(), note("c", None));
         for note in [note("a", Some(lives)), note("b", Some(dead.clone())), untold] {
-            registry.lock().unwrap().keep(&note).unwrap();
+            registry.lock().unwrap().save_note(&note).unwrap();
         }
         let other = Note { containerd: "/other.sock".into(), ..note("d", Some(dead)) };
-        registry.lock().unwrap().keep(&other).unwrap();
+        registry.lock().unwrap().save_note(&other).unwrap();
         let abandoned: Vec<String> = registry.abandoned("/c.sock").into_iter().map(|note| note.id).collect();
         assert_eq!(abandoned, ["b"], "not those of a living shim, of an unknown one, or of another containerd");
         let claim = registry.claim("/c.sock", "ns", "b").unwrap().unwrap();
         assert_eq!(claim.note.id, "b");
-        registry.forget("/c.sock", "ns", "b");
+        registry.remove_note("/c.sock", "ns", "b");
         drop(claim);
         assert!(registry.claim("/c.sock", "ns", "b").unwrap().is_none());
         assert_eq!(entries(&registry.containers()).count(), 3);

@@ -8,7 +8,8 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     open(pid, 0)
 }
 
-/// `pidfd_open(2)` of one thread (`PIDFD_THREAD`, Linux 6.9). EINVAL where the kernel does not know how.
+/// `pidfd_open(2)` of one thread (`PIDFD_THREAD`, Linux 6.9). EINVAL where the kernel does not know
+/// how.
 pub fn pidfd_open_thread(tid: i32) -> io::Result<OwnedFd> {
     open(tid, libc::O_EXCL)
 }
@@ -24,7 +25,8 @@ pub fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0) })
 }
 
-/// The namespace that a pid namespace is in (`ioctl_nsfs(2)`, `NS_GET_PARENT`). EPERM where that is not below the caller's own.
+/// The namespace that a pid namespace is in (`ioctl_nsfs(2)`, `NS_GET_PARENT`). EPERM where that is
+/// not below the caller's own.
 pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const NS_GET_PARENT: libc::Ioctl = 0xb702;
     // SAFETY: takes no argument; a non-negative answer is a new descriptor that is ours.
@@ -55,8 +57,8 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the process or thread is there, if only as a zombie: its number has not gone to another. (That it must not be
-/// signalled is an answer, too.)
+/// Tells whether the process or thread is there, if only as a zombie: its number has not gone to
+/// another. (That it must not be signalled is an answer, too.)
 pub fn is_there(pidfd: BorrowedFd<'_>) -> bool {
     match pidfd_send_signal(pidfd, 0) {
         Ok(()) => true,
@@ -64,20 +66,21 @@ pub fn is_there(pidfd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Whether two threads have one table of descriptors (`kcmp(2)`).
+/// Tells whether two threads have one table of descriptors (`kcmp(2)`).
 pub fn share_descriptors(one: i32, other: i32) -> io::Result<bool> {
     const KCMP_FILES: i32 = 2;
     compare(one, other, KCMP_FILES, 0, 0)
 }
 
-/// Whether two processes have one address space (`kcmp(2)`).
+/// Tells whether two processes have one address space (`kcmp(2)`).
 pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     const KCMP_VM: i32 = 1;
     compare(one, other, KCMP_VM, 0, 0)
 }
 
-/// Whether anybody has the memory of which this is `/proc/PID/mem`, opened to be written to. Nothing is written, and nobody waited for: the kernel looks
-/// whether the memory is there before it finds that it cannot read what is to be written.
+/// Tells whether the memory of which this is `/proc/PID/mem`, opened to be written to, is still
+/// anybody's. Nothing is written, and nobody waited for: the kernel looks whether the memory is
+/// there before it finds that it cannot read what is to be written.
 pub fn memory_is_there(memory: BorrowedFd<'_>) -> bool {
     // Nothing can be mapped there, and the number passes for an address.
     const NOWHERE: usize = 8;
@@ -98,8 +101,8 @@ extern "C" fn nothing(_: i32) {}
 
 /// Lets `signal` do nothing but interrupt the system call that a thread is in.
 pub fn let_signal_interrupt(signal: i32) -> io::Result<()> {
-    // SAFETY: the handler does nothing, so it is safe at any point; without SA_RESTART calls end with EINTR. A zeroed mask
-    // is the empty one.
+    // SAFETY: the handler does nothing, so it is safe at any point; without SA_RESTART calls end
+    // with EINTR. A zeroed mask is the empty one.
     let answer = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as extern "C" fn(i32) as usize;
@@ -110,17 +113,19 @@ pub fn let_signal_interrupt(signal: i32) -> io::Result<()> {
 
 /// `tgkill(2)` on a thread of this process.
 pub fn signal_own_thread(tid: i32, signal: i32) -> io::Result<()> {
-    // SAFETY: integers only; a thread that has ended gives ESRCH, and the number is of this process or of none.
+    // SAFETY: integers only; a thread that has ended gives ESRCH, and the number is of this process
+    // or of none.
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal) };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Two ways of having a process sent a signal when something happens to a file.
 #[cfg(test)]
-pub(crate) fn tell_of_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
+pub(crate) fn signal_on_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
     const FIOSETOWN: libc::Ioctl = 0x8901;
     let told = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
-    // SAFETY: the first takes integers only, the second reads an integer that lives through the call.
+    // SAFETY: the first takes integers only, the second reads an integer that lives through the
+    // call.
     unsafe {
         [
             told(libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, pid)),

@@ -14,28 +14,33 @@ pub fn install_seccomp_filter(program: &[SeccompInstruction]) -> io::Result<()> 
     install(program, 0).map(drop)
 }
 
-/// As [`install_seccomp_filter`], with a listener for the calls that the filter notifies. EBUSY where one of the filters that
-/// the thread already has was installed with a listener.
+/// Installs a filter as [`install_seccomp_filter`], with a listener for the calls that the filter
+/// notifies. EBUSY where one of the filters that the thread already has was installed with a
+/// listener.
 ///
-/// Once a notification has been received, only a deadly signal takes the caller out of its call (`WAIT_KILLABLE_RECV`, Linux
-/// 5.19). Kernels before that interrupt it by any, and it makes the call again.
+/// Once a notification has been received, only a deadly signal takes the caller out of its call
+/// (`WAIT_KILLABLE_RECV`, Linux 5.19). Kernels before that interrupt it by any, and it makes the
+/// call again.
 pub fn install_seccomp_listener(program: &[SeccompInstruction]) -> io::Result<OwnedFd> {
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let installed = match install(program, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => install(program, listener)?,
         installed => installed?,
     };
-    // SAFETY: with NEW_LISTENER the answer is a descriptor that the kernel has just installed for the caller.
+    // SAFETY: with NEW_LISTENER the answer is a descriptor that the kernel has just installed for
+    // the caller.
     Ok(unsafe { OwnedFd::from_raw_fd(installed) })
 }
 
-/// The filter says nothing about speculation (`SPEC_ALLOW`): before Linux 5.16 the kernel else mitigates speculative stores and indirect branches in every
-/// thread that has one, which halves what interpreters do.
+/// The filter says nothing about speculation (`SPEC_ALLOW`): before Linux 5.16 the kernel else
+/// mitigates speculative stores and indirect branches in every thread that has one, which halves
+/// what interpreters do.
 fn install(program: &[SeccompInstruction], flags: libc::c_ulong) -> io::Result<i32> {
     let flags = flags | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let len = u16::try_from(program.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: `program` points at `len` instructions that live through the call; the kernel only reads them.
+    // SAFETY: `program` points at `len` instructions that live through the call; the kernel only
+    // reads them.
     let answer = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
     i32::try_from(answer).ok().filter(|answer| *answer >= 0).ok_or_else(io::Error::last_os_error)
 }
@@ -55,18 +60,18 @@ pub struct Notification {
     pub arguments: [u64; 6],
 }
 
-/// How a call ends.
+/// The response to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Response {
-    /// It returns this.
+    /// The call returns this.
     Return(i64),
-    /// It fails with this errno.
+    /// The call fails with this errno.
     Errno(i32),
     /// The kernel executes it.
     Continue,
 }
 
-/// Whether this kernel's notifications have the size that this program knows.
+/// Checks that this kernel's notifications have the size that this program knows.
 pub fn require_notification_sizes() -> io::Result<()> {
     let mut sizes = libc::seccomp_notif_sizes { seccomp_notif: 0, seccomp_notif_resp: 0, seccomp_data: 0 };
     // SAFETY: the kernel writes one structure of this type.
@@ -81,8 +86,8 @@ pub fn require_notification_sizes() -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, format!("the kernel's notifications are of other sizes: {sizes:?}")))
 }
 
-/// Waits for a notification. ENOENT: its caller was gone before it could be received, or nobody has the filter any more.
-/// EINTR: a signal came.
+/// Waits for a notification. ENOENT: its caller was gone before it could be received, or nobody has
+/// the filter any more. EINTR: a signal came.
 pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     // SAFETY: all fields are integers. The kernel wants zeroes.
     let mut notification: libc::seccomp_notif = unsafe { zeroed() };
@@ -96,7 +101,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     })
 }
 
-/// Whether the call still waits.
+/// Tells whether the call still waits.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()
@@ -114,7 +119,8 @@ pub fn respond(listener: BorrowedFd<'_>, id: u64, response: Response) -> io::Res
     ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer).map(drop)
 }
 
-/// Installs a file in the caller's table, close-on-exec, under a number of the kernel's choice or in place of `replaced`.
+/// Installs a file in the caller's table, close-on-exec, under a number of the kernel's choice or
+/// in place of `replaced`.
 pub fn add_file(listener: BorrowedFd<'_>, id: u64, file: BorrowedFd<'_>, replaced: Option<i32>) -> io::Result<i32> {
     let (flags, newfd) = match replaced {
         #[expect(clippy::cast_possible_truncation, reason = "the flag is 1")]
@@ -131,7 +137,8 @@ pub fn add_file(listener: BorrowedFd<'_>, id: u64, file: BorrowedFd<'_>, replace
     ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ADDFD, &raw mut request)
 }
 
-/// Has callers and receivers hand the processor to each other (Linux 6.6): both wait for one another anyway.
+/// Has callers and receivers hand the processor to each other (Linux 6.6): both wait for one
+/// another anyway.
 pub fn wake_synchronously(listener: BorrowedFd<'_>) -> io::Result<()> {
     const SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP: u64 = 1;
     // SAFETY: this ioctl takes its flags by value.
@@ -143,8 +150,9 @@ pub fn wake_synchronously(listener: BorrowedFd<'_>) -> io::Result<()> {
 
 /// `argument` is of the type that `request` is defined with.
 fn ioctl<T>(listener: BorrowedFd<'_>, request: libc::Ioctl, argument: *mut T) -> io::Result<i32> {
-    // SAFETY: every caller in this file passes the address of a live structure of the type that linux/seccomp.h names for the
-    // request. On a descriptor that is no listener the number means nothing ('!' is seccomp's alone), and the call fails.
+    // SAFETY: every caller in this file passes the address of a live structure of the type that
+    // linux/seccomp.h names for the request. On a descriptor that is no listener the number means
+    // nothing ('!' is seccomp's alone), and the call fails.
     let answer = unsafe { libc::ioctl(listener.as_raw_fd(), request as _, argument) };
     if answer >= 0 { Ok(answer) } else { Err(io::Error::last_os_error()) }
 }

@@ -25,23 +25,23 @@ use super::{
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{cgroup::Cgroup, events::Events, gpu::ExecRules, helper::protocol, reaper::Exit, sync::lock};
+use crate::{cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, sync::lock};
 
-/// How long an exit waits for the ledger before it is told.
-const GIVE_BACK_PATIENCE: Duration = Duration::from_secs(5);
+/// Time for which an exit waits for the ledger before it is reported.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a kill waits for the ledger before it is answered.
-const LEAVING_PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which a kill waits for the ledger before it is answered.
+const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For a process that was sent SIGKILL to be gone.
+/// Time for a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// The same for an init that others may keep from it: how long it is waited for, and how often, before they are killed, and before the
-/// container's mediator is ended.
+/// The same for an init that others may keep from it: how long it is waited for, and how often,
+/// before they are killed, and before the container's mediator is ended.
 const KILL_PAUSE: Duration = Duration::from_secs(1);
 const KILL_PASSES: usize = 5;
 const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();
 
-/// What about a container stays as it was created.
+/// The facts of a container that stay as it was created.
 #[derive(Debug)]
 pub(super) struct Fixed {
     pub(super) id: String,
@@ -51,7 +51,7 @@ pub(super) struct Fixed {
     pub(super) io_owner: Option<(u32, u32)>,
     /// The static filter is on init, and has to be on every exec.
     pub(super) fence: bool,
-    /// What the container's grant means for every exec.
+    /// Rules that the container's grant has for every exec.
     pub(super) exec_rules: ExecRules,
     /// Its driver calls are mediated, and those of every exec.
     pub(super) mediated: Option<Arc<Mediated>>,
@@ -71,10 +71,10 @@ pub(super) struct Container {
     oom_watch: Mutex<Option<AbortHandle>>,
 }
 
-/// What keeps init's end the last of the container.
+/// The order that keeps init's end the last of the container.
 #[derive(Debug, Default)]
 struct Lifecycle {
-    /// Init was reaped; this is known before it is told.
+    /// Init was reaped; this is known before it is published.
     init_ended: bool,
     /// SIGKILL is on its way to init.
     init_killed: bool,
@@ -94,8 +94,8 @@ impl Container {
         })
     }
 
-    /// It has ended, and its bundle is gone: containerd's `delete` command has cleaned up after it, or nobody ever will ask
-    /// for it again.
+    /// Tells whether it has ended and its bundle is gone: containerd's `delete` command has cleaned
+    /// up after it, or nobody will ever ask for it again.
     pub(super) fn is_disowned(&self) -> bool {
         self.init.exit().is_some() && !self.fixed.bundle.exists()
     }
@@ -110,12 +110,16 @@ impl Container {
     }
 
     /// Tells of shortages of memory, from now until the container is deleted.
-    pub(super) fn watch_memory(&self, context: &Arc<Context>) {
+    pub(super) fn watch_oom_events(&self, context: &Arc<Context>) {
         let mut watch = match self.fixed.cgroup.watch_oom() {
             Ok(watch) => watch,
             Err(error) => {
                 let error = super::error::chain(&error);
-                tracing::warn!(container = self.fixed.id, error, "shortages of memory will not be told");
+                tracing::warn!(
+                    container = self.fixed.id,
+                    error,
+                    "cannot watch for OOM kills; no OOM events will be published"
+                );
                 return;
             }
         };
@@ -129,26 +133,27 @@ impl Container {
         *lock(&self.oom_watch) = Some(task.abort_handle());
     }
 
-    /// Handles init's end once it comes. To be called when the container's creation has been told.
-    pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<Exit>) {
+    /// Handles init's end once it comes. To be called when the container's creation has been
+    /// published.
+    pub(super) fn watch_init(self: &Arc<Self>, context: &Arc<Context>, exit: oneshot::Receiver<ProcessExit>) {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
         tokio::spawn(async move {
             let Ok(exit) = exit.await else { return };
             lock(&container.lifecycle).init_ended = true;
-            // Whoever is starting it tells of the start first.
+            // The start is published first, by whoever is starting it.
             drop(container.init.operation.lock().await);
             if !container.fixed.own_pid_namespace {
                 container.kill_rest().await;
             }
-            container.until_no_exec().await;
+            container.wait_for_execs().await;
             container.give_back(&context).await;
             container.init.set_exited(exit);
-            container.tell_exit(&context, &container.init, exit);
+            container.publish_exit(&context, &container.init, exit);
         });
     }
 
-    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What cannot be given back yet,
-    /// because something of it still runs, is given back at Delete.
+    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What
+    /// cannot be given back yet, because something of it still runs, is given back at Delete.
     async fn give_back(&self, context: &Context) {
         if let Err(error) = self.end_mediation().await {
             let error = super::error::chain(&error);
@@ -156,17 +161,17 @@ impl Container {
             return;
         }
         let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
-        match tokio::time::timeout(GIVE_BACK_PATIENCE, release).await {
+        match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = super::error::chain(&error);
                 tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             }
-            Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is told first"),
+            Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is published first"),
         }
     }
 
-    /// What the driver has given the container is given back before its grant is.
+    /// Gives back what the driver has given the container, before its grant is.
     async fn end_mediation(&self) -> Result<(), TaskError> {
         match &self.fixed.mediated {
             Some(mediated) => mediated.end().await,
@@ -174,7 +179,7 @@ impl Container {
         }
     }
 
-    fn tell_exit(&self, context: &Context, process: &Process, exit: Exit) {
+    fn publish_exit(&self, context: &Context, process: &Process, exit: ProcessExit) {
         // containerd names init by the container's id.
         let id = if process.exec_id.is_empty() { &self.fixed.id } else { &process.exec_id };
         context.events.publish(&TaskExit {
@@ -187,7 +192,7 @@ impl Container {
         });
     }
 
-    async fn until_no_exec(&self) {
+    async fn wait_for_execs(&self) {
         loop {
             let over = self.exec_over.notified();
             tokio::pin!(over);
@@ -203,7 +208,7 @@ impl Container {
     async fn kill_rest(&self) {
         if let Err(error) = self.fixed.cgroup.kill_all().await {
             let error = super::error::chain(&error);
-            tracing::warn!(container = self.fixed.id, error, "what init left running could not be killed");
+            tracing::warn!(container = self.fixed.id, error, "cannot kill the processes that init left running");
         }
     }
 
@@ -233,7 +238,7 @@ impl Container {
             // Before it is sent: a pause that is under way looks at it at its end.
             let known = std::mem::replace(&mut lock(&self.lifecycle).init_killed, true);
             if !known {
-                tokio::spawn(Arc::clone(self).see_to_the_end());
+                tokio::spawn(Arc::clone(self).enforce_kill());
             }
         }
         if all && exec_id.is_empty() {
@@ -245,31 +250,37 @@ impl Container {
     }
 
     /// Init was asked to end. Whoever waits for room may wait for what this container has.
-    pub(super) async fn note_leaving(&self, context: &Context) {
+    pub(super) async fn mark_leaving(&self, context: &Context) {
         let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
-        if let Ok(Err(error)) = timeout(LEAVING_PATIENCE, note).await {
+        if let Ok(Err(error)) = timeout(MARK_LEAVING_TIMEOUT, note).await {
             let error = super::error::chain(&error);
-            tracing::warn!(container = self.fixed.id, error, "nobody waits for its end");
+            tracing::warn!(container = self.fixed.id, error, "cannot tell the ledger that the container is ending");
         }
     }
 
-    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it from that for a while, by freezing it on
-    /// v1 as often as it is thawed: so they are killed, too. And whatever keeps it after that, in the driver or on a disk that does
-    /// not answer: what it has of the cards is given back meanwhile.
-    async fn see_to_the_end(self: Arc<Self>) {
+    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it
+    /// from that for a while, by freezing it on v1 as often as it is thawed: so they are killed,
+    /// too. And whatever keeps it after that, in the driver or on a disk that does not answer: what
+    /// it has of the cards is given back meanwhile.
+    async fn enforce_kill(self: Arc<Self>) {
         for _ in 0..KILL_PASSES {
             if timeout(KILL_PAUSE, self.init.wait()).await.is_ok() {
                 return;
             }
             self.kill_rest().await;
         }
-        tracing::warn!(container = self.fixed.id, pid = self.init.pid(), "killed, and does not end");
+        tracing::warn!(container = self.fixed.id, pid = self.init.pid(), "init was killed but has not exited");
         if let Err(error) = self.end_mediation().await {
-            tracing::warn!(container = self.fixed.id, error = super::error::chain(&error), "it keeps what it has");
+            tracing::warn!(
+                container = self.fixed.id,
+                error = super::error::chain(&error),
+                "cannot take back the container's GPU resources"
+            );
         }
     }
 
-    /// A frozen process does not die before it is thawed. A killed exec waits for its container to be resumed, as under runc.
+    /// A frozen process does not die before it is thawed. A killed exec waits for its container to
+    /// be resumed, as under runc.
     async fn thaw_killed(&self) -> Result<(), TaskError> {
         if !lock(&self.lifecycle).init_killed {
             return Ok(());
@@ -310,7 +321,7 @@ impl Container {
         self.fixed.cgroup.signal_all(number).await.map_err(|source| TaskError::Cgroup { action: "kill", source })
     }
 
-    pub(super) async fn pause(&self, events: &Events) -> Result<(), TaskError> {
+    pub(super) async fn pause(&self, events: &TaskEvents) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Pause)?;
         if let Some(mediated) = &self.fixed.mediated {
@@ -325,7 +336,7 @@ impl Container {
         self.thaw_killed().await
     }
 
-    pub(super) async fn resume(&self, events: &Events) -> Result<(), TaskError> {
+    pub(super) async fn resume(&self, events: &TaskEvents) -> Result<(), TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Resume)?;
         self.fixed.cgroup.thaw().await.map_err(|source| TaskError::Cgroup { action: "resume", source })?;
@@ -353,8 +364,9 @@ impl Container {
         Ok(pids.into_iter().map(|pid| (pid, execs.get(&pid).cloned())).collect())
     }
 
-    /// Delete of the container. When it fails, the container is still there, and can be deleted again.
-    pub(super) async fn delete(&self, context: &Context) -> Result<Exit, TaskError> {
+    /// Delete of the container. When it fails, the container is still there, and can be deleted
+    /// again.
+    pub(super) async fn delete(&self, context: &Context) -> Result<ProcessExit, TaskError> {
         self.end_created().await?;
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Delete)?;
@@ -371,7 +383,7 @@ impl Container {
         self.end_mediation().await?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
-        context.registry.forget(&context.containerd, &context.namespace, &self.fixed.id);
+        context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }

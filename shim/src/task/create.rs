@@ -22,26 +22,27 @@ use super::{
 use crate::{
     bundle::{self, Note, SpecView},
     cgroup::{Cgroup, Host},
-    gpu::{AdmissionWait, Prepared},
+    gpu::{AdmissionWait, PreparedGrant},
     helper::{ContainerProcess, protocol},
-    io::{Owner, ProcessIo, Stdio},
+    io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
     sync::lock,
     task::Slot,
 };
 
-/// What Create works from.
+/// The plan that Create works from.
 struct Plan {
     id: String,
     bundle: PathBuf,
-    stdio: Stdio,
+    stdio: StdioPaths,
     mounts: Vec<Mount>,
     options: RuntimeOptions,
     spec: SpecView,
     note: Note,
 }
 
-/// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing behind.
+/// Creates the container of `request` and puts it into the shim's list. A failure leaves nothing
+/// behind.
 pub(super) async fn create(
     context: Arc<Context>,
     request: CreateTaskRequest,
@@ -53,9 +54,9 @@ pub(super) async fn create(
     let reservation = Reservation::new(&context, &request.id, &wait)?;
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
-    until_forgotten(&context, &plan.id).await?;
+    wait_for_cleanup(&context, &plan.id).await?;
     let created = async {
-        plan.leave_word(&context, plan.note.clone()).await?;
+        plan.write_note(&context, plan.note.clone()).await?;
         let prepared = plan.prepare(&context, &wait).await?;
         plan.create(&context, prepared).await
     };
@@ -72,10 +73,10 @@ pub(super) async fn create(
     }
 }
 
-/// Somebody may be cleaning up after an earlier container of that name, whose shim was killed; what he removes must not be
-/// the new one's.
-async fn until_forgotten(context: &Context, id: &str) -> Result<(), TaskError> {
-    if !context.registry.knows(&context.containerd, &context.namespace, id) {
+/// Waits for whoever is cleaning up after an earlier container of that name, whose shim was killed;
+/// nothing of the new one may be removed by that.
+async fn wait_for_cleanup(context: &Context, id: &str) -> Result<(), TaskError> {
+    if !context.registry.has_note(&context.containerd, &context.namespace, id) {
         return Ok(());
     }
     let (registry, id) = (context.registry.clone(), id.to_owned());
@@ -100,7 +101,7 @@ impl Plan {
             namespace: context.namespace.clone(),
             containerd: context.containerd.clone(),
             bundle: bundle.clone(),
-            shim: context.life.clone(),
+            shim: context.shim.clone(),
             runtime_root,
             cgroups_path: spec.cgroups_path().map(Path::to_owned),
             systemd_cgroup: options.systemd_cgroup,
@@ -108,27 +109,36 @@ impl Plan {
             init_pid: None,
             without_gpu: None,
         };
-        let stdio =
-            Stdio { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
+        let stdio = StdioPaths {
+            stdin: request.stdin,
+            stdout: request.stdout,
+            stderr: request.stderr,
+            terminal: request.terminal,
+        };
         Ok(Self { id: request.id, bundle, stdio, mounts: request.rootfs, options, spec, note })
     }
 
-    /// For `delete`: in the bundle, and where the note outlives the bundle.
-    async fn leave_word(&self, context: &Context, note: Note) -> Result<(), TaskError> {
+    /// Writes the note for `delete`: in the bundle, and in the registry, which outlives the bundle.
+    async fn write_note(&self, context: &Context, note: Note) -> Result<(), TaskError> {
         let registry = context.registry.clone();
         let written = tokio::task::spawn_blocking(move || {
-            if let Err(error) = registry.lock().and_then(|locked| locked.keep(&note)) {
-                // A state directory that is full. The bundle's copy serves as long as there is a bundle.
-                tracing::warn!(container = note.id, error = chain(&error), "the note is in the bundle alone");
+            if let Err(error) = registry.lock().and_then(|locked| locked.save_note(&note)) {
+                // A state directory that is full. The bundle's copy serves as long as there is a
+                // bundle.
+                tracing::warn!(
+                    container = note.id,
+                    error = chain(&error),
+                    "cannot write the container's note outside its bundle"
+                );
             }
             note.write().map_err(TaskError::Bundle)
         });
         written.await.map_err(|_| TaskError::Ending)?
     }
 
-    /// Reserves what the container asks for. The reservation names the cgroup before anything runs in it: who lives there
-    /// later is the container, and is killed when the shim is gone.
-    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<Prepared, TaskError> {
+    /// Reserves what the container asks for. The reservation names the cgroup before anything runs
+    /// in it: a process there later is the container's, and is killed when the shim is gone.
+    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<PreparedGrant, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
         let pids = cgroup.pids().map_err(|source| TaskError::Cgroup { action: "look for the cgroup of", source })?;
@@ -139,8 +149,9 @@ impl Plan {
         prepared.map_err(TaskError::Gpu)
     }
 
-    /// Its driver calls find their mediator from the first on. When the create fails, that has ended before the grant goes.
-    async fn create(&self, context: &Arc<Context>, mut prepared: Prepared) -> Result<Arc<Container>, TaskError> {
+    /// Its driver calls find their mediator from the first on. When the create fails, that has
+    /// ended before the grant goes.
+    async fn create(&self, context: &Arc<Context>, mut prepared: PreparedGrant) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
             Some(mediation) => Some(Arc::new(Mediated::start(context, &self.id, *mediation).await?)),
             None => None,
@@ -149,7 +160,7 @@ impl Plan {
         if let (Err(_), Some(mediated)) = (&created, &mediated)
             && let Err(error) = mediated.end().await
         {
-            tracing::error!(container = self.id, error = chain(&error), "a failed create left its mediator");
+            tracing::error!(container = self.id, error = chain(&error), "cannot end the mediator of a failed create");
         }
         created
     }
@@ -157,13 +168,13 @@ impl Plan {
     async fn create_mediated(
         &self,
         context: &Arc<Context>,
-        mut prepared: Prepared,
+        mut prepared: PreparedGrant,
         mediated: Option<Arc<Mediated>>,
     ) -> Result<Arc<Container>, TaskError> {
-        let owner = Owner { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
+        let owner = StreamContext { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, mut ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
         let (fence, exec_rules, without_gpu) = (prepared.fence, prepared.exec_rules, prepared.without_gpu.take());
-        let is_mediated = mediated::beside(mediated.as_deref(), &mut ends.descriptors)?;
+        let is_mediated = mediated::pass_listener(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
         let child = context
@@ -178,8 +189,8 @@ impl Plan {
         }
         io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
-        let word = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
-        self.leave_word(context, word).await?;
+        let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
+        self.write_note(context, note).await?;
         let mediator = mediated.as_ref().map(|mediated| mediated.process());
         context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
@@ -199,7 +210,7 @@ impl Plan {
         );
         let pid = child.pid;
         container.init.attach(child, io);
-        container.watch_memory(context);
+        container.watch_oom_events(context);
         context.events.publish(&self.event(pid));
         container.watch_init(context, exit);
         container.watch_mediator(context);
@@ -208,8 +219,8 @@ impl Plan {
         Ok(container)
     }
 
-    /// What the helper is asked.
-    fn request(&self, prepared: Prepared, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
+    /// Returns the request to the helper.
+    fn request(&self, prepared: PreparedGrant, stdio: protocol::StdioKind, mediated: bool) -> protocol::Create {
         protocol::Create {
             id: self.id.clone(),
             bundle: self.bundle.clone(),
@@ -226,7 +237,8 @@ impl Plan {
         }
     }
 
-    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is where it should be.
+    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is
+    /// where it should be.
     fn locate(&self, child: &ContainerProcess) -> Result<Cgroup, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         Cgroup::of_process(&Host::default(), child.pid, &path).or_else(|error| {
@@ -256,8 +268,9 @@ impl Plan {
         self.bundle.to_string_lossy().into_owned()
     }
 
-    /// Undoes everything, as far as it goes; the cause of the failure is what the caller is told. The cgroup is the
-    /// helper's to remove: it knows whether it has made it, or whether the path is that of somebody else's.
+    /// Undoes everything, as far as it goes; the cause of the failure is the caller's answer.
+    /// The cgroup is the helper's to remove: it knows whether it has made it, or whether the path
+    /// is that of somebody else's.
     async fn roll_back(&self, context: &Context) {
         let delete = protocol::Delete {
             id: self.id.clone(),
@@ -267,15 +280,16 @@ impl Plan {
         let mut clean = true;
         if let Err(error) = context.remove(delete).await {
             clean = false;
-            tracing::error!(container = self.id, error = chain(&error), "a failed create could not be undone");
+            tracing::error!(container = self.id, error = chain(&error), "cannot undo a failed create");
         }
-        // Memory that a process may still hold is not granted again: the ledger's own reclaim sees to it later.
+        // Memory that a process may still hold is not granted again: the ledger's own reclaim sees
+        // to it later.
         if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {
             clean = false;
-            tracing::error!(container = self.id, error = chain(&error), "a failed create left its grant");
+            tracing::error!(container = self.id, error = chain(&error), "cannot release the grant of a failed create");
         }
         if clean {
-            context.registry.forget(&context.containerd, &context.namespace, &self.id);
+            context.registry.remove_note(&context.containerd, &context.namespace, &self.id);
         }
     }
 }

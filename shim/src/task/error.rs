@@ -1,4 +1,4 @@
-//! Why a Task call failed, and what containerd is told.
+//! Failures of a Task call, and their codes for containerd.
 
 use std::error::Error;
 
@@ -16,19 +16,19 @@ use crate::{
     registry::RegistryError,
 };
 
-/// Why a Task call failed.
+/// A Task call that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TaskError {
     /// No such container in this shim.
     #[error("container {id:?} is not created")]
     NoContainer {
-        /// As asked.
+        /// The id asked for.
         id: String,
     },
     /// The id is taken.
     #[error("container {id:?} exists already")]
     ContainerExists {
-        /// As asked.
+        /// The id asked for.
         id: String,
     },
     /// No such exec.
@@ -36,7 +36,7 @@ pub enum TaskError {
     NoProcess {
         /// The container.
         id: String,
-        /// As asked.
+        /// The id asked for.
         exec_id: String,
     },
     /// The exec id is taken.
@@ -44,7 +44,7 @@ pub enum TaskError {
     ProcessExists {
         /// The container.
         id: String,
-        /// As asked.
+        /// The id asked for.
         exec_id: String,
     },
     /// The state does not allow the change.
@@ -78,17 +78,17 @@ pub enum TaskError {
     /// A request that makes no sense.
     #[error("{field} of the request is not valid: {reason}")]
     Invalid {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What is wrong with it, and what is accepted.
+        /// The fault, and what is accepted.
         reason: String,
     },
     /// A JSON document in the request.
     #[error("{field} of the request is malformed")]
     Json {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -98,8 +98,8 @@ pub enum TaskError {
     /// The bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
-    /// What is known of an earlier container of that name.
-    #[error("what an earlier container of that name left cannot be looked at")]
+    /// The records of an earlier container of that name.
+    #[error("cannot read the records of an earlier container of that name")]
     Registry(#[source] RegistryError),
     /// The streams.
     #[error("the standard streams cannot be set up")]
@@ -110,12 +110,13 @@ pub enum TaskError {
     /// The mediator.
     #[error("the container's GPUs cannot be shared")]
     Mediator(#[source] MediatorError),
-    /// The helper. The words before the cause are those of containerd's own shim, which clients look for.
+    /// The helper. The words before the cause are those of containerd's own shim, which clients
+    /// look for.
     #[error("OCI runtime {operation} failed")]
     Helper {
         /// create, start, exec or delete.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: HelperError,
     },
@@ -134,7 +135,7 @@ pub enum TaskError {
     /// The cgroup could not be found.
     #[error("the container's cgroup cannot be found")]
     Locate(#[source] LocateError),
-    /// Somebody else lives in the cgroup; with a grant for it, they would be taken for this container's processes.
+    /// A cgroup in use; with a grant for it, its processes would be taken for this container's.
     #[error(
         "the cgroup of container {id} is in use by process {pid}; end it, or give the container another cgroupsPath"
     )]
@@ -144,12 +145,12 @@ pub enum TaskError {
         /// One of them.
         pid: i32,
     },
-    /// The cgroup did not do as told.
+    /// An operation on the cgroup failed.
     #[error("cannot {action} the container")]
     Cgroup {
-        /// What was to be done.
+        /// The action to be done.
         action: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: CgroupError,
     },
@@ -159,9 +160,9 @@ pub enum TaskError {
     /// A signal was not delivered.
     #[error("cannot send signal {signal}")]
     Signal {
-        /// Which.
+        /// The signal's number.
         signal: u32,
-        /// Why.
+        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -173,15 +174,15 @@ pub enum TaskError {
         "process {pid} was killed but has not ended within {seconds} s; it may be stuck in the kernel (state D in ps)"
     )]
     Unkillable {
-        /// Which.
+        /// The process.
         pid: i32,
-        /// How long was waited.
+        /// The time that was waited.
         seconds: u64,
     },
-    /// Not part of egpu.
+    /// A feature that egpu does not have.
     #[error("{feature} is not supported")]
     Unsupported {
-        /// What.
+        /// The feature.
         feature: &'static str,
     },
     /// The answer could not be encoded.
@@ -196,8 +197,9 @@ pub enum TaskError {
 }
 
 impl TaskError {
-    /// The text that containerd is told, and hands on to whoever asked. The node's log has the error with every cause.
-    fn told(&self) -> String {
+    /// Returns the text that containerd gets, and hands on to whoever asked. The node's log has the
+    /// error with every cause.
+    fn message(&self) -> String {
         match self {
             Self::InPod(error) => match &**error {
                 Self::Gpu(cause) => format!("{error}: {}", cause.for_pod()),
@@ -247,14 +249,15 @@ impl TaskError {
 
 impl From<TaskError> for ttrpc::Error {
     fn from(error: TaskError) -> Self {
-        let text = error.told();
+        let text = error.message();
         Self::RpcStatus(get_status(readable(error.code(), &text), text))
     }
 }
 
-/// The code with which containerd passes `text` on unchanged. Its 1.x versions take the messages of codes that they know for format
-/// strings: `EGPU_COMPUTE=150% is` arrives as `EGPU_COMPUTE=150%!i(MISSING)s`. Those of an unknown error they leave alone. Only codes
-/// on which nobody branches at a refused create are given up for that.
+/// The code with which containerd passes `text` on unchanged. Its 1.x versions take the messages of
+/// codes that they know for format strings: `EGPU_COMPUTE=150% is` arrives as
+/// `EGPU_COMPUTE=150%!i(MISSING)s`. Those of an unknown error they leave alone. Only codes on which
+/// nobody branches at a refused create are given up for that.
 fn readable(code: Code, text: &str) -> Code {
     match code {
         Code::INVALID_ARGUMENT | Code::FAILED_PRECONDITION if text.contains('%') => Code::UNKNOWN,

@@ -1,6 +1,8 @@
-//! What happens to a container while it runs, for the node's events: so seldom that no container pushes others' out.
+//! Incidents of a container while it runs, for the node's events: so seldom that no container
+//! pushes others' out.
 //!
-//! Of each kind the first is told at once, and what follows is told in sums, after ten seconds, then twenty, and so on to ten minutes.
+//! Of each kind the first is recorded at once, and what follows is recorded in sums, after ten
+//! seconds, then twenty, and so on to ten minutes.
 
 use std::{
     collections::HashMap,
@@ -28,7 +30,7 @@ pub(super) struct Incidents {
     pod: Option<PodContainer>,
     /// Its cards' UUIDs, and their indices on the node.
     cards: Vec<(String, u32)>,
-    /// Kinds of which something was told a short while ago, and what came since.
+    /// Kinds of which something was recorded a short while ago, and what came since.
     since: Mutex<HashMap<Kind, Option<Entry>>>,
 }
 
@@ -41,8 +43,8 @@ impl Incidents {
         Arc::new(Self { log, container, pod, cards, since: Mutex::default() })
     }
 
-    /// It has happened that often.
-    pub(super) fn tell(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
+    /// Records that it has happened `count` times.
+    pub(super) fn record(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
         let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
         let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
         let entry = Entry::new(kind, name).on_card(card).counting(count).saying(text);
@@ -50,11 +52,11 @@ impl Incidents {
         if let Some(first) = self.take(kind, entry) {
             self.write(vec![first]);
             let incidents = Arc::clone(self);
-            tokio::spawn(async move { incidents.tell_the_rest(kind).await });
+            tokio::spawn(async move { incidents.record_sums(kind).await });
         }
     }
 
-    /// `Some`: to be told at once.
+    /// `Some`: to be recorded at once.
     fn take(&self, kind: Kind, entry: Entry) -> Option<Entry> {
         let mut since = lock(&self.since);
         match since.get_mut(&kind) {
@@ -71,7 +73,8 @@ impl Incidents {
         }
     }
 
-    /// What came since the last was told; `None`: nothing did, and the next is the first again.
+    /// Returns the sum of what came since the last entry; `None`: nothing did, and the next is the
+    /// first again.
     fn due(&self, kind: Kind) -> Option<Entry> {
         let mut since = lock(&self.since);
         let waiting = since.get_mut(&kind).and_then(Option::take);
@@ -81,7 +84,7 @@ impl Incidents {
         waiting
     }
 
-    async fn tell_the_rest(&self, kind: Kind) {
+    async fn record_sums(&self, kind: Kind) {
         let mut window = FIRST_WINDOW;
         loop {
             sleep(window).await;
@@ -135,10 +138,10 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let incidents = incidents(EventLog::new(state.path()));
         for _ in 0..3600 {
-            incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+            incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
             sleep(Duration::from_secs(1)).await;
         }
-        incidents.tell(Kind::Denied, Some("GPU-1"), 5, "too much");
+        incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
         incidents.finish();
         let path = nvidia_glue::event_log::directory(state.path()).join(nvidia_glue::event_log::CURRENT);
         let mut told = (0, 0);

@@ -1,7 +1,8 @@
 //! The Task service: what containerd asks for, carried out on containers.
 //!
-//! Requests come in on any connection and run side by side. ttrpc drops a handler when its connection is lost, so what
-//! changes a container runs in a task of its own: a containerd that restarts in the middle finds the work done.
+//! Requests come in on any connection and run side by side. ttrpc drops a handler when its
+//! connection is lost, so what changes a container runs in a task of its own: a containerd that
+//! restarts in the middle finds the work done.
 
 mod container;
 mod create;
@@ -29,15 +30,15 @@ pub use self::{
     service::TaskService,
 };
 use crate::{
-    events::Events,
+    events::TaskEvents,
     gpu::{AdmissionWait, Gpu},
     helper::HelperClient,
     reaper::Reaper,
-    registry::{Life, Registry},
+    registry::{ProcessInstance, Registry},
     sync::lock,
 };
 
-/// What all containers of a shim share.
+/// State that all containers of a shim share.
 #[derive(Debug)]
 pub struct Context {
     /// containerd's namespace.
@@ -49,13 +50,13 @@ pub struct Context {
     /// Waits for children.
     pub reaper: Arc<Reaper>,
     /// Tells containerd.
-    pub events: Arc<Events>,
+    pub events: Arc<TaskEvents>,
     /// Grants.
     pub gpu: Gpu,
-    /// What is left if this shim is killed.
+    /// Records for whoever cleans up if this shim is killed.
     pub registry: Registry,
-    /// This shim.
-    pub life: Option<Life>,
+    /// The shim's own process.
+    pub shim: Option<ProcessInstance>,
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
@@ -68,23 +69,24 @@ pub struct Context {
 enum Slot {
     /// Its creation is under way, and may wait for room.
     Reserved(AdmissionWait),
-    /// It exists.
+    /// A container that exists.
     Created(Arc<Container>),
 }
 
 impl Context {
-    /// Of a shim without containers.
+    /// Returns the context of a shim without containers.
     pub fn new(
         namespace: String,
         containerd: String,
         helper: Arc<HelperClient>,
         reaper: Arc<Reaper>,
-        events: Arc<Events>,
+        events: Arc<TaskEvents>,
         registry: Registry,
     ) -> Self {
         let gpu = Gpu::new(&containerd, &namespace);
-        // Without /proc the containers are not told to be a dead shim's, and are left to `delete`.
-        let life = Life::current().ok();
+        // Without /proc nobody can tell that the containers are a dead shim's, and they are left to
+        // `delete`.
+        let shim = ProcessInstance::current().ok();
         Self {
             namespace,
             containerd,
@@ -93,15 +95,16 @@ impl Context {
             events,
             gpu,
             registry,
-            life,
+            shim,
             shutdown: Notify::new(),
             containers: Mutex::default(),
             creations: Notify::new(),
         }
     }
 
-    /// Returns once two looks, `interval` apart, have found no container of which containerd still knows, nor a creation.
-    /// containerd tells a shim to end; one that was killed while it used the shim cannot, and may disown it afterwards.
+    /// Returns once two looks, `interval` apart, have found no container of which containerd still
+    /// knows, nor a creation. containerd tells a shim to end; one that was killed while it used the
+    /// shim cannot, and may disown it afterwards.
     pub async fn disowned(&self, interval: Duration) {
         let mut was_disowned = false;
         loop {
@@ -137,9 +140,10 @@ impl Context {
         }
     }
 
-    /// A container, once its creation has ended: who asks in the middle of one takes "no such container" for its end. A client
-    /// that closes stdin as soon as all of it is written, as nerdctl does, would have the container read on forever. A
-    /// containerd that was killed meanwhile and starts again asks for the processes, and removes the bundle of a shim that has
+    /// A container, once its creation has ended: who asks in the middle of one takes "no such
+    /// container" for its end. A client that closes stdin as soon as all of it is written, as
+    /// nerdctl does, would have the container read on forever. A containerd that was killed
+    /// meanwhile and starts again asks for the processes, and removes the bundle of a shim that has
     /// none: the container would come to be, and nobody would know of it.
     async fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
         loop {

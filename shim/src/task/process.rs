@@ -14,8 +14,8 @@ use super::{
 use crate::{
     bundle::ConsoleSize,
     helper::ContainerProcess,
-    io::{ProcessIo, Stdio},
-    reaper::Exit,
+    io::{ProcessIo, StdioPaths},
+    reaper::ProcessExit,
     sync::lock,
     sys,
 };
@@ -25,17 +25,17 @@ use crate::{
 pub(super) struct Process {
     /// The exec's id; empty for init.
     pub(super) exec_id: String,
-    /// What containerd asked for.
-    pub(super) stdio: Stdio,
+    /// The streams that containerd asked for.
+    pub(super) stdio: StdioPaths,
     /// Size that the terminal starts with.
     pub(super) console_size: Option<ConsoleSize>,
     /// The OCI `process` object of an exec.
     pub(super) spec: serde_json::Value,
-    /// Held by whoever changes the state in more than one step, events included: an exit is told only when nobody holds
-    /// it, hence never before the start.
+    /// Held by whoever changes the state in more than one step, events included: an exit is
+    /// published only when nobody holds it, hence never before the start.
     pub(super) operation: tokio::sync::Mutex<()>,
     inner: Mutex<Inner>,
-    exit: watch::Sender<Option<Exit>>,
+    exit: watch::Sender<Option<ProcessExit>>,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct Inner {
 impl Process {
     pub(super) fn new(
         exec_id: String,
-        stdio: Stdio,
+        stdio: StdioPaths,
         console_size: Option<ConsoleSize>,
         spec: serde_json::Value,
     ) -> Self {
@@ -66,7 +66,7 @@ impl Process {
         }
     }
 
-    /// There is a process now.
+    /// Attaches the process that now runs, with its streams.
     pub(super) fn attach(&self, child: ContainerProcess, mut io: ProcessIo) {
         let mut inner = lock(&self.inner);
         if inner.stdin_closed {
@@ -105,20 +105,20 @@ impl Process {
     }
 
     /// Records the end, and wakes who waits for it.
-    pub(super) fn set_exited(&self, exit: Exit) {
+    pub(super) fn set_exited(&self, exit: ProcessExit) {
         // From Stopped and Deleted there is no way back, and nothing to record.
         if self.change(Change::Exit).is_ok() {
             self.exit.send_replace(Some(exit));
         }
     }
 
-    /// How it ended, if it has.
-    pub(super) fn exit(&self) -> Option<Exit> {
+    /// Returns the exit, if it has ended.
+    pub(super) fn exit(&self) -> Option<ProcessExit> {
         *self.exit.borrow()
     }
 
     /// Waits for its end.
-    pub(super) async fn wait(&self) -> Result<Exit, TaskError> {
+    pub(super) async fn wait(&self) -> Result<ProcessExit, TaskError> {
         let mut exit = self.exit.subscribe();
         let ended = exit.wait_for(Option::is_some).await.map_err(|_| TaskError::Ending)?;
         ended.ok_or(TaskError::Ending)

@@ -1,8 +1,8 @@
 //! Removing what libcontainer and the mounts of a container left, with the helper or without it.
 //!
-//! A helper that has died is replaced, but where that fails for long, what needs it (Create, Start of anything) says so.
-//! Delete must work all the same: it runs containerd's own `delete` command of this program, which brings a helper of its
-//! own.
+//! A helper that has died is replaced, but where that fails for long, what needs it (Create, Start
+//! of anything) says so. Delete must work all the same: it runs containerd's own `delete` command
+//! of this program, which brings a helper of its own.
 
 use std::{
     path::Path,
@@ -29,7 +29,8 @@ impl Context {
         }
     }
 
-    /// Cleans up after shims of the same containerd that were killed. Whatever is left is tried again by the next shim.
+    /// Cleans up after shims of the same containerd that were killed. Whatever is left is tried
+    /// again by the next shim.
     pub async fn sweep(&self, socket: &Path) {
         let (registry, containerd, socket) = (self.registry.clone(), self.containerd.clone(), socket.to_owned());
         let looked = tokio::task::spawn_blocking(move || {
@@ -42,10 +43,10 @@ impl Context {
         match looked.await {
             Ok(Ok(true)) => {
                 if let Err(error) = self.run(&mut self.own_command("sweep", "-", None)).await {
-                    tracing::warn!(error = super::chain(&error), "what dead shims left is not cleaned up");
+                    tracing::warn!(error = super::chain(&error), "cannot clean up after dead shims");
                 }
             }
-            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "what dead shims left is not known"),
+            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "cannot find what dead shims left"),
             Ok(Ok(false)) | Err(_) => {}
         }
     }

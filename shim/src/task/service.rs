@@ -27,12 +27,13 @@ use super::{
     error::{TaskError, chain},
     process::Process,
 };
-use crate::{bundle::ProcessView, gpu::AdmissionWait, io::Stdio, reaper::Exit, sync::lock, sys};
+use crate::{bundle::ProcessView, gpu::AdmissionWait, io::StdioPaths, reaper::ProcessExit, sync::lock, sys};
 
 const V2: &str = "containerd.task.v2.Task";
 /// Signals that ask a container's init to end.
 const ENDING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGKILL];
-/// After so long, containerd has had its answers and events of a start, and the memory that they took is free.
+/// Time after which containerd has had its answers and events of a start, and the memory that they
+/// took is free.
 const STARTED: Duration = Duration::from_millis(200);
 
 /// Answers containerd.
@@ -45,7 +46,7 @@ impl TaskService {
         Self(context)
     }
 
-    /// Both versions of the service, to be registered on one server.
+    /// Returns both versions of the service, to be registered on one server.
     pub fn versions(&self) -> HashMap<String, Service> {
         let service = || create_task(Arc::new(self.clone()));
         let mut versions = service();
@@ -99,7 +100,7 @@ fn new_exec(request: ExecProcessRequest) -> Result<Process, TaskError> {
     let spec: serde_json::Value = serde_json::from_slice(&request.spec.value).map_err(json)?;
     let view: ProcessView = serde_json::from_slice(&request.spec.value).map_err(json)?;
     let stdio =
-        Stdio { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
+        StdioPaths { stdin: request.stdin, stdout: request.stdout, stderr: request.stderr, terminal: request.terminal };
     Ok(Process::new(request.exec_id, stdio, view.console_size, spec))
 }
 
@@ -191,7 +192,7 @@ impl Task for TaskService {
         let work = async move {
             container.kill(&request.exec_id, request.signal, request.all).await?;
             if ends {
-                container.note_leaving(&context).await;
+                container.mark_leaving(&context).await;
             }
             Ok(())
         };
@@ -236,7 +237,7 @@ impl Task for TaskService {
 
     async fn wait(&self, _: &TtrpcContext, request: WaitRequest) -> TtrpcResult<WaitResponse> {
         let process = self.0.container(&request.id).await?.process(&request.exec_id)?;
-        let Exit { status, at } = process.wait().await?;
+        let ProcessExit { status, at } = process.wait().await?;
         Ok(WaitResponse { exit_status: status, exited_at: MessageField::some(at.into()), ..Default::default() })
     }
 

@@ -14,22 +14,22 @@
 
 use containerd_shim::protos::api::Status;
 
-/// Where a process is in its life.
+/// The state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// An init that waits for Start, or an exec without a process.
     Created,
-    /// It executes its program.
+    /// The process executes its program.
     Running,
     /// Its container is frozen.
     Paused,
-    /// It has ended.
+    /// The process has ended.
     Stopped,
-    /// Nothing of it is left.
+    /// The process and its records are gone.
     Deleted,
 }
 
-/// What changes a state.
+/// A change of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
     /// Start.
@@ -44,7 +44,7 @@ pub enum Change {
     Delete,
 }
 
-/// What needs a state but does not change it.
+/// A use that needs a state but does not change it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// Adding or starting an exec in the container of this init.
@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Whether the state allows it.
+    /// Tells whether the state allows it.
     pub fn allows(self, wanted: Use) -> bool {
         match wanted {
             Use::Exec => matches!(self, Self::Created | Self::Running),
@@ -76,7 +76,7 @@ impl State {
         }
     }
 
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Created => "created",
@@ -89,7 +89,7 @@ impl State {
 }
 
 impl Change {
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -102,7 +102,7 @@ impl Change {
 }
 
 impl Use {
-    /// For messages.
+    /// Returns the name for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exec => "exec",
@@ -153,7 +153,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is asked for in whatever order: once ended, never running again, and deleted only after the end.
+        /// Requests come in any order: once ended, never running again, and deleted only after the
+        /// end.
         #[test]
         fn nothing_comes_back_from_the_dead(changes in proptest::collection::vec(0usize..5, 0..40)) {
             let (mut state, mut ended) = (Created, false);

@@ -1,11 +1,13 @@
-//! Notices a mediator that has stalled: one that does not say when it says it will, or that answers no more.
+//! Notices a mediator that has stalled: one that does not say when it says it will, or that answers
+//! no more.
 //!
-//! A stalled mediator may have left its container on a card in its neighbours' time, or off it for ever; and whoever makes a
-//! driver call waits for it. It says in its status file when it is going to write the next status (while it schedules
-//! anything), and its main thread answers pings.
+//! A stalled mediator may have left its container on a card in its neighbours' time, or off it for
+//! ever; and whoever makes a driver call waits for it. It says in its status file when it is going
+//! to write the next status (while it schedules anything), and its main thread answers pings.
 //!
-//! What counts is time during which this shim ran and looked, and not what clocks say: a machine or a container of processes
-//! that was stopped as a whole goes on where it stood, and nobody has stalled.
+//! What counts is time during which this shim ran and looked, and not what clocks say: a machine or
+//! a container of processes that was stopped as a whole goes on where it stood, and nobody has
+//! stalled.
 
 use std::{
     collections::BTreeSet,
@@ -23,29 +25,34 @@ use tokio::{
 
 use crate::mediator::Mediator;
 
-/// How often the status is looked at while it is to be written in time.
-const LOOK: Duration = Duration::from_millis(250);
-/// How often a mediator is pinged whose container uses the driver, and how often one that has nothing to do.
-const PING: Duration = Duration::from_secs(2);
-const IDLE_PING: Duration = Duration::from_secs(10);
-/// For the answer. The main thread waits for nobody, but a host may be busy.
+/// Interval at which the status is read while it is to be written in time.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval of pings to a mediator whose container uses the driver; [`IDLE_PING_INTERVAL`] for one
+/// that has nothing to do.
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+const IDLE_PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for the answer. The main thread waits for nobody, but a host may be busy.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// A status may be late by two of the intervals at which it is written, and by no less and no more than this.
-const LEAST_GRACE: Duration = Duration::from_millis(300);
-const MOST_GRACE: Duration = Duration::from_secs(1);
-/// While one of its threads would run if it had a processor, it is the host that is late: for so long that is believed.
+/// A status may be late by two of the intervals at which it is written, and by no less and no more
+/// than this.
+const MIN_GRACE: Duration = Duration::from_millis(300);
+const MAX_GRACE: Duration = Duration::from_secs(1);
+/// Time for which lateness is put down to a busy host: while one of the mediator's threads would
+/// run if it had a processor.
 const STARVED_LIMIT: Duration = Duration::from_secs(5);
-/// While one of them is in the driver, it waits for a lock that somebody else's call holds, or for the card: nobody's calls get through then, those
-/// of another mediator as little. To end a container for that helps no neighbour. Longer than the driver waits for a card's firmware, and
-/// than it takes to free all that a mediator that was killed has left.
+/// Time for which lateness is put down to the driver: a thread that is in it waits for a lock that
+/// somebody else's call holds, or for the card, and nobody's calls get through then, those of
+/// another mediator as little. To end a container for that helps no neighbour. Longer than the
+/// driver waits for a card's firmware, and than it takes to free all that a mediator that was
+/// killed has left.
 const DRIVER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Why a mediator counts as stalled.
+/// The reason for which a mediator counts as stalled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stall {
-    /// It did not write its status.
+    /// A status that was not written in time.
     Late(Duration),
-    /// It did not answer.
+    /// A ping that was not answered.
     Silent(Duration),
 }
 
@@ -58,17 +65,17 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver. `on_degraded` hears of each card
-/// that ceases or begins again to take the container off.
+/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver.
+/// `on_degraded` hears of each card that ceases or begins again to take the container off.
 pub(super) async fn until_stalled(
     mediator: &Mediator,
     status_file: PathBuf,
     mut has_processes: watch::Receiver<bool>,
     on_degraded: impl Fn(&CardStatus),
 ) -> Stall {
-    let mut watch = Watch::default();
+    let mut watch = StallDetector::default();
     let mut degraded = BTreeSet::new();
-    let mut is_excused = false;
+    let mut is_delayed = false;
     loop {
         let (begin, wait) = (Instant::now(), watch.wait(*has_processes.borrow_and_update()));
         tokio::select! {
@@ -81,30 +88,31 @@ pub(super) async fn until_stalled(
         // Without a process, nothing is scheduled, and nothing changes in the file.
         let is_told = *has_processes.borrow() || watch.is_scheduled();
         let path = is_told.then(|| status_file.clone());
-        // Half a status, of a mediator that was stopped in the middle, is none: the last one before it stands.
+        // Half a status, of a mediator that was stopped in the middle, is none: the last one before
+        // it stands.
         let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
-        status.iter().for_each(|status| tell_degraded(&mut degraded, status, &on_degraded));
+        status.iter().for_each(|status| report_degraded(&mut degraded, status, &on_degraded));
         let stall = watch.look(passed, now_us, status.as_ref(), mediator.is_silent());
         if let Some(stall) = stall {
-            let excuse = blocking(Some(mediator.process().pid), Excuse::of).await.flatten();
-            if watch.is_over(stall, excuse) {
+            let cause = blocking(Some(mediator.process().pid), DelayCause::of).await.flatten();
+            if watch.is_over(stall, cause) {
                 return stall;
             }
-            if let Some(excuse) = excuse.filter(|_| !std::mem::replace(&mut is_excused, true)) {
+            if let Some(cause) = cause.filter(|_| !std::mem::replace(&mut is_delayed, true)) {
                 let pid = mediator.process().pid;
-                tracing::warn!(mediator = pid, "the mediator is late, {stall}, as {excuse}; it is given longer");
+                tracing::warn!(mediator = pid, "the mediator is late, {stall}, because {cause}; waiting longer");
             }
         }
-        is_excused &= stall.is_some();
+        is_delayed &= stall.is_some();
         if watch.ping_is_due(*has_processes.borrow()) {
             // A socket that takes nothing more is silence, too.
-            let _ = timeout(LOOK, mediator.ping()).await;
+            let _ = timeout(POLL_INTERVAL, mediator.ping()).await;
         }
     }
 }
 
 /// Tells what has changed. `before`: the UUIDs of those that were degraded.
-fn tell_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&CardStatus)) {
+fn report_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&CardStatus)) {
     for card in &status.cards {
         let is_degraded = card.running == Running::Degraded;
         if is_degraded != before.contains(&card.uuid) {
@@ -124,16 +132,16 @@ async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: 
     tokio::task::spawn_blocking(move || work(input)).await.ok()
 }
 
-/// Why one that is late may not be to blame.
+/// A reason for which one that is late may not be to blame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Excuse {
+enum DelayCause {
     /// A thread runs, or waits for a processor.
     Processor,
     /// One cannot be interrupted: it is in the driver, or waits for a disk.
     Driver,
 }
 
-impl fmt::Display for Excuse {
+impl fmt::Display for DelayCause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Processor => "it waits for a processor",
@@ -142,8 +150,8 @@ impl fmt::Display for Excuse {
     }
 }
 
-impl Excuse {
-    /// Of a process, by the states of its threads.
+impl DelayCause {
+    /// Returns the cause of a process's delay, by the states of its threads.
     fn of(pid: i32) -> Option<Self> {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let states = tasks.filter_map(|task| {
@@ -158,16 +166,16 @@ impl Excuse {
     }
 
     fn of_states(states: impl IntoIterator<Item = char>) -> Option<Self> {
-        // One in the driver excuses for longer: that another thread runs does not take that away.
-        let excuses = states.into_iter().filter_map(|state| match state {
+        // The driver counts for longer: that another thread runs does not take that away.
+        let causes = states.into_iter().filter_map(|state| match state {
             'D' => Some(Self::Driver),
             'R' => Some(Self::Processor),
             _ => None,
         });
-        excuses.max_by_key(|excuse| excuse.limit())
+        causes.max_by_key(|cause| cause.limit())
     }
 
-    /// For so long it is believed.
+    /// Returns the time for which the cause is believed.
     const fn limit(self) -> Duration {
         match self {
             Self::Processor => STARVED_LIMIT,
@@ -176,8 +184,10 @@ impl Excuse {
     }
 }
 
-/// Whether a thread is in a call that waits for another process: a read or write of a file of /proc, as the memory of the container's is. `task` is its
-/// directory in /proc, `call` what `syscall` there says: the number and the arguments, or a word. Its own files are on disks, which may be slow.
+/// Tells whether a thread is in a call that waits for another process: a read or write of a file of
+/// /proc, as the memory of the container's is. `task` is its directory in /proc, `call` the content
+/// of `syscall` there: the number and the arguments, or a word. Its own files are on disks, which
+/// may be slow.
 fn waits_for_process(task: &Path, call: &str) -> bool {
     let mut words = call.split_ascii_whitespace();
     let Some(number) = words.next().and_then(|number| number.parse::<i64>().ok()) else { return false };
@@ -192,38 +202,38 @@ fn waits_for_process(task: &Path, call: &str) -> bool {
     }
 }
 
-/// What was seen so far.
+/// Observations so far.
 #[derive(Debug, Default)]
-struct Watch {
+struct StallDetector {
     /// The last status that could be read.
     status: Option<Status>,
-    /// For how long that has been seen to be late; `None`: it is not.
+    /// Time for which that has been seen to be late; `None`: it is not.
     late: Option<Duration>,
-    /// Whether a ping is not answered, and for how long it has been seen not to be.
+    /// True while a ping is not answered, and since which instant.
     is_silent: bool,
     silent: Duration,
     since_ping: Duration,
 }
 
-impl Watch {
+impl StallDetector {
     fn is_scheduled(&self) -> bool {
         self.status.as_ref().is_some_and(|status| status.next_by_us.is_some())
     }
 
-    /// Whether it is a stall, with that excuse.
-    fn is_over(&self, stall: Stall, excuse: Option<Excuse>) -> bool {
-        match (stall, excuse) {
-            (Stall::Late(_), Some(excuse)) => self.late.is_some_and(|seen| seen >= excuse.limit()),
+    /// Tells whether it is a stall, with that cause.
+    fn is_over(&self, stall: Stall, cause: Option<DelayCause>) -> bool {
+        match (stall, cause) {
+            (Stall::Late(_), Some(cause)) => self.late.is_some_and(|seen| seen >= cause.limit()),
             (Stall::Late(_), None) | (Stall::Silent(_), _) => true,
         }
     }
 
-    /// Until the next look.
+    /// Returns the wait until the next poll.
     fn wait(&self, has_processes: bool) -> Duration {
         match (self.is_scheduled(), has_processes || self.is_silent) {
-            (true, _) => LOOK,
-            (false, true) => PING,
-            (false, false) => IDLE_PING,
+            (true, _) => POLL_INTERVAL,
+            (false, true) => PING_INTERVAL,
+            (false, false) => IDLE_PING_INTERVAL,
         }
     }
 
@@ -244,18 +254,18 @@ impl Watch {
         };
         let seen = self.late.filter(|_| is_same).map_or(Duration::ZERO, |seen| seen + passed);
         self.late = Some(seen);
-        (seen >= LEAST_GRACE && by >= grace).then_some(Stall::Late(by))
+        (seen >= MIN_GRACE && by >= grace).then_some(Stall::Late(by))
     }
 
-    /// By how much the next status is late, and by how much it may be; `None`: it is not.
+    /// Returns the delay of the next status, and the delay that is allowed; `None`: it is not late.
     fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
         let (late, interval) = self.status.as_ref()?.late_by(now_us)?;
-        Some((late, (interval * 2).clamp(LEAST_GRACE, MOST_GRACE)))
+        Some((late, (interval * 2).clamp(MIN_GRACE, MAX_GRACE)))
     }
 
-    /// Whether a ping is to be sent now, which then counts as sent.
+    /// Tells whether a ping is to be sent now, which then counts as sent.
     fn ping_is_due(&mut self, has_processes: bool) -> bool {
-        let every = if has_processes { PING } else { IDLE_PING };
+        let every = if has_processes { PING_INTERVAL } else { IDLE_PING_INTERVAL };
         let is_due = !self.is_silent && self.since_ping >= every;
         if is_due {
             (self.since_ping, self.is_silent) = (Duration::ZERO, true);
@@ -278,10 +288,10 @@ mod tests {
 
     /// Looks every 250 ms from `from_us` on, at what `status` says; when that ended it, and why.
     fn watch(from_us: u64, looks: u64, status: impl Fn(u64) -> Option<Status>) -> Option<(u64, Stall)> {
-        let mut watch = Watch::default();
+        let mut watch = StallDetector::default();
         (0..looks).find_map(|look| {
             let now_us = from_us + look * 250 * MS;
-            watch.look(LOOK, now_us, status(now_us).as_ref(), false).map(|stall| (now_us, stall))
+            watch.look(POLL_INTERVAL, now_us, status(now_us).as_ref(), false).map(|stall| (now_us, stall))
         })
     }
 
@@ -293,7 +303,7 @@ mod tests {
         };
         let (mut before, told) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
         for running in [Running::Open, Running::Degraded, Running::Degraded, Running::Closed, Running::Open] {
-            tell_degraded(&mut before, &status(running), |card| {
+            report_degraded(&mut before, &status(running), |card| {
                 told.borrow_mut().push((card.uuid.clone(), card.running));
             });
         }
@@ -338,19 +348,21 @@ mod tests {
 
     #[test]
     fn one_that_comes_late_each_time_is_no_stall() {
-        // Whenever somebody looks, the next status should have come long ago; but there is another one each time.
+        // Whenever somebody looks, the next status should have come long ago; but there is another
+        // one each time.
         let late = |now_us: u64| Some(status(now_us, Some(now_us.saturating_sub(400 * MS))));
         assert_eq!(watch(1_000 * MS, 1000, late), None);
     }
 
-    /// Of so many looks, every 250 ms, at one that says nothing any more: the first by which it is over.
-    fn over_at(excuse: Option<Excuse>) -> u64 {
-        let mut watch = Watch::default();
+    /// Returns the first of many polls, every 250 ms, of a mediator that writes nothing any more,
+    /// by which it counts as stalled.
+    fn over_at(cause: Option<DelayCause>) -> u64 {
+        let mut watch = StallDetector::default();
         let told = status(0, Some(100 * MS));
         let mut over = Vec::new();
         for look in 0..200 {
-            let stall = watch.look(LOOK, look * 250 * MS, Some(&told), false);
-            over.push(stall.is_some_and(|stall| watch.is_over(stall, excuse)));
+            let stall = watch.look(POLL_INTERVAL, look * 250 * MS, Some(&told), false);
+            over.push(stall.is_some_and(|stall| watch.is_over(stall, cause)));
         }
         let first = over.iter().position(|over| *over).unwrap();
         assert!(over[first..].iter().all(|over| *over), "{over:?}");
@@ -360,27 +372,29 @@ mod tests {
     #[test]
     fn who_only_lacks_a_processor_is_given_longer() {
         assert!((2..=5).contains(&over_at(None)));
-        assert!((18..25).contains(&over_at(Some(Excuse::Processor))));
+        assert!((18..25).contains(&over_at(Some(DelayCause::Processor))));
         assert_eq!(
-            Excuse::of(nix::unistd::getpid().as_raw()).map(|excuse| excuse.limit() >= STARVED_LIMIT),
+            DelayCause::of(nix::unistd::getpid().as_raw()).map(|cause| cause.limit() >= STARVED_LIMIT),
             Some(true)
         );
-        assert_eq!(Excuse::of(0), None);
+        assert_eq!(DelayCause::of(0), None);
     }
 
-    /// Where another container's call holds the driver's lock, every mediator waits in the kernel, and cannot be interrupted.
+    /// A mediator waits in the kernel, uninterruptible, while another container's call holds the
+    /// driver's lock.
     #[test]
     fn who_waits_in_the_driver_is_given_longer_still() {
-        assert!((118..126).contains(&over_at(Some(Excuse::Driver))));
-        assert_eq!(Excuse::of_states("SSDS".chars()), Some(Excuse::Driver));
-        assert_eq!(Excuse::of_states("RDRS".chars()), Some(Excuse::Driver));
-        assert_eq!(Excuse::of_states("SRSS".chars()), Some(Excuse::Processor));
-        assert_eq!(Excuse::of_states("STZt".chars()), None);
+        assert!((118..126).contains(&over_at(Some(DelayCause::Driver))));
+        assert_eq!(DelayCause::of_states("SSDS".chars()), Some(DelayCause::Driver));
+        assert_eq!(DelayCause::of_states("RDRS".chars()), Some(DelayCause::Driver));
+        assert_eq!(DelayCause::of_states("SRSS".chars()), Some(DelayCause::Processor));
+        assert_eq!(DelayCause::of_states("STZt".chars()), None);
         // Whether its main thread answers has nothing to do with the driver.
-        assert!(Watch::default().is_over(Stall::Silent(ANSWER_LIMIT), Some(Excuse::Driver)));
+        assert!(StallDetector::default().is_over(Stall::Silent(ANSWER_LIMIT), Some(DelayCause::Driver)));
     }
 
-    /// A page that does not come holds up who reads the container's memory, as long as the container likes.
+    /// A page that does not come holds up who reads the container's memory, as long as the
+    /// container likes.
     #[test]
     fn who_waits_for_the_container_does_not_wait_in_the_driver() {
         let memory = fs::File::open("/proc/self/mem").unwrap();
@@ -399,7 +413,8 @@ mod tests {
         assert!(!waits_for_process(Path::new("/proc/self"), "running\n"));
     }
 
-    /// Its own files, the ledger's among them, are no faster than the host's disk, and no container chooses how fast that is.
+    /// Its own files, the ledger's among them, are no faster than the host's disk, and no container
+    /// chooses how fast that is.
     #[test]
     fn who_waits_for_a_disk_is_given_longer() {
         let file = tempfile::tempfile().unwrap();
@@ -419,34 +434,34 @@ mod tests {
 
     #[test]
     fn a_host_that_stood_still_has_stalled_nobody() {
-        let mut watch = Watch::default();
+        let mut watch = StallDetector::default();
         let told = status(0, Some(100 * MS));
-        assert_eq!(watch.look(LOOK, 50 * MS, Some(&told), false), None);
+        assert_eq!(watch.look(POLL_INTERVAL, 50 * MS, Some(&told), false), None);
         // An hour in which nothing ran, and the shim is the first to run again.
         let hour = 3_600_000 * MS;
-        assert_eq!(watch.look(LOOK * 2, hour, Some(&told), true), None);
+        assert_eq!(watch.look(POLL_INTERVAL * 2, hour, Some(&told), true), None);
         let fresh = status(hour + 100 * MS, Some(hour + 300 * MS));
-        assert_eq!(watch.look(LOOK, hour + 250 * MS, Some(&fresh), false), None);
+        assert_eq!(watch.look(POLL_INTERVAL, hour + 250 * MS, Some(&fresh), false), None);
         assert_eq!(watch.late, None);
     }
 
     #[test]
     fn silence_ends_it_and_an_answer_begins_anew() {
-        let mut watch = Watch::default();
-        assert_eq!(watch.wait(false), IDLE_PING);
-        assert_eq!(watch.look(IDLE_PING, 0, None, false), None);
+        let mut watch = StallDetector::default();
+        assert_eq!(watch.wait(false), IDLE_PING_INTERVAL);
+        assert_eq!(watch.look(IDLE_PING_INTERVAL, 0, None, false), None);
         assert!(watch.ping_is_due(false));
         assert!(!watch.ping_is_due(false), "one at a time");
-        assert_eq!(watch.wait(false), PING, "the answer is waited for");
+        assert_eq!(watch.wait(false), PING_INTERVAL, "the answer is waited for");
         for _ in 0..4 {
-            assert_eq!(watch.look(PING, 0, None, true), None);
+            assert_eq!(watch.look(PING_INTERVAL, 0, None, true), None);
         }
-        assert_eq!(watch.look(PING, 0, None, false), None, "an answer");
+        assert_eq!(watch.look(PING_INTERVAL, 0, None, false), None, "an answer");
         assert!(watch.ping_is_due(true));
         for _ in 0..4 {
-            assert_eq!(watch.look(PING, 0, None, true), None);
+            assert_eq!(watch.look(PING_INTERVAL, 0, None, true), None);
         }
-        let stall = watch.look(PING, 0, None, true).unwrap();
+        let stall = watch.look(PING_INTERVAL, 0, None, true).unwrap();
         assert_eq!(stall.to_string(), "it has not answered for 10 s");
     }
 }

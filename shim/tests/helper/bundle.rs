@@ -19,7 +19,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use runtime_config::Bytes;
 use serde_json::{Value, json};
 
-/// What every test gets: a client and a directory of its own.
+/// The bench of every test: a client and a directory of its own.
 pub struct Bench {
     pub client: HelperClient,
     pub directory: tempfile::TempDir,
@@ -62,8 +62,9 @@ impl Bench {
         }
     }
 
-    /// Adds a copy of this test's own executable to a spec, as `/probe` with what it is linked to: the file itself is the helper's and the mediator's
-    /// program, and a mediator serves nobody who executes that.
+    /// Adds a copy of this test's own executable to a spec, as `/probe` with what it is linked to:
+    /// the file itself is the helper's and the mediator's program, and a mediator serves nobody who
+    /// executes that.
     pub fn add_probe(&self, spec: &mut Value) {
         let probe = self.directory.path().join("probe");
         if !probe.exists() {
@@ -156,7 +157,7 @@ impl Container<'_> {
         self.bench.client.start(Start { id: self.id.clone(), runtime_root: self.bench.root() }).await
     }
 
-    /// Where its spec wants it.
+    /// The directory that its spec names.
     pub fn cgroup(&self) -> Cgroup {
         let spec: Value = serde_json::from_slice(&std::fs::read(self.bundle.join("config.json")).unwrap()).unwrap();
         let path = spec.pointer("/linux/cgroupsPath").and_then(Value::as_str).map(Path::new);
@@ -377,8 +378,8 @@ thread_local! {
 /// Nothing takes so long, on whatever machine; no test measures time with it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Waits for a process; its exit code, or 128 + signal. Takes every child that ends meanwhile, as a shim does: the last
-/// process of a pid namespace does not end before all others are taken.
+/// Waits for a process; its exit code, or 128 + signal. Takes every child that ends meanwhile, as a
+/// shim does: the last process of a pid namespace does not end before all others are taken.
 pub fn wait(process: &ContainerProcess) -> i32 {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -418,7 +419,7 @@ pub fn receive_terminal(socket: &UnixStream) -> OwnedFd {
     }
 }
 
-/// What is written to a terminal until its last process has gone, which reads as an error.
+/// Returns the output of a terminal until its last process has gone, which reads as an error.
 pub fn read_terminal(master: OwnedFd) -> String {
     let mut bytes = Vec::new();
     let mut file = File::from(master);

@@ -43,7 +43,8 @@ async fn calls_of_init_and_exec_reach_the_mediator(bench: &Bench) {
     mediator.end();
 }
 
-/// By the mediator, that is: the file itself would answer ENOTTY, as it does to what is asked of any other file.
+/// By the mediator, that is: the file itself would answer ENOTTY, as it does to what is asked of
+/// any other file.
 async fn unknown_calls_are_mediated(bench: &Bench, mediator: &Mediator) {
     let container = bench.container(&["/probe", "unknown"], |spec| bench.add_mediated_probe(spec)).mediated(mediator);
     assert_eq!(container.run().await.unwrap(), (0, "EINVAL EINVAL ENOTTY EBADF done\n".into()));
@@ -256,13 +257,15 @@ async fn a_mediator_lets_go_of_containers_that_end(bench: &Bench) {
         assert_eq!(container.run().await.unwrap(), (0, "32 done\n".into()));
     };
     run().await;
-    // Main thread, accounts, leftovers, and the one that starts those that schedule; and what it has open when nobody calls.
+    // Main thread, accounts, leftovers, and the one that starts those that schedule; and what it
+    // has open when nobody calls.
     let settle = |wanted: Option<usize>| {
         let deadline = std::time::Instant::now() + bundle::DEADLINE;
         loop {
             let (tasks, files) = (count("task"), count("fd"));
             std::thread::sleep(std::time::Duration::from_millis(100));
-            // Fewer are none that was left: the first look may have seen one that was about to be closed.
+            // Fewer are none that was left: the first look may have seen one that was about to be
+            // closed.
             if tasks == 4 && wanted.map_or_else(|| files == count("fd"), |wanted| files <= wanted) {
                 return files;
             }

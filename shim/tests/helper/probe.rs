@@ -1,4 +1,4 @@
-//! What runs inside a container when busybox has no applet for it.
+//! Programs that run inside a container when busybox has no applet for it.
 #![allow(unsafe_code)]
 
 use nix::errno::Errno;
@@ -18,7 +18,8 @@ pub fn run(arguments: &[String]) -> bool {
     true
 }
 
-/// A driver call (`NV_ESC_SYS_PARAMS`) on the control node, or, where there is none, on a descriptor that is not open.
+/// A driver call (`NV_ESC_SYS_PARAMS`) on the control node, or, where there is none, on a
+/// descriptor that is not open.
 fn call() -> String {
     const SYS_PARAMS: u64 = 0xc008_46d6;
     answer(control(), SYS_PARAMS)
@@ -33,7 +34,7 @@ fn control() -> i32 {
     CONTROL.get_or_init(open).as_ref().map_or(-1, AsRawFd::as_raw_fd)
 }
 
-/// What a call with at most 8 bytes answers.
+/// Returns the answer of a call with at most 8 bytes.
 fn answer(fd: i32, command: u64) -> String {
     let mut parameters = [0u8; 8];
     // SAFETY: none of the callers' commands takes more than 8 bytes.
@@ -41,8 +42,8 @@ fn answer(fd: i32, command: u64) -> String {
     if answer == -1 { format!("{:?}", Errno::last()) } else { "done".to_owned() }
 }
 
-/// Calls that no release of the driver has, on its own file and on another one; one that is a frame buffer's, for a descriptor that is not
-/// open; and a driver call that there is.
+/// Calls that no release of the driver has, on its own file and on another one; one that is a frame
+/// buffer's, for a descriptor that is not open; and a driver call that there is.
 fn unknown() {
     const UNKNOWN: u64 = 0xc008_46f0;
     const UNKNOWN_OF_UVM: u64 = 221;
@@ -59,7 +60,8 @@ fn unknown() {
 
 extern "C" fn ignore(_: i32) {}
 
-/// Driver calls while a signal with a handler arrives every 10 us, as Go's runtime preempts its threads.
+/// Driver calls while a signal with a handler arrives every 10 us, as Go's runtime preempts its
+/// threads.
 fn storm() {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -123,7 +125,7 @@ fn stay() {
     std::thread::sleep(std::time::Duration::from_secs(1_000_000));
 }
 
-/// What a call costs; for people.
+/// The cost of a call; for people.
 fn time() {
     for _ in 0..100 {
         call();
@@ -135,7 +137,8 @@ fn time() {
     println!("{:?} a call", begin.elapsed() / 2000);
 }
 
-/// What a driver call answers: the kernel EBADF on a descriptor that is not open, a filter its own errno.
+/// Returns the answer of a driver call: the kernel EBADF on a descriptor that is not open, a filter
+/// its own errno.
 fn ioctl() {
     println!("{}", call());
 }

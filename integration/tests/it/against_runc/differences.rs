@@ -1,4 +1,5 @@
-//! Differences from runc that containers of the usual spec can see. ARCHITECTURE.md says by the same names what each runtime does.
+//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md says
+//! by the same names what each runtime does.
 
 use std::fmt;
 
@@ -8,7 +9,7 @@ use super::{facts::Facts, host::Host};
 
 /// A row of the table.
 pub(super) struct Difference {
-    /// As ARCHITECTURE.md calls it.
+    /// Its name in docs/design/libcontainer.md.
     pub(super) what: &'static str,
     /// True of hosts where it shows.
     shows_on: fn(&Host<'_>) -> bool,
@@ -62,7 +63,8 @@ const TABLE: &[Difference] = &[
         shows_on: |_| true,
         covers: |deviation, spec| {
             let room = deviation.of_mount("superblock").filter(|_| deviation.without(&["size=4k", "nr_inodes=1"]));
-            // runc has one file system for all of them, which is shared once one of them lies on a shared mount.
+            // runc has one file system for all of them, which is shared once one of them lies on a
+            // shared mount.
             let point = room.or(deviation.of_mount("propagation"));
             point.is_some_and(|point| names(&spec["linux"]["maskedPaths"], point))
         },
@@ -155,12 +157,12 @@ pub(super) fn between(runc: &Facts, egpu: &Facts) -> Vec<Deviation> {
     }
 }
 
-/// Fails where ARCHITECTURE.md does not name a row.
+/// Fails where docs/design/libcontainer.md does not name a row.
 #[track_caller]
 pub(super) fn assert_documented() {
-    let text = include_str!("../../../../ARCHITECTURE.md");
+    let text = include_str!("../../../../docs/design/libcontainer.md");
     for row in TABLE {
-        assert!(text.contains(&format!("\n| {}", row.what)), "ARCHITECTURE.md has no row `{}`", row.what);
+        assert!(text.contains(&format!("\n| {}", row.what)), "docs/design/libcontainer.md has no row `{}`", row.what);
     }
 }
 

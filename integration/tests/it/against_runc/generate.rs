@@ -149,7 +149,8 @@ fn bind(random: &mut Random, host: &Host<'_>, number: u64) -> Value {
     if random.in_ten(1) {
         options.push("rro");
     }
-    // On a shared volume a second mount would be one on the volume itself, too, which runc then takes for a later source.
+    // On a shared volume a second mount would be one on the volume itself, too, which runc then
+    // takes for a later source.
     let place = match number == 0 && random.in_ten(2) {
         true => of_image.to_owned(),
         false => format!("{}{number}", random.one(&places)),

@@ -1,4 +1,5 @@
-//! The host's side of generated specs: directories whose mounts have flags and propagation of their own, an image, and namespaces of another container.
+//! The host's side of generated specs: directories whose mounts have flags and propagation of their
+//! own, an image, and namespaces of another container.
 
 use std::{
     fs,

@@ -1,7 +1,8 @@
 //! The same spec under runc and under egpu: all that a container can see of its making is compared.
 //!
-//! `EGPU_TEST_SPECS` says how many specs (100), `EGPU_TEST_FIRST_SPEC` with which the first begins (0): the number of a spec makes it.
-//! `EGPU_TEST_RUNC` is another runc than the one that `integration/setup-runc.sh` builds.
+//! `EGPU_TEST_SPECS` says how many specs (100), `EGPU_TEST_FIRST_SPEC` with which the first begins
+//! (0): the number of a spec makes it. `EGPU_TEST_RUNC` is another runc than the one that
+//! `integration/setup-runc.sh` builds.
 
 mod differences;
 mod facts;
@@ -60,7 +61,7 @@ fn same(node: &Node) {
     let unseen: Vec<_> = differences::on(&host).filter(|row| !seen.contains(row.what)).collect();
     host.end();
     println!("{count} specs, {refused} of them refused by both; of the known differences, {} were seen", seen.len());
-    assert!(unknown.is_empty(), "{}", told(&unknown));
+    assert!(unknown.is_empty(), "{}", summary(&unknown));
     // Few specs need not show everything.
     assert!(
         count < 100 || unseen.is_empty(),
@@ -70,7 +71,7 @@ fn same(node: &Node) {
 }
 
 /// Each deviation once, with some of the specs that show it.
-fn told(deviations: &[(u64, Deviation)]) -> String {
+fn summary(deviations: &[(u64, Deviation)]) -> String {
     let mut by_text: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for (seed, deviation) in deviations {
         by_text.entry(deviation.to_string()).or_default().push(*seed);

@@ -26,9 +26,10 @@ fn x86() -> Result<(), String> {
     if cfg!(target_arch = "x86_64") { integration::hostile::available() } else { Err("entries of x86-64".to_owned()) }
 }
 
-/// Defence: the filter goes by number and size; the driver ignores the type. With a filter on type 'F' alone the call would
-/// reach the node, and make a client that nobody watches. A simulated node answers ENOTTY as the filter does, so the call is
-/// also made on no file at all, which only a filter answers so.
+/// Defence: the filter goes by number and size; the driver ignores the type. With a filter on type
+/// 'F' alone the call would reach the node, and make a client that nobody watches. A simulated node
+/// answers ENOTTY as the filter does, so the call is also made on no file at all, which only a
+/// filter answers so.
 fn type_byte(node: &Node) {
     let output = run(node, &["type-byte"]);
     assert_eq!(value(&output, "returned"), -1);
@@ -36,15 +37,17 @@ fn type_byte(node: &Node) {
     assert_eq!(value(&output, "nowhere"), -i64::from(libc::ENOTTY));
 }
 
-/// Defence: the filter compares the low half of the command alone, as the kernel cuts the rest off. It is the mediator that
-/// answers this call: a filter that compared all 64 bits would let it through to the node, where it fails.
+/// Defence: the filter compares the low half of the command alone, as the kernel cuts the rest off.
+/// It is the mediator that answers this call: a filter that compared all 64 bits would let it
+/// through to the node, where it fails.
 fn high_word(node: &Node) {
     let output = run(node, &["high-word"]);
     assert_eq!((value(&output, "returned"), value(&output, "status")), (0, 0));
 }
 
-/// Defence: the filter knows the other architectures' numbers, and the mediator their calls. A filter for one architecture
-/// lets the call through to the node, where it fails with ENOTTY on a simulated card, and gets all memory of a real one.
+/// Defence: the filter knows the other architectures' numbers, and the mediator their calls. A
+/// filter for one architecture lets the call through to the node, where it fails with ENOTTY on a
+/// simulated card, and gets all memory of a real one.
 fn entry_of_32_bits(node: &Node) {
     held_by_entry(&run(node, &["int80"]));
 }
@@ -60,18 +63,19 @@ fn held_by_entry(output: &str) {
     assert!((64 * MIB..=QUOTA * MIB).contains(&value(output, "got").cast_unsigned()), "{output}");
 }
 
-/// Defence: a call that wraps another is refused by the mediator. The node of a simulated card would say ENOTTY; a real driver executes what
-/// is wrapped.
+/// Defence: a call that wraps another is refused by the mediator. The node of a simulated card
+/// would say ENOTTY; a real driver executes what is wrapped.
 fn xfer(node: &Node) {
     let output = run(node, &["xfer", "8192"]);
-    let told = (value(&output, "returned"), value(&output, "errno"), value(&output, "status"));
-    assert_eq!(told, (-1, i64::from(libc::EINVAL), UNTOUCHED), "{output}");
+    let result = (value(&output, "returned"), value(&output, "errno"), value(&output, "status"));
+    assert_eq!(result, (-1, i64::from(libc::EINVAL), UNTOUCHED), "{output}");
 }
 
 /// The status that a call has before anybody answers it.
 const UNTOUCHED: i64 = 0xdead;
 
-/// Defence: decoding that trusts nothing. A mediator that falls over ends its container; this one lives and works on.
+/// Defence: decoding that trusts nothing. A mediator that falls over ends its container; this one
+/// lives and works on.
 fn garbage(node: &Node) {
     for seed in ["1", "2", "3"] {
         let output = run(node, &["garbage", "20000", seed]);
@@ -80,8 +84,8 @@ fn garbage(node: &Node) {
     whole_quota(node);
 }
 
-/// Defence: accounts follow objects, not handles: one that was freed with its parent, or twice, is not charged or given back
-/// twice.
+/// Defence: accounts follow objects, not handles: one that was freed with its parent, or twice, is
+/// not charged or given back twice.
 fn handles(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["handles", "300"]).start().unwrap();
@@ -93,7 +97,8 @@ fn handles(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: what a process has mapped is asked of its other threads where the first one has ended, and so is with whom it shares it.
+/// Defence: what a process has mapped is asked of its other threads where the first one has ended,
+/// and so is with whom it shares it.
 fn leaderless(node: &Node) {
     for processes in ["1", "3"] {
         let neighbour = Neighbour::new(node);

@@ -4,7 +4,6 @@ use std::{fs, path::Path, time::Duration};
 
 use integration::{Container, ContainerBuilder, Node, eventually, hostile::MIB, processes};
 use nix::sys::signal::Signal;
-use serde_json::json;
 
 use super::{Neighbour, attacker};
 use crate::{
@@ -45,16 +44,6 @@ fn deep_one(builder: ContainerBuilder<'_>) -> Container<'_> {
     container
 }
 
-/// With the process ids of another container, so that it does not end with its first process.
-fn beside<'node>(builder: ContainerBuilder<'node>, other: &Container<'_>) -> ContainerBuilder<'node> {
-    let path = format!("/proc/{}/ns/pid", other.pid());
-    builder.edit(move |spec| {
-        let namespaces = spec["linux"]["namespaces"].as_array_mut().expect("namespaces");
-        namespaces.retain(|namespace| namespace["type"] != "pid");
-        namespaces.push(json!({ "type": "pid", "path": path }));
-    })
-}
-
 /// Zombies are for others to reap.
 #[track_caller]
 fn assert_none_lives(node: &Node) {
@@ -62,8 +51,10 @@ fn assert_none_lives(node: &Node) {
     assert!(found.iter().all(|process| process.state == 'Z'), "{found:?}");
 }
 
-/// Defence: nobody looks for a container's processes by path (`nvidia-glue/base/src/cgroup_tree.rs`). The mediator finds who has more than is
-/// accounted; what is left of the container is killed and removed, whether the kernel ends it with its first process or not.
+/// Defence: nobody looks for a container's processes by path
+/// (`nvidia-glue/base/src/cgroup_tree.rs`). The mediator finds who has more than is accounted; what
+/// is left of the container is killed and removed, whether the kernel ends it with its first
+/// process or not.
 fn deep(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = deep_one(attacker(node, &["deep", "64"]));
@@ -72,7 +63,7 @@ fn deep(node: &Node) {
     container.wait().unwrap();
     container.delete().unwrap();
     for all in [true, false] {
-        let mut container = deep_one(beside(attacker(node, &["deep"]), &neighbour.container));
+        let mut container = deep_one(attacker(node, &["deep"]).in_pid_namespace_of(&neighbour.container));
         match all {
             true => container.kill_all(Signal::SIGKILL).unwrap(),
             false => container.kill(Signal::SIGKILL).unwrap(),
@@ -100,8 +91,8 @@ fn deep_without_shim(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a container has a directory of its own in every hierarchy, those without controllers included (`shim/src/cgroup/join.rs`). Where
-/// it had none, it would freeze whoever made it.
+/// Defence: a container has a directory of its own in every hierarchy, those without controllers
+/// included (`shim/src/cgroup/join.rs`). Where it had none, it would freeze whoever made it.
 fn unified(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["unified"]).start().unwrap();
@@ -116,7 +107,8 @@ fn unified(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: who is sent SIGKILL is thawed, wherever the container has frozen it, and whoever would freeze it again is killed, too.
+/// Defence: who is sent SIGKILL is thawed, wherever the container has frozen it, and whoever would
+/// freeze it again is killed, too.
 fn ice(node: &Node) {
     let neighbour = Neighbour::new(node);
     for all in [true, false] {
@@ -136,7 +128,8 @@ fn ice(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a container that was killed and does not end, for whatever reason, has nothing of the card any more.
+/// Defence: a container that was killed and does not end, for whatever reason, has nothing of the
+/// card any more.
 fn stuck(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["hold", "256"]).start().unwrap();

@@ -39,7 +39,8 @@ fn user_namespace(node: &Node) {
     assert_held(&output);
 }
 
-/// Defence: the kernel allows one listener in a tree of filters, and egpu's is there first. Later filters can only refuse.
+/// Defence: the kernel allows one listener in a tree of filters, and egpu's is there first. Later
+/// filters can only refuse.
 fn listener(node: &Node) {
     let output = run(node, &["listener", "16"]);
     assert_eq!(value(&output, "listener"), -i64::from(libc::EBUSY), "{output}");
@@ -67,7 +68,8 @@ fn profile(node: &Node) {
     assert!(node.granted().is_empty());
 }
 
-/// Defence: a quota does not go together with CAP_SYS_ADMIN, whose holder reaches all memory by calls that are continued.
+/// Defence: a quota does not go together with CAP_SYS_ADMIN, whose holder reaches all memory by
+/// calls that are continued.
 fn privileged(node: &Node) {
     let builder = attacker(node, &["fill"]).edit(|spec| {
         for set in ["bounding", "effective", "permitted"] {

@@ -25,7 +25,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A simulated driver goes with its mediator, and with it what nobody freed: there the test could not fail.
+/// A simulated driver goes with its mediator, and with it what nobody freed: there the test could
+/// not fail.
 fn a_real_driver() -> Skip {
     if on_real_cards() { Ok(()) } else { Err("needs a card, whose driver outlives the mediator".to_owned()) }
 }
@@ -39,8 +40,9 @@ fn sharing<'node>(builder: ContainerBuilder<'node>, directory: &Path) -> Contain
     })
 }
 
-/// What who borrows another container's files has come to: all that is its own, and nothing in the owner's name. It is the mediator that says
-/// so: a simulated driver is its mediator's own, has never heard of the client, and would say that there is no such object.
+/// Checks that a container that borrows another's files gets all that is its own, and nothing in
+/// the owner's name. It is the mediator that refuses: a simulated driver is its mediator's own, has
+/// never heard of the client, and would answer that there is no such object.
 #[track_caller]
 pub(super) fn assert_only_its_own(value: impl Fn(&str) -> i64) {
     assert_eq!(value("as_them"), INVALID_CLIENT, "no memory in the owner's name");
@@ -67,7 +69,8 @@ fn lent(node: &Node) {
     until_free(node);
 }
 
-/// Defence: the filter of containers without a request refuses every driver call, whatever file it is made on.
+/// Defence: the filter of containers without a request refuses every driver call, whatever file it
+/// is made on.
 fn lent_to_nobody(node: &Node) {
     let directory = tempfile::tempdir().unwrap();
     let owner =
@@ -76,7 +79,8 @@ fn lent_to_nobody(node: &Node) {
     let thief = sharing(node.container("thief").hostile(&["borrow", "/shared/s"]), directory.path()).start().unwrap();
     let refused = -i64::from(libc::ENOTTY);
     assert_eq!((thief.stdio.value("as_them"), thief.stdio.value("begin")), (refused, refused));
-    // The nodes of simulated cards say so as well; the filter says it without any file, which otherwise is EBADF.
+    // The nodes of simulated cards say so as well; the filter says it without any file, which
+    // otherwise is EBADF.
     assert_eq!(thief.stdio.value("nowhere"), refused);
     assert_eq!(thief.stdio.value("got"), 0);
     thief.end();
@@ -84,8 +88,8 @@ fn lent_to_nobody(node: &Node) {
     until_free(node);
 }
 
-/// Defence: the mediator frees its container's clients before it ends, on duplicates of their files. A real driver would free them at the
-/// last close, which is the sidecar's.
+/// Defence: the mediator frees its container's clients before it ends, on duplicates of their
+/// files. A real driver would free them at the last close, which is the sidecar's.
 fn left_behind(node: &Node) {
     let directory = tempfile::tempdir().unwrap();
     let mut sidecars = Vec::new();
@@ -124,7 +128,8 @@ fn left_to_the_next_process(node: &Node) {
     until_free(node);
 }
 
-/// Defence: the container's device rules. Without them it would be ENXIO where there is no such card, or the card.
+/// Defence: the container's device rules. Without them it would be ENXIO where there is no such
+/// card, or the card.
 fn another_card(node: &Node) {
     let output = run(node, &["mknod", "1"]);
     assert_eq!(value(&output, "mknod"), 0, "whoever may make nodes may make this one");

@@ -51,7 +51,8 @@ fn forks(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: what the driver says that a piece takes is charged, not what was asked: one byte takes 64 KiB.
+/// Defence: what the driver says that a piece takes is charged, not what was asked: one byte takes
+/// 64 KiB.
 fn tiny(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["tiny"]).start().unwrap();
@@ -65,7 +66,8 @@ fn tiny(node: &Node) {
 /// Objects that a container of one card may have (`ObjectLimits::objects`).
 const OBJECTS: i64 = 1 << 17;
 
-/// Defence: objects are limited in number, whatever memory is left: the accounts, and the driver's own tables, do not grow for ever.
+/// Defence: objects are limited in number, whatever memory is left: the accounts, and the driver's
+/// own tables, do not grow for ever.
 fn tiniest(node: &Node) {
     let neighbour = Neighbour::new(node);
     let quota = 16 << 10;
@@ -90,7 +92,8 @@ fn tiniest(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: objects that cost memory which is not theirs to ask for are limited in number, and charged.
+/// Defence: objects that cost memory which is not theirs to ask for are limited in number, and
+/// charged.
 fn objects(node: &Node) {
     for class in ["0xa06c", "0x90f1"] {
         let neighbour = Neighbour::new(node);
@@ -102,8 +105,9 @@ fn objects(node: &Node) {
     }
 }
 
-/// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until the file of its mapping is gone
-/// (`nvidia-glue/mediator/src/memory/host_mappings.rs`): the driver keeps it so long, freed or not.
+/// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until
+/// the file of its mapping is gone (`nvidia-glue/mediator/src/memory/host_mappings.rs`): the driver keeps
+/// it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["pin", "64", "65536"]).stdin().start().unwrap();
@@ -123,8 +127,8 @@ fn pinned(node: &Node) {
     }
 }
 
-/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile (`nvidia-glue/account/src/pins.rs`), and in
-/// the same bound.
+/// Defence: memory that was mapped counts for as long as something lives that was pinned meanwhile
+/// (`nvidia-glue/account/src/pins.rs`), and in the same bound.
 fn pinned_while_mapped(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["pin-mapped", "256", "65536"]).start().unwrap();
@@ -141,19 +145,20 @@ fn pinned_while_mapped(node: &Node) {
 /// Host memory that the driver may pin for the attacker.
 #[track_caller]
 fn pinned_memory_limit(node: &Node) -> u64 {
-    told(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
+    mediator_usage(node, "attacker")["pinned_memory_limit_bytes"].as_u64().unwrap()
 }
 
-/// A container's usage, as its mediator tells it.
+/// A container's usage, by its mediator.
 #[track_caller]
-pub(super) fn told(node: &Node, id: &str) -> serde_json::Value {
-    eventually("its mediator tells", || {
+pub(super) fn mediator_usage(node: &Node, id: &str) -> serde_json::Value {
+    eventually("its mediator reports", || {
         let usage = node.egpu_json(&["inspect", id])["usage"].clone();
         (usage["pinned_memory_limit_bytes"].as_u64() > Some(0)).then_some(usage)
     })
 }
 
-/// The most for one that asks for no number: a quarter of the machine's memory, and 16 GiB at the most.
+/// The most for one that asks for no number: a quarter of the machine's memory, and 16 GiB at the
+/// most.
 pub(super) fn unasked_bound() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
@@ -176,8 +181,8 @@ fn flood(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: a call that was executed is answered although a signal came (`WAIT_KILLABLE_RECV`), or undone: an allocation
-/// whose caller never learned of it would be charged for ever.
+/// Defence: a call that was executed is answered although a signal came (`WAIT_KILLABLE_RECV`), or
+/// undone: an allocation whose caller never learned of it would be charged for ever.
 fn signals(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["signals", "3"]).start().unwrap();
@@ -208,7 +213,8 @@ fn recycled(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["recycled", "700"])
         .edit(|spec| {
-            // /proc/sys is the container's own to write here: the number of its pids is that of its namespace (Linux 6.14).
+            // /proc/sys is the container's own to write here: the number of its pids is that of its
+            // namespace (Linux 6.14).
             spec["linux"]["readonlyPaths"] = serde_json::json!([]);
         })
         .start()

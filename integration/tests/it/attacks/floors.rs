@@ -1,9 +1,10 @@
-//! Resources that a card or the host has once for all containers: some take all that they get, and there is enough for the next.
+//! Resources that a card or the host has once for all containers: some take all that they get, and
+//! there is enough for the next.
 
 use integration::{Container, EgpuConfig, Node, Setup, eventually, hostile::MIB};
 
 use super::{
-    floods::{told, unasked_bound},
+    floods::{mediator_usage, unasked_bound},
     granted, rm_client,
 };
 use crate::{
@@ -22,8 +23,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Defence: the ledger gives each grant its channels, and leaves a context's to every place (`nvidia-glue/ledger/src/floors.rs`). A card has
-/// some 2000 for all containers.
+/// Defence: the ledger gives each grant its channels, and leaves a context's to every place
+/// (`nvidia-glue/ledger/src/floors.rs`). A card has some 2000 for all containers.
 fn channels(node: &Node) {
     let greedy = |index: usize| -> (Container<'_>, u64) {
         let flood = &["rm-client", "channels", "--hold", "stdin"];
@@ -37,10 +38,10 @@ fn channels(node: &Node) {
     let all: Vec<_> = (0..4).map(greedy).collect();
     let made: Vec<u64> = all.iter().map(|(_, made)| *made).collect();
     assert_eq!(made, [512, 512, 196, 100]);
-    let card = &told(node, "greedy2")["cards"][0];
+    let card = &mediator_usage(node, "greedy2")["cards"][0];
     assert_eq!(card["channels_limit"], 196);
-    eventually("it is told that it has them", || {
-        (told(node, "greedy2")["cards"][0]["channels_used"] == 196).then_some(())
+    eventually("its status says that it has them", || {
+        (mediator_usage(node, "greedy2")["cards"][0]["channels_used"] == 196).then_some(())
     });
     let fifth = idle(node, "fifth", 512);
     assert_eq!(fifth.read("rm-client channels --count 24"), "channels 24 status 0x0");
@@ -58,7 +59,8 @@ fn little_pinned_memory() -> Setup {
     Setup { egpu: EgpuConfig::with_keys(keys), ..Setup::default() }
 }
 
-/// Defence: the ledger gives each grant its part of the node's pinned memory, and leaves 1 GiB to every place.
+/// Defence: the ledger gives each grant its part of the node's pinned memory, and leaves 1 GiB to
+/// every place.
 fn pinned_memory(node: &Node) {
     let greedy = |card: usize| {
         let container = node.container(&format!("greedy{card}")).armed().envs(&[("EGPU_MEMORY", "512MiB")]);
@@ -77,12 +79,12 @@ fn pinned_memory(node: &Node) {
     assert!(refused.contains("of the node's 12GiB free for one container"), "{refused}");
     assert!(!refused.contains("greedy"), "nobody learns who has the rest: {refused}");
     let fifth = granted(node, "fifth", 512).hostile(&["pin", "64", "65536"]).stdin().start().unwrap();
-    let limit = told(node, "fifth")["pinned_memory_limit_bytes"].as_u64().unwrap();
+    let limit = mediator_usage(node, "fifth")["pinned_memory_limit_bytes"].as_u64().unwrap();
     let pinned = fifth.stdio.value("pinned").cast_unsigned();
     assert!(pinned <= limit && pinned + 64 * MIB > limit, "{} of {} MiB", pinned / MIB, limit / MIB);
     assert!(limit >= unasked_bound().min(1 << 30), "its floor: {} MiB", limit / MIB);
-    eventually("it is told that it has them", || {
-        (told(node, "fifth")["pinned_memory_used_bytes"].as_u64() == Some(pinned)).then_some(())
+    eventually("its status says that it has them", || {
+        (mediator_usage(node, "fifth")["pinned_memory_used_bytes"].as_u64() == Some(pinned)).then_some(())
     });
     fifth.end();
     for (container, _) in all {

@@ -1,4 +1,5 @@
-//! Little memory in many frames of 2 MiB (`integration/rm-client/src/fragment.rs`), which nearly everybody needs whole.
+//! Little memory in many frames of 2 MiB (`integration/rm-client/src/fragment.rs`), which nearly
+//! everybody needs whole.
 
 use integration::{
     Node, eventually,
@@ -18,7 +19,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Frames that may be held open with the attacker's quota: a sixty-fourth of it and 128 MiB more.
 const MOST: u64 = (QUOTA + QUOTA / 64 + 128) / 2;
 
-/// What the neighbour leaves of the card: what the attacker may hold open, and what the driver keeps for itself.
+/// Memory that the neighbour leaves of the card: what the attacker may hold open, and what the
+/// driver keeps for itself.
 const LEFT: u64 = QUOTA + 1024;
 
 /// `NV_ERR_INVALID_ARGUMENT`.
@@ -27,8 +29,9 @@ const INVALID_ARGUMENT: i64 = 0x1f;
 /// Ways by which each piece takes another frame.
 const SPREAD: [&str; 3] = ["aligned", "default", "heap"];
 
-/// Defence: what is held open in frames has a bound beside the quota (`nvidia-glue/account/src/frames.rs`), and a program chooses no place on
-/// the card. Without it, a quota of 512 MiB holds 16 GiB open, and a neighbour is out of memory where that much is free.
+/// Defence: what is held open in frames has a bound beside the quota
+/// (`nvidia-glue/account/src/frames.rs`), and a program chooses no place on the card. Without it, a
+/// quota of 512 MiB holds 16 GiB open, and a neighbour is out of memory where that much is free.
 fn fragments(node: &Node) {
     let listing = idle(node, "attacker", QUOTA);
     let ways = listing.read("rm-client fragment list");

@@ -15,7 +15,7 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::managed_memory_at_a_rounded_address", rounded),
         Case::egpu("attacks::managed_memory_by_remap_file_pages", remapped),
-        Case::egpu("attacks::managed_memory_shared_with_who_never_calls", sharer)
+        Case::egpu("attacks::managed_memory_shared_with_a_process_that_never_calls", sharer)
             .only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_that_hops", hop).only_simulated("the exchanged file is a plain one"),
         Case::egpu("attacks::managed_memory_left_behind_by_exec", leap).only_simulated("programs share a UVM file"),
@@ -45,7 +45,8 @@ fn remapped(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: who has an excess is killed, all who have that memory, whether they made a driver call or not.
+/// Defence: who has an excess is killed, all who have that memory, whether they made a driver call
+/// or not.
 fn sharer(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["sharer", "8192", "1"]).start().unwrap();
@@ -54,7 +55,8 @@ fn sharer(node: &Node) {
     neighbour.end(container);
 }
 
-/// Of those who had the memory nobody is left: of the container no more than its first process is, and those that do nothing.
+/// Of those who had the memory nobody is left: of the container no more than its first process is,
+/// and those that do nothing.
 #[track_caller]
 fn nobody_runs_away(node: &Node) {
     let own = node.cgroup_path("attacker");
@@ -70,7 +72,8 @@ fn nobody_runs_away(node: &Node) {
     eventually("those who had it are gone", || (0..8).all(|_| is_quiet()).then_some(()));
 }
 
-/// Defence: who has an address space is found and killed in whatever process it is by then, and one that lives while nobody is found who has it ends the container.
+/// Defence: who has an address space is found and killed in whatever process it is by then, and one
+/// that lives while nobody is found who has it ends the container.
 fn hop(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["hop", "8192", "1"]).start().unwrap();
@@ -79,19 +82,21 @@ fn hop(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: what was mapped stays charged for as long as somebody has that memory, whatever the process that mapped it executes.
+/// Defence: what was mapped stays charged for as long as somebody has that memory, whatever the
+/// process that mapped it executes.
 fn leap(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["leap", "400"]).start().unwrap();
     assert!(container.stdio.value("most").cast_unsigned() >= 400 * MIB);
     nobody_runs_away(node);
-    let told = container.stdio.stdout_so_far();
-    let most = told.lines().filter_map(|line| line.strip_prefix("most=")?.parse::<u64>().ok()).max();
-    assert!(most.is_some_and(|most| most <= QUOTA * MIB), "{told}");
+    let output = container.stdio.stdout_so_far();
+    let most = output.lines().filter_map(|line| line.strip_prefix("most=")?.parse::<u64>().ok()).max();
+    assert!(most.is_some_and(|most| most <= QUOTA * MIB), "{output}");
     neighbour.end(container);
 }
 
-/// Defence: a program is told from the one that its process executed before by any of its threads (`shim/src/mediator/maps.rs`).
+/// Defence: a program is distinguished from the one that its process executed before by any of its
+/// threads (`shim/src/mediator/address_space.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();

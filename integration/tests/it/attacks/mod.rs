@@ -1,7 +1,9 @@
-//! What a hostile container tries: each is a test that fails without its defence, which its comment names.
+//! Attacks of a hostile container: each is a test that fails without its defence, which its comment
+//! names.
 //!
-//! A container with a quota of 512 MiB runs the attack; another holds 256 MiB beside it, and a third allocates all the time.
-//! After each attack the card's own account says what was really taken.
+//! A container with a quota of 512 MiB runs the attack; another holds 256 MiB beside it, and a
+//! third allocates all the time. After each attack the card's own account says what was really
+//! taken.
 
 mod calls;
 mod cgroups;
@@ -48,7 +50,7 @@ pub(crate) fn cases() -> Vec<Case> {
     armed.chain(clients::cases()).map(Case::on_real_cards_too).collect()
 }
 
-/// What every attacker is granted.
+/// Grant of every attacker, in MiB.
 const QUOTA: u64 = 512;
 
 /// A container that attacks with one of the test programs.
@@ -97,7 +99,8 @@ impl<'node> Neighbour<'node> {
     }
 }
 
-/// Runs an attack that ends by itself: what it printed. The neighbour is well and the card is free afterwards.
+/// Runs an attack that ends by itself: what it printed. The neighbour is well and the card is free
+/// afterwards.
 #[track_caller]
 fn run(node: &Node, arguments: &[&str]) -> String {
     let neighbour = Neighbour::new(node);
@@ -111,7 +114,7 @@ fn run(node: &Node, arguments: &[&str]) -> String {
     output
 }
 
-/// What the attacker may still do afterwards: all that its quota allows.
+/// Checks that the attacker may afterwards still do all that its quota allows.
 #[track_caller]
 fn whole_quota(node: &Node) {
     let container = idle(node, "attacker", QUOTA);

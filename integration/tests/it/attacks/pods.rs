@@ -31,7 +31,7 @@ fn granted<'pod>(pod: &'pod Pod<'_>, name: &str, arguments: &[&str], memory: &'s
     pod.start(name, &config).unwrap()
 }
 
-/// What the program has said of `name`.
+/// Returns the program's line about `name`.
 #[track_caller]
 fn value(container: &PodContainer<'_>, name: &str) -> i64 {
     let prefix = format!("{name}=");
@@ -42,8 +42,8 @@ fn value(container: &PodContainer<'_>, name: &str) -> i64 {
     })
 }
 
-/// Defence: as between any two containers; a call counts for the container whose filter stopped it. The socket has no path: the pod's
-/// containers share a network.
+/// Defence: as between any two containers; a call counts for the container whose filter stopped it.
+/// The socket has no path: the pod's containers share a network.
 fn passed(node: &Node) {
     let pod = node.pod("p", &[]).unwrap();
     let owner = granted(&pod, "owner", &["lend", "@egpu"], "1024MiB");
@@ -57,7 +57,8 @@ fn passed(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a call counts for the process that makes it, whoever made it do so; its filter stops it, and its container's quota holds.
+/// Defence: a call counts for the process that makes it, whoever made it do so; its filter stops
+/// it, and its container's quota holds.
 #[cfg(target_arch = "x86_64")]
 fn traced(node: &Node) {
     let pod = node.pod_sharing_processes("p").unwrap();

@@ -15,8 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Defence: the call is copied once, judged and executed from the copy. Read twice, or continued, a size of 1 MiB becomes
-/// 8 GiB in between.
+/// Defence: the call is copied once, judged and executed from the copy. Read twice, or continued, a
+/// size of 1 MiB becomes 8 GiB in between.
 fn size(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["race", "8192", "2000"]).start().unwrap();
@@ -25,7 +25,8 @@ fn size(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: the allocation of a client is executed as well, not continued, so that it cannot become one of memory.
+/// Defence: the allocation of a client is executed as well, not continued, so that it cannot become
+/// one of memory.
 fn class(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["race-class", "2000"]).start().unwrap();
@@ -34,8 +35,9 @@ fn class(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: what only the kernel can execute is made in a client of the mediator's (`nvidia-glue/mediator/src/memory/staging.rs`), where nothing is hidden
-/// and from where nothing else can be named. Who has made something else of it is ended; the memory goes with him.
+/// Defence: what only the kernel can execute is made in a client of the mediator's
+/// (`nvidia-glue/mediator/src/memory/staging.rs`), where nothing is hidden and from where nothing else can
+/// be named. Who has made something else of it is ended; the memory goes with him.
 fn pinned(node: &Node) {
     for way in [None, Some("name"), Some("hidden"), Some("client")] {
         let arguments: Vec<&str> = ["race-pin", "3000", "4"].into_iter().chain(way).collect();
@@ -55,8 +57,8 @@ fn pinned(node: &Node) {
     }
 }
 
-/// Defence: the call is executed on a duplicate that was taken once; a number that is no file of the driver's is answered,
-/// not continued.
+/// Defence: the call is executed on a duplicate that was taken once; a number that is no file of
+/// the driver's is answered, not continued.
 fn close(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["close", "3000"]).start().unwrap();
@@ -68,7 +70,8 @@ fn close(node: &Node) {
     neighbour.end(container);
 }
 
-/// Defence: descriptors are looked up in the calling thread's table, not in its process's; or the call is refused (before Linux 6.9).
+/// Defence: descriptors are looked up in the calling thread's table, not in its process's; or the
+/// call is refused (before Linux 6.9).
 fn own_table(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["own-table"]).start().unwrap();

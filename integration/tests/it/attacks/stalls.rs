@@ -18,7 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Receivers of one listener (`MOST_THREADS` in shim/src/mediator/listener.rs).
 const RECEIVERS: u64 = 8;
 
-/// Defence: no lock is held while the caller's memory is read, and what is not there is not waited for.
+/// Defence: no lock is held while the caller's memory is read, and what is not there is not waited
+/// for.
 fn blocked(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["block", "64"])
@@ -40,8 +41,10 @@ fn fuse() -> Skip {
     std::fs::metadata("/dev/fuse").map(drop).map_err(|error| format!("/dev/fuse: {error}"))
 }
 
-/// Defence: no lock is held either while that is waited for. Arguments lie in files whose file system is a program of the attacker's. Others of the
-/// listener are served as long as it has a receiver that does not wait; a thread that hangs is lost to its own container alone, which can be ended.
+/// Defence: no lock is held either while that is waited for. Arguments lie in files whose file
+/// system is a program of the attacker's. Others of the listener are served as long as it has a
+/// receiver that does not wait; a thread that hangs is lost to its own container alone, which can
+/// be ended.
 fn never_read(node: &Node) {
     let neighbour = Neighbour::new(node);
     let some = unreadable(node, RECEIVERS - 1, RECEIVERS - 1);
@@ -56,7 +59,8 @@ fn never_read(node: &Node) {
     neighbour.end(all);
 }
 
-/// One whose program makes so many calls with such arguments, of which so many are being waited for.
+/// One whose program makes so many calls with such arguments, of which so many are being waited
+/// for.
 fn unreadable(node: &Node, calls: u64, waited_for: u64) -> Container<'_> {
     let container = attacker(node, &["fuse", &calls.to_string(), &waited_for.to_string()]).edit(|spec| {
         let device = json!({ "path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666 });
@@ -73,7 +77,8 @@ fn unreadable(node: &Node, calls: u64, waited_for: u64) -> Container<'_> {
     container
 }
 
-/// Defence: nobody waits for a caller once its call is answered; what a stopped process holds is still its.
+/// Defence: nobody waits for a caller once its call is answered; what a stopped process holds is
+/// still its.
 fn stopped(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["stopped", "3"]).start().unwrap();

@@ -12,8 +12,8 @@ pub(super) fn cases() -> Vec<Case> {
     vec![Case::egpu("attacks::an_administrator_of_its_own_users", mounts).only_simulated("there is a card in /dev")]
 }
 
-/// Defence: the mediator asks the host's /proc, not the container's; and nothing that is root's on the host can be written or
-/// made, whatever is mounted or taken away.
+/// Defence: the mediator asks the host's /proc, not the container's; and nothing that is root's on
+/// the host can be written or made, whatever is mounted or taken away.
 fn mounts(node: &Node) {
     let neighbour = Neighbour::new(node);
     let builder = attacker(node, &[]).user_namespace().args(&[PROGRAM, "users", "16"]).edit(administrator);

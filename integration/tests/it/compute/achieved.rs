@@ -1,4 +1,5 @@
-//! What `egpu top` says that containers achieve is work, and not that they were there: a context stays on the engine when its work is done.
+//! The share that `egpu top` reports is work, and not presence: a context stays on the engine when
+//! its work is done.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,12 @@ use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::egpu("compute::who_is_alone_achieves_what_it_works", alone),
-        Case::egpu("compute::who_shares_by_weight_achieves_what_it_works", soft),
+        Case::egpu("compute::a_container_alone_achieves_its_own_work", alone),
+        Case::egpu("compute::weighted_containers_achieve_their_own_work", soft),
     ]
 }
 
-/// What a container achieved of its card in the last second, in percent; `None`: nobody knows.
+/// Returns the percent of its card that a container achieved in the last second; `None`: not known.
 fn achieved(node: &Node, id: &str) -> Option<f64> {
     card(node, id)?["achieved_1s_percent"].as_f64()
 }
@@ -26,16 +27,16 @@ fn card(node: &Node, id: &str) -> Option<serde_json::Value> {
     Some(containers.iter().find(|container| container["id"] == id)?["cards"][0].clone())
 }
 
-/// Waits until it is told of all for some looks in a row what is right.
+/// Waits until the right figures are reported for all, several times in a row.
 #[track_caller]
 fn until_achieved<const N: usize>(what: &str, node: &Node, ids: [&str; N], is_right: impl Fn([f64; N]) -> bool) {
     const IN_A_ROW: u32 = 5;
     let (deadline, mut right) = (Instant::now() + AT_LAST, 0);
     while right < IN_A_ROW {
-        let told = ids.map(|id| achieved(node, id));
-        let known = told.iter().all(Option::is_some);
-        right = if known && is_right(told.map(Option::unwrap_or_default)) { right + 1 } else { 0 };
-        assert!(Instant::now() < deadline, "{what}: {told:?}");
+        let reported = ids.map(|id| achieved(node, id));
+        let known = reported.iter().all(Option::is_some);
+        right = if known && is_right(reported.map(Option::unwrap_or_default)) { right + 1 } else { 0 };
+        assert!(Instant::now() < deadline, "{what}: {reported:?}");
         std::thread::sleep(Duration::from_millis(300));
     }
 }
@@ -46,16 +47,16 @@ const MOMENT: &[&str] = &["rm-client", "burst", "600", "10ms", "500s", "--every"
 fn alone(node: &Node) {
     let container = granted(node, "alone", &[]).args(MOMENT).start().unwrap();
     container.stdio.value("working");
-    until_achieved("a context and memory", node, ["alone"], |[told]| told < 2.0);
+    until_achieved("a context and memory", node, ["alone"], |[reported]| reported < 2.0);
     let work = exec(&container, "work", SPIN);
-    until_achieved("work", node, ["alone"], |[told]| (80.0..=100.0).contains(&told));
-    eventually("what its scheduler costs is told, and what of that are driver calls", || {
+    until_achieved("work", node, ["alone"], |[reported]| (80.0..=100.0).contains(&reported));
+    eventually("what its scheduler costs is reported, and what of that are driver calls", || {
         let card = card(node, "alone")?;
         let [all, calls] = ["scheduler_cpu_us", "scheduler_driver_cpu_us"].map(|key| card[key].as_u64());
         (all? > calls? && calls? > 0).then_some(())
     });
     work.end();
-    until_achieved("no work again", node, ["alone"], |[told]| told < 2.0);
+    until_achieved("no work again", node, ["alone"], |[reported]| reported < 2.0);
     end([container]);
 }
 
@@ -68,16 +69,16 @@ fn soft(node: &Node) {
     let moment = exec(&heavy, "moment", MOMENT);
     until_achieved("beside one without work", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
     let work = exec(&heavy, "work", SPIN);
-    until_achieved("1 to 2", node, ids, |told| {
+    until_achieved("1 to 2", node, ids, |reported| {
         let got = [&light.stdio, &work.stdio].map(|stdio| share(stdio, 0, 0, LONG_ENOUGH).unwrap_or_default());
-        let is_told = told.iter().zip(got).all(|(told, got)| (told - got).abs() < 12.0);
-        // Each is told as of its own last sample.
-        is_told && told[0] * 1.3 < told[1] && told[0] > 10.0 && told[0] + told[1] <= 101.0
+        let is_reported = reported.iter().zip(got).all(|(reported, got)| (reported - got).abs() < 12.0);
+        // Each is reported as of its own last sample.
+        is_reported && reported[0] * 1.3 < reported[1] && reported[0] > 10.0 && reported[0] + reported[1] <= 101.0
     });
     work.end();
     until_achieved("without work again", node, ids, |[light, heavy]| light >= 80.0 && heavy < 2.0);
     light.end();
-    until_achieved("who is left", node, ["heavy"], |[told]| told < 2.0);
+    until_achieved("who is left", node, ["heavy"], |[reported]| reported < 2.0);
     moment.end();
     end([heavy]);
 }

@@ -1,5 +1,5 @@
-//! What a container may try to get more of a card's time than it was granted, or to take it from others
-//! (integration/rm-client/src/compute_attacks.rs says each way).
+//! Attempts of a container to get more of a card's time than it was granted, or to take it from
+//! others (integration/rm-client/src/compute_attacks.rs has each).
 
 use std::{ops::RangeInclusive, time::Duration};
 
@@ -26,14 +26,16 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Of the attacker, in percent, and of whoever is beside it.
 const OWN: i64 = 20;
 const NEIGHBOURS: f64 = 60.0;
-/// What the neighbour is to have beside an attack: edges of many channels take many calls, each of which holds up those of others.
+/// Share that the neighbour is to have beside an attack, in percent: edges of many channels take
+/// many calls, each of which holds up those of others.
 const NEAR: RangeInclusive<f64> = 45.0..=62.0;
-/// Per mille that an attacker may be above its share in a few seconds on a busy machine: what an edge was late by is taken off later windows,
-/// of which there may be none any more.
+/// Per mille that an attacker may be above its share in a few seconds on a busy machine: what an
+/// edge was late by is taken off later windows, of which there may be none any more.
 const SLACK: i64 = 40;
 
-/// Defences: time slices, schedule and enable calls of a container's are kept and not carried out while its window is closed;
-/// channels of others are not known to it; what would change how it is scheduled is refused.
+/// Defences: time slices, schedule and enable calls of a container's are kept and not carried out
+/// while its window is closed; channels of others are not known to it; what would change how it is
+/// scheduled is refused.
 fn calls(node: &Node) {
     steal(
         node,
@@ -51,13 +53,14 @@ fn calls(node: &Node) {
     );
 }
 
-/// Defences: what may put a channel back waits for the window, and has it taken off once more where it could wait no longer; nothing is
-/// put on the card in the off time to be sure of where it is.
+/// Defences: what may put a channel back waits for the window, and has it taken off once more where
+/// it could wait no longer; nothing is put on the card in the off time to be sure of where it is.
 fn doubtful_calls(node: &Node) {
     steal(node, &["bind", "stop-reset", "resume"]);
 }
 
-/// Defences: an edge is made as far ahead as the calls take that it needs, and what is on the card meanwhile counts.
+/// Defences: an edge is made as far ahead as the calls take that it needs, and what is on the card
+/// meanwhile counts.
 fn many_channels(node: &Node) {
     steal(node, &["many-channels"]);
 }
@@ -67,8 +70,9 @@ fn new_channels(node: &Node) {
     steal(node, &["new-channels", "new-groups"]);
 }
 
-/// Defence: the driver waits a millisecond at most, or as long as it does by itself, where the program asks for a second each time: everybody's
-/// calls wait meanwhile, also those that end its window.
+/// Defence: the driver waits a millisecond at most, or as long as it does by itself, where the
+/// program asks for a second each time: everybody's calls wait meanwhile, also those that end its
+/// window.
 fn waiting_driver(node: &Node) {
     steal_by(node, &["idle-channels", "preempt"], |output| {
         let tried = output.value("tried");
@@ -76,7 +80,8 @@ fn waiting_driver(node: &Node) {
     });
 }
 
-/// Defence: what the driver does outside the container's turns is paid by its share of the card's time. Without it these take no time at all.
+/// Defence: what the driver does outside the container's turns is paid by its share of the card's
+/// time. Without it these take no time at all.
 fn freed_memory(node: &Node) {
     let asked = [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "30GiB"), ("EGPU_COMPUTE", "5%")];
     let attacker = node.container("attacker").envs(&asked).args(&["rm-client", "free-loop", "28GiB", "64"]);
@@ -87,12 +92,13 @@ fn freed_memory(node: &Node) {
     assert!(took_us.is_some_and(|took_us| took_us > 1_500_000), "{said}");
 }
 
-/// Defences: each is refused; of another container's objects, what a program may do to its own, too. What is tried changes nothing for anybody.
+/// Defences: each is refused; of another container's objects, what a program may do to its own,
+/// too. What is tried changes nothing for anybody.
 fn controls(node: &Node) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let attacker = spinning(node, "attacker", &[("EGPU_COMPUTE", "20%")]);
-    let told = neighbour.stdio.stdout_so_far();
-    let handles = told.lines().find_map(|line| line.strip_prefix("handles ")).expect("it tells its handles");
+    let output = neighbour.stdio.stdout_so_far();
+    let handles = output.lines().find_map(|line| line.strip_prefix("handles ")).expect("it prints its handles");
     let own = assert_refused(&attacker.read("rm-client controls"));
     let others = assert_refused(&attacker.read(&format!("rm-client controls {handles}")));
     assert!(own >= 32 && others >= own + 12, "{own} and {others} were tried");
@@ -104,7 +110,7 @@ fn steal(node: &Node, names: &[&str]) {
     steal_by(node, names, |_| None);
 }
 
-/// Each of these attacks has no effect, and nothing is `wrong` with what it has told.
+/// Each of these attacks has no effect, and nothing is `wrong` with what it has printed.
 fn steal_by(node: &Node, names: &[&str], wrong: impl Fn(&Output) -> Option<String>) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let mut stolen = Vec::new();
@@ -161,7 +167,8 @@ fn native(node: &Node) {
     half_each(node, &[("EGPU_POLICY", "native")], names);
 }
 
-/// By none of these attacks a container gets more than half of a card that it shares with another one without windows.
+/// By none of these attacks a container gets more than half of a card that it shares with another
+/// one without windows.
 fn half_each(node: &Node, asked: &[(&str, &str)], names: &[&str]) {
     let neighbour = spinning(node, "neighbour", asked);
     for name in names {
@@ -170,7 +177,8 @@ fn half_each(node: &Node, asked: &[(&str, &str)], names: &[&str]) {
             let (code, output) = attacker.run().unwrap();
             assert_eq!(code, 0, "{name}: {}", output.stderr());
             let got = output.value("share_permille");
-            // Half of the card is its own. Unhindered, a slice of a second leaves a neighbour with a few thousandths.
+            // Half of the card is its own. Unhindered, a slice of a second leaves a neighbour with
+            // a few thousandths.
             (got > 560).then(|| format!("{name}: {got} per mille"))
         });
         assert_eq!(stolen, None);

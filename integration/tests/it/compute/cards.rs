@@ -21,7 +21,8 @@ fn on_two<'node>(node: &'node Node, id: &str, percent: &str) -> Container<'node>
 /// Samples of two to three seconds.
 const SOME: usize = 300;
 
-/// Its kernels wait for each other: a window on one card and none on the other would be worth nothing.
+/// Its kernels wait for each other: a window on one card and none on the other would be worth
+/// nothing.
 fn together(node: &Node) {
     let (one, two) = (on_two(node, "one", "40%"), on_two(node, "two", "30%"));
     let from_us = now_us();
@@ -36,18 +37,19 @@ fn together(node: &Node) {
         all.then_some(())
     });
     for container in [&one, &two] {
-        // While the machine is busy, the one card's edge may be later than the other's; not for ever.
+        // While the machine is busy, the one card's edge may be later than the other's; not for
+        // ever.
         eventually("it runs on both cards at once", || {
-            let mut told = samples(&container.stdio);
-            let told = told.split_off(told.len().saturating_sub(SOME));
-            let gains = told.windows(2).map(|pair| {
+            let mut recent = samples(&container.stdio);
+            let recent = recent.split_off(recent.len().saturating_sub(SOME));
+            let gains = recent.windows(2).map(|pair| {
                 let gain = |card: usize| pair[1].executed_us[card] - pair[0].executed_us[card];
                 (gain(0), gain(1))
             });
             let (both, either) =
                 gains.fold((0, 0), |(both, either), (one, other)| (both + one.min(other), either + one.max(other)));
             // Of windows that know nothing of each other, it would be a quarter at the most.
-            (told.len() == SOME && both * 2 >= either).then_some(())
+            (recent.len() == SOME && both * 2 >= either).then_some(())
         });
     }
     end([one, two]);

@@ -1,4 +1,5 @@
-//! Whoever ends while a container's channels are off the card: the container is gone, nothing stays off, neighbours go on.
+//! Whoever ends while a container's channels are off the card: the container is gone, nothing stays
+//! off, neighbours go on.
 
 use integration::{Container, Node, eventually, processes::Process};
 
@@ -48,7 +49,7 @@ fn afterwards(node: &Node, neighbour: Container<'_>) {
 fn mediator_dies(node: &Node) {
     let (mut victim, mediator, neighbour) = victim_and_neighbour(node);
     mediator.kill();
-    // Killed, unless its program was told first that there is no driver any more.
+    // Killed, unless its program found first that there is no driver any more.
     assert!(matches!(victim.wait().unwrap(), 4 | 137));
     victim.delete().unwrap();
     afterwards(node, neighbour);
@@ -78,7 +79,8 @@ fn container_dies(node: &Node) {
     afterwards(node, neighbour);
 }
 
-/// Its channels stay what they are: work that is on the card goes on, as on a real one, in its window and no more.
+/// Its channels stay what they are: work that is on the card goes on, as on a real one, in its
+/// window and no more.
 fn paused(node: &Node) {
     let (victim, _, neighbour) = victim_and_neighbour(node);
     victim.pause().unwrap();

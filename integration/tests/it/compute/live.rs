@@ -1,4 +1,4 @@
-//! What programs get changes with `egpu set` and `egpu policy`, while they run.
+//! Shares change with `egpu set` and `egpu policy`, while programs run.
 
 use integration::{Container, Node, eventually};
 
@@ -74,27 +74,29 @@ fn period(node: &Node) {
         planned(node, &[("one", 20.0), ("two", 50.0)]);
         for (id, percent) in [("one", 20), ("two", 50)] {
             assert_eq!(node.egpu_json(&["inspect", id])["turn"]["period_us"], period_ms * 1000);
-            // Windows that a busy machine misses make it longer, and nothing makes it shorter. It was 100 ms, and is 40 ms after that.
+            // Windows that a busy machine misses make it longer, and nothing makes it shorter. It
+            // was 100 ms, and is 40 ms after that.
             let range_us = period_ms * 950..period_ms * 2250;
             eventually(&format!("the mediator of {id} has periods of {range_us:?} us"), || {
-                range_us.contains(&kept_period_us(node, id, percent)).then_some(())
+                range_us.contains(&enforced_period_us(node, id, percent)).then_some(())
             });
         }
     }
     end([one, two]);
 }
 
-/// How long the periods are that a container's mediator keeps it to, by what it tells itself: it opens and closes its gate once in each,
-/// and between the two it is off the card but for its share.
-fn kept_period_us(node: &Node, id: &str, percent: u64) -> u64 {
-    let told = || {
+/// Returns the length of the periods that a container's mediator enforces, by its own status: it
+/// opens and closes its gate once in each, and between the two it is off the card but for its
+/// share.
+fn enforced_period_us(node: &Node, id: &str, percent: u64) -> u64 {
+    let counters = || {
         let schedule = node.egpu_json(&["inspect", id])["schedule"].take();
         let number = |name: &str| schedule["cards"][0][name].as_u64().unwrap_or_else(|| panic!("{name} in {schedule}"));
         (number("edges"), number("throttled_us"))
     };
-    let (edges, throttled_us) = told();
+    let (edges, throttled_us) = counters();
     let (more_edges, more_us) = eventually("twenty edges more", || {
-        let (now, now_us) = told();
+        let (now, now_us) = counters();
         (now >= edges + 20).then(|| (now - edges, now_us - throttled_us))
     });
     more_us * 2 * 100 / (100 - percent) / more_edges

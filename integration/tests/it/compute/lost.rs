@@ -1,5 +1,5 @@
-//! A card that fails while containers are off it: who used it is told, nobody waits for ever, nobody else notices, and after its
-//! reset it can be had again.
+//! A card that fails while containers are off it: its users are notified, nobody waits for ever,
+//! nobody else notices, and after its reset it can be had again.
 
 use integration::{Container, Node, eventually, exposition::value};
 
@@ -16,12 +16,12 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 const LOST: &str = "79, GPU has fallen off the bus.";
-/// What the driver says when nothing is left to be done.
+/// The driver's line when nothing is left to be done.
 const RESET: &str = "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
 /// `DISABLE_CHANNELS` is not answered.
 const TIMEOUT: &str = "119, pid=1, name=a, Timeout after 6s of waiting for RPC response from GPU0 GSP! Expected function 76 \
                        (GSP_RM_CONTROL) sequence 5 (0x2080110b 0x218).";
-/// How `rm-client` ends when the driver refuses a call.
+/// Exit code of `rm-client` when the driver refuses a call.
 const REFUSED: u32 = 3;
 
 /// One on card 1, which has nothing to do with card 0.
@@ -32,7 +32,8 @@ fn elsewhere(node: &Node) -> Container<'_> {
     container
 }
 
-/// It is told that nothing holds the container to its share of card 0, and why: the driver's answer.
+/// Its status says that nothing holds the container to its share of card 0, and why: the driver's
+/// answer.
 #[track_caller]
 fn until_degraded(node: &Node, id: &str, status: &str) {
     let event = events::until(node, id, "degraded");
@@ -60,7 +61,7 @@ fn is_usable(node: &Node, card: &str) -> Option<f64> {
     value(&scrape(node), "egpu_card_usable", &[("card", card)])
 }
 
-/// What the doctor says of card 0.
+/// Returns the doctor's line about card 0.
 fn diagnosis(node: &Node) -> String {
     let report = String::from_utf8(node.egpu(&["doctor"]).stdout).unwrap();
     let line = report.lines().find(|line| line.contains("card 0") && line.contains("Tesla"));
@@ -82,7 +83,7 @@ fn lost(node: &Node) {
     let (code, _) = silent.exec("more", &["rm-client", "spin", "1"]).run().unwrap();
     assert_eq!(code, REFUSED, "a call does not wait behind a closed gate");
     let is_weight = || value(&scrape(node), "egpu_container_weights_only", &[("id", "silent")]);
-    eventually("it is told that nothing holds it to its share", || (is_weight() == Some(1.0)).then_some(()));
+    eventually("its status says that nothing holds it to its share", || (is_weight() == Some(1.0)).then_some(()));
     let failures = value(&scrape(node), "egpu_container_schedule_failures_total", &[("id", "silent")]);
     assert!(failures > Some(0.0));
     assert_eq!((is_usable(node, "0"), is_usable(node, "1")), (Some(0.0), Some(1.0)));

@@ -1,12 +1,14 @@
-//! Shares of a card's time hold, on simulated cards: programs have work without end, or now and then, and are told what the
-//! engines gave them (integration/rm-client/src/compute.rs). Everything but the engines is as on real cards: registry, timetable,
-//! windows, steering.
+//! Shares of a card's time hold, on simulated cards: programs have work without end, or now and
+//! then, and read what the engines gave them (integration/rm-client/src/compute.rs). Everything
+//! but the engines is as on real cards: registry, timetable, windows, steering.
 //!
-//! The machine may be slow and busy, so nothing is measured once: a program tells what it got until now, again and again, and a
-//! share is right when it has been what was granted for some seconds. Where nobody schedules, that never happens.
+//! The machine may be slow and busy, so nothing is measured once: a program tells what it got until
+//! now, again and again, and a share is right when it has been what was granted for some seconds.
+//! Where nobody schedules, that never happens.
 //!
-//! A scheduler that comes too late misses a window, and does not make up for it: a busy machine takes shares away, and adds to
-//! none. What is measured may wait for that; what was planned is exact, and looked at besides ([`planned`]).
+//! A scheduler that comes too late misses a window, and does not make up for it: a busy machine
+//! takes shares away, and adds to none. What is measured may wait for that; what was planned is
+//! exact, and looked at besides ([`planned`]).
 
 mod achieved;
 mod attacks;
@@ -51,10 +53,11 @@ pub(crate) fn cases() -> Vec<Case> {
 const LONG_ENOUGH: Duration = Duration::from_secs(3);
 /// Until when it must have been. Other tests run beside this one.
 const AT_LAST: Duration = Duration::from_secs(120);
-/// How far from it a share may be, in points: what a program got is known as of an instant of the engines' own time, but the stretch that
-/// is looked at does not begin and end where a period does; and an edge that comes late on a busy machine is made up for in later windows.
+/// Distance from it that a share may have, in points: what a program got is known as of an instant
+/// of the engines' own time, but the stretch that is looked at does not begin and end where a
+/// period does; and an edge that comes late on a busy machine is made up for in later windows.
 const POINTS: f64 = 2.0;
-/// What a busy machine takes besides, as a part of it: the end of a window that began late is not moved.
+/// Part of it that a busy machine takes besides: the end of a window that began late is not moved.
 const LATE: f64 = 0.05;
 
 /// A container with memory of card 0.
@@ -81,7 +84,7 @@ fn exec<'container>(container: &'container Container<'_>, id: &str, arguments: &
     exec
 }
 
-/// What a program tells at one instant.
+/// A program's own figures at one instant.
 #[derive(Debug, Clone)]
 struct Sample {
     at_us: u64,
@@ -99,8 +102,8 @@ fn samples(stdio: &Stdio) -> Vec<Sample> {
     complete.lines().filter_map(parse).collect()
 }
 
-/// Percent of a card's time that a program got in the last `over`, which began at `from` or later; `None`: it has not told for
-/// so long yet.
+/// Percent of a card's time that a program got in the last `over`, which began at `from` or later;
+/// `None`: it has not printed for so long yet.
 fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64> {
     let samples = samples(stdio);
     let last = samples.last()?;
@@ -112,10 +115,10 @@ fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64
     (first.at_us >= from_us).then_some(percent)
 }
 
-/// What a program is to get: its streams, and percent of the first of its cards.
+/// Share that a program is to get: its streams, and percent of the first of its cards.
 type Expected<'a> = (&'a Stdio, f64);
 
-/// What is taken for a share of so many percent.
+/// Returns the range that is taken for a share of so many percent.
 fn around(percent: f64) -> RangeInclusive<f64> {
     percent * (1.0 - LATE) - POINTS..=percent + POINTS
 }
@@ -146,8 +149,8 @@ fn until_within(what: &str, expected: &[(&Stdio, RangeInclusive<f64>)]) {
     }
 }
 
-/// What the timetable says of card 0, which does not depend on how busy this machine is: each of these containers has so many percent
-/// of each period, and no instant belongs to two of them.
+/// Checks the timetable of card 0, which does not depend on how busy this machine is: each of these
+/// containers has so many percent of each period, and no instant belongs to two of them.
 #[track_caller]
 fn planned(node: &Node, expected: &[(&str, f64)]) {
     let mut owned = Vec::new();
@@ -172,11 +175,11 @@ fn planned(node: &Node, expected: &[(&str, f64)]) {
     assert!(owned.windows(2).all(|pair| pair[0].1 <= pair[1].0), "two own the same time: {owned:?}");
 }
 
-/// How often what goes by a few seconds is tried.
+/// Number of tries for a check that is made over a few seconds.
 const TIMES: u32 = 5;
 
-/// What is wrong, if it is wrong every time. A busy machine may be late with an edge, or with all of a few seconds; a defence that
-/// is not there is missing each time.
+/// Returns what is wrong, if it is wrong every time. A busy machine may be late with an edge, or
+/// with all of a few seconds; a defence that is not there is missing each time.
 fn each_time(mut wrong: impl FnMut() -> Option<String>) -> Option<String> {
     (1..TIMES).try_fold(wrong()?, |_, _| wrong())
 }

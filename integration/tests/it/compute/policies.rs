@@ -8,7 +8,7 @@ use crate::case::Case;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("compute::fair_is_a_slice_each_also_alone", fair).on(four_slices),
-        Case::egpu("compute::weighted_is_by_the_weights_of_all_who_exist", weighted).on(weights),
+        Case::egpu("compute::weighted_is_by_the_weights_of_all_containers", weighted).on(weights),
         Case::egpu("compute::preemptive_is_equal_among_those_with_processes", preemptive),
         Case::egpu("compute::soft_lends_what_is_not_used", soft),
         Case::egpu("compute::soft_goes_by_containers_not_by_their_groups", groups),
@@ -95,7 +95,8 @@ fn groups(node: &Node) {
     end([many, one]);
 }
 
-/// More of them than its share has time slices for: with the shortest ones they would have a quarter of the card.
+/// More of them than its share has time slices for: with the shortest ones they would have a
+/// quarter of the card.
 fn many_groups(node: &Node) {
     let of = |id, weight| granted(node, id, &[("EGPU_POLICY", "soft"), ("EGPU_WEIGHT", weight)]);
     let many = of("many", "1").args(&[SPIN, &["--groups", "60"]].concat()).start().unwrap();

@@ -40,7 +40,7 @@ fn three_caps(node: &Node) {
     end(containers);
 }
 
-/// Who has a cap gets no more alone; who has none shares what is left.
+/// A container with a cap gets no more alone; those without one share what is left.
 fn cap_and_remainder(node: &Node) {
     let capped = spinning(node, "capped", &cap("30%"));
     until_shares("30 % alone", &[(&capped.stdio, 30.0)]);
@@ -109,7 +109,8 @@ fn channels(node: &Node) {
     end([many, few]);
 }
 
-/// Two calls to the driver, and three: a channel that is left on has its whole group's work to itself.
+/// Two calls to the driver, and three: a channel that is left on has its whole group's work to
+/// itself.
 fn channels_of_a_group(node: &Node) {
     // Each edge takes several calls, one after the other, and what that moves is some points.
     for (channels, percent, range) in [("80", "30%", 22.0..=32.0), ("160", "50%", 40.0..=53.0)] {
@@ -120,7 +121,8 @@ fn channels_of_a_group(node: &Node) {
     }
 }
 
-/// What a program that has copied, or decoded, for some seconds got of that engine.
+/// Returns the percent of an engine that a program got which has copied, or decoded, for some
+/// seconds.
 fn had_of(node: &Node, engine: &str) -> f64 {
     let spin = ["rm-client", "spin", "4", &format!("--{engine}")];
     let (code, output) = granted(node, "a", &cap("30%")).args(&spin).run().unwrap();
@@ -130,7 +132,7 @@ fn had_of(node: &Node, engine: &str) -> f64 {
     percent
 }
 
-/// What such a program gets of its engine, if that is never in `range`.
+/// Returns what such a program gets of its engine, if that is never in `range`.
 fn had_beyond(node: &Node, engine: &str, range: &RangeInclusive<f64>) -> Option<String> {
     each_time(|| {
         let percent = had_of(node, engine);
@@ -183,7 +185,7 @@ fn without_firmware(node: &Node) {
     end([free]);
 }
 
-/// What was asked for is a weight among those who have work.
+/// A share that was asked for is a weight among those who have work.
 fn degraded(node: &Node) {
     let less = spinning(node, "less", &cap("20%"));
     until_shares("alone", &[(&less.stdio, 100.0)]);

@@ -1,4 +1,5 @@
-//! What a container is told of how busy its card is: its own work against its share. The driver samples the card, with everybody's work.
+//! Utilization as a container sees it: its own work against its share. The driver samples the card,
+//! with everybody's work.
 
 use std::time::{Duration, Instant};
 
@@ -14,39 +15,40 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Tells what it is told, for longer than any test.
+/// Prints the utilization that it sees, for longer than any test.
 const WATCH: &[&str] = &["rm-client", "watch", "600"];
 
-/// One look: on the page, by samples, and which processes there are.
+/// One reading: on the page, by samples, and which processes there are.
 #[derive(Debug, Clone)]
-struct Look {
+struct Reading {
     page: Option<u32>,
     sampled: u32,
     pids: Vec<u32>,
 }
 
-fn looks(stdio: &Stdio) -> Vec<Look> {
+fn readings(stdio: &Stdio) -> Vec<Reading> {
     let text = stdio.stdout_so_far();
     let complete = text.rfind('\n').map_or("", |end| &text[..end]);
     let parse = |line: &str| {
         let mut words = line.strip_prefix("load ")?.split_whitespace();
         let page = words.next()?.parse().ok();
         let sampled = words.next()?.parse().expect("percent");
-        Some(Look { page, sampled, pids: words.map(|pid| pid.parse().expect("a pid")).collect() })
+        Some(Reading { page, sampled, pids: words.map(|pid| pid.parse().expect("a pid")).collect() })
     };
     complete.lines().filter_map(parse).collect()
 }
 
-/// Waits until it is told something for several looks in a row, by both ways.
+/// Waits until several readings in a row are in the range, by both ways.
 #[track_caller]
-fn until_told(what: &str, stdio: &Stdio, range: std::ops::RangeInclusive<u32>) {
+fn await_utilization(what: &str, stdio: &Stdio, range: std::ops::RangeInclusive<u32>) {
     const IN_A_ROW: usize = 5;
     let deadline = Instant::now() + AT_LAST;
     loop {
-        let looks = looks(stdio);
-        let last = looks.get(looks.len().saturating_sub(IN_A_ROW)..).unwrap_or_default();
-        let is_right =
-            |look: &Look| look.page.is_some_and(|page| range.contains(&page)) && range.contains(&look.sampled);
+        let readings = readings(stdio);
+        let last = readings.get(readings.len().saturating_sub(IN_A_ROW)..).unwrap_or_default();
+        let is_right = |reading: &Reading| {
+            reading.page.is_some_and(|page| range.contains(&page)) && range.contains(&reading.sampled)
+        };
         if last.len() == IN_A_ROW && last.iter().all(is_right) {
             return;
         }
@@ -59,17 +61,17 @@ fn of_the_share(node: &Node) {
     let capped = spinning(node, "capped", &[("EGPU_COMPUTE", "25%")]);
     let inside = exec(&capped, "watch", WATCH);
     // A busy machine misses windows. Of the whole card it would be a quarter.
-    until_told("a cap that is used up", &inside.stdio, 40..=100);
+    await_utilization("a cap that is used up", &inside.stdio, 40..=100);
     let deadline = Instant::now() + AT_LAST;
     loop {
-        let told = node.grant("capped").and_then(|grant| grant.0["cards"][0]["utilization_percent"].as_u64());
-        if told.is_some_and(|percent| percent >= 40) {
+        let reported = node.grant("capped").and_then(|grant| grant.0["cards"][0]["utilization_percent"].as_u64());
+        if reported.is_some_and(|percent| percent >= 40) {
             break;
         }
-        assert!(Instant::now() < deadline, "egpu ps: {told:?}");
+        assert!(Instant::now() < deadline, "egpu ps: {reported:?}");
         std::thread::sleep(Duration::from_millis(100));
     }
-    let pids: Vec<u32> = looks(&inside.stdio).into_iter().flat_map(|look| look.pids).collect();
+    let pids: Vec<u32> = readings(&inside.stdio).into_iter().flat_map(|reading| reading.pids).collect();
     let mediators = node.grant("capped").unwrap().0["mediator"].as_u64();
     assert!(!pids.is_empty() && pids.iter().all(|pid| Some(u64::from(*pid)) != mediators), "{pids:?}");
     inside.end();
@@ -80,18 +82,21 @@ fn of_the_share(node: &Node) {
 fn neighbour(node: &Node) {
     let busy = spinning(node, "busy", &[("EGPU_COMPUTE", "70%")]);
     let watched = exec(&busy, "watch", WATCH);
-    until_told("the neighbour", &watched.stdio, 40..=100);
+    await_utilization("the neighbour", &watched.stdio, 40..=100);
     let idle = granted(node, "idle", &[("EGPU_COMPUTE", "25%")]).args(WATCH).start().unwrap();
     idle.stdio.value("working");
-    until_told("who is idle", &idle.stdio, 0..=0);
-    // Then it works, too, and is told of that alone.
+    await_utilization("who is idle", &idle.stdio, 0..=0);
+    // Then it works, too, and sees that alone.
     let works = exec(&idle, "spin", SPIN);
-    until_told("who works", &idle.stdio, 40..=100);
+    await_utilization("who works", &idle.stdio, 40..=100);
     works.end();
-    until_told("who is idle again", &idle.stdio, 0..=0);
-    let looks = looks(&idle.stdio);
+    await_utilization("who is idle again", &idle.stdio, 0..=0);
+    let readings = readings(&idle.stdio);
     let busy_pids: Vec<u64> = ["busy", "idle"].iter().filter_map(|id| node.grant(id)?.0["mediator"].as_u64()).collect();
-    assert!(looks.iter().flat_map(|look| &look.pids).all(|pid| !busy_pids.contains(&u64::from(*pid))), "{looks:?}");
+    assert!(
+        readings.iter().flat_map(|reading| &reading.pids).all(|pid| !busy_pids.contains(&u64::from(*pid))),
+        "{readings:?}"
+    );
     watched.end();
     end([busy, idle]);
 }

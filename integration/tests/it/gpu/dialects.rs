@@ -1,4 +1,5 @@
-//! Each dialect through a real container: what `egpu ps` says of the grant, and which nodes are inside.
+//! Each dialect through a real container: what `egpu ps` says of the grant, and which nodes are
+//! inside.
 
 use integration::{
     Node, Setup,
@@ -36,7 +37,8 @@ fn weighted_cards() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("default_policy = \"weighted\"\n"), ..Setup::default() }
 }
 
-/// Starts a container that asks with `env`, looks at its grant and at the nodes inside, and ends it.
+/// Starts a container that asks with `env`, looks at its grant and at the nodes inside, and ends
+/// it.
 #[track_caller]
 fn grant(node: &Node, env: &[(&str, &str)]) -> Grant {
     let container = node.container("a").envs(env).start().unwrap_or_else(|status| panic!("{env:?}: {status:?}"));

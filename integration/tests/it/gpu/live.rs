@@ -1,4 +1,5 @@
-//! Limits and policies that change while containers run: `egpu set`, `egpu policy`, and who shows them.
+//! Limits and policies that change while containers run: `egpu set`, `egpu policy`, and who shows
+//! them.
 
 use integration::{Container, ContainerBuilder, Node, Setup, egpu::EgpuConfig, eventually, hostile::MIB};
 use serde_json::Value;
@@ -71,7 +72,7 @@ fn more_and_less(node: &Node) {
     // Less than it has: it keeps that, and gets no more.
     let hog = container.exec("hog", &["hostile", "hold", "900"]).start().unwrap();
     assert_eq!(hog.stdio.value("status"), 0);
-    eventually("its use is told", || (node.usage("a").used >= 900 * MIB).then_some(()));
+    eventually("its use is reported", || (node.usage("a").used >= 900 * MIB).then_some(()));
     let output = node.egpu(&["set", "a", "--memory", "512MiB", "--wait"]);
     let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("memory 8GiB -> 512MiB") && said.ends_with("in force\n"), "{said}");

@@ -1,4 +1,5 @@
-//! What egpu adds: requests, grants, refusals, the decision log. Four simulated V100 of 32 GiB unless a test says otherwise.
+//! Requests, grants, refusals, the decision log. Four simulated V100 of 32 GiB unless a test says
+//! otherwise.
 
 mod dialects;
 mod live;

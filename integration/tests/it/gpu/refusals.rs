@@ -165,7 +165,8 @@ fn no_trace_of_a_create_that_fails_after_admission(node: &Node) {
     refused(ask("hook").hook("createRuntime", "exit 1"));
     refused(ask("hook2").hook("createContainer", "exit 1"));
     refused(ask("rootfs").rootfs("/no/such/rootfs"));
-    // A program that is missing shows at start (or at create): then the container goes the ordinary way.
+    // A program that is missing shows at start (or at create): then the container goes the ordinary
+    // way.
     if let Ok(mut container) = ask("program").args(&["no-such-program"]).create() {
         container.start().expect_err("no such program");
         let _ = container.kill(nix::sys::signal::Signal::SIGKILL);
@@ -233,8 +234,9 @@ fn no_cards_on_the_node(node: &Node) {
     node.container("plain").start().unwrap().end();
 }
 
-/// Two containers on one path: the second is refused before anything is reserved, and what it takes to undo its create does
-/// not end the first. A reservation would name the first one's cgroup, and its processes would be killed for it later.
+/// Two containers on one path: the second is refused before anything is reserved, and what it takes
+/// to undo its create does not end the first. A reservation would name the first one's cgroup, and
+/// its processes would be killed for it later.
 fn cgroup_of_another_container(node: &Node) {
     let path = format!("/egpu-shared-{}", std::process::id());
     let edit = |spec: &mut serde_json::Value| spec["linux"]["cgroupsPath"] = json!(path.clone());

@@ -1,4 +1,4 @@
-//! What is shown of containers that have work, and what becomes of them when their mediators stall.
+//! Listings of containers that have work, and the end of containers whose mediators stall.
 
 use integration::{Container, ContainerBuilder, Node, eventually, processes::Process};
 use serde_json::Value;
@@ -82,7 +82,7 @@ fn stalled(node: &Node) {
     mediator.stop();
     assert_eq!(first.wait().unwrap(), 137);
     // The shim's log comes to containerd by a FIFO.
-    eventually("that is told in the log", || {
+    eventually("that is in the log", || {
         node.containerd_log().contains("the mediator has stalled, its scheduler is late by").then_some(())
     });
     first.delete().unwrap();

@@ -1,4 +1,4 @@
-//! What a container looks like inside: nodes, files, the fence.
+//! The inside of a container: nodes, files, the fence.
 
 use integration::{Node, Setup, egpu::EgpuConfig};
 use nvidia_glue::fence::PROTECTED_ESCAPES;
@@ -43,8 +43,8 @@ fn command(number: u8, size: u16) -> u32 {
     3 << 30 | u32::from(size) << 16 | u32::from(b'F') << 8 | u32::from(number)
 }
 
-/// A program that makes each call on a file descriptor that is not open and prints the error's number: the kernel itself
-/// says EBADF (9), the fence ENOTTY (25).
+/// A program that makes each call on a file descriptor that is not open and prints the error's
+/// number: the kernel itself says EBADF (9), the fence ENOTTY (25).
 fn prober() -> String {
     let number = if cfg!(target_arch = "aarch64") { 29 } else { 16 };
     let commands: Vec<String> = PROTECTED_ESCAPES
@@ -94,7 +94,7 @@ fn administrators_are_exempt_from_the_fence(node: &Node) {
     assert_eq!(seccomp_mode(node, administrator), "0");
 }
 
-/// What a container finds below /proc/driver, which is a stand-in.
+/// Returns what a container finds below /proc/driver, which is a stand-in.
 fn files_of_the_driver(
     node: &Node,
     id: &str,

@@ -1,4 +1,4 @@
-//! Over quota with `kill`: the OOM script, the end of the process, and what containerd is told.
+//! Over quota with `kill`: the OOM script, the end of the process, and what containerd hears of it.
 
 use containerd_client::types::v1::Status as TaskStatus;
 use integration::{Container, EgpuConfig, Node, Setup, eventually};
@@ -8,11 +8,12 @@ use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
-        Case::egpu("memory::kill_ends_init_and_tells_of_it", kills_init),
+        Case::egpu("memory::kill_ends_init_and_is_reported", kills_init),
         Case::egpu("memory::kill_ends_the_process_that_asked_alone", kills_an_exec),
         Case::egpu("memory::the_oom_script_runs_first", oom_script),
+        Case::egpu("memory::a_process_that_the_oom_script_ends_is_no_oom_kill", ended_by_script).on(very_patient),
         Case::egpu("memory::an_oom_script_that_hangs_is_not_waited_for", hanging_script),
-        Case::egpu("memory::no_oom_script_puts_off_the_end_of_who_got_around_the_accounts", script_against_drift)
+        Case::egpu("memory::no_oom_script_delays_the_kill_after_drift", script_against_drift)
             .only_simulated("mappings of the real driver's do not grow"),
         Case::egpu("memory::alibabas_containers_have_their_script", alibabas_script),
         Case::egpu("memory::kill_ends_a_paused_init", kills_paused_init).on(patient),
@@ -56,10 +57,25 @@ fn with_oom_script<'node>(node: &'node Node, lines: &str) -> Container<'node> {
 }
 
 fn oom_script(node: &Node) {
-    let container = with_oom_script(node, "echo told >/tmp/told\\n");
+    let container = with_oom_script(node, "echo ran >/tmp/ran\\n");
     let (code, _) = container.sh("exec hostile fill 16");
     assert_eq!(code, 137);
-    assert_eq!(container.read("cat /tmp/told"), "told");
+    assert_eq!(container.read("cat /tmp/ran"), "ran");
+    container.end();
+}
+
+fn very_patient() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("oom_script_timeout = \"2m\"\n"), ..Setup::default() }
+}
+
+/// The first process that asks for too much is ended by the script, the second one by egpu.
+fn ended_by_script(node: &Node) {
+    let first_only = "mkdir /tmp/once || exit 0";
+    let end = "pid=$(pidof hostile); kill -9 $pid; while kill -0 $pid; do sleep 0.05; done";
+    let container = with_oom_script(node, &format!("{first_only}\\n{end}\\n"));
+    assert!(fill_is_refused(&container), "by the script");
+    assert!(fill_is_refused(&container), "by egpu");
+    assert_eq!(container.oom_kills(), 1, "the script's own is none");
     container.end();
 }
 
@@ -72,9 +88,9 @@ fn hanging_script(node: &Node) {
 }
 
 fn script_against_drift(node: &Node) {
-    let container = with_oom_script(node, "echo told >/tmp/told\\nsleep 100000\\n");
+    let container = with_oom_script(node, "echo ran >/tmp/ran\\nsleep 100000\\n");
     assert_eq!(container.sh("exec hostile grow 64").0, 137);
-    assert_eq!(container.read("cat /tmp/told 2>/dev/null || echo nothing"), "nothing");
+    assert_eq!(container.read("cat /tmp/ran 2>/dev/null || echo nothing"), "nothing");
     container.end();
 }
 
@@ -82,7 +98,8 @@ fn patient() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("oom_script_timeout = \"8s\"\n"), ..Setup::default() }
 }
 
-/// It is paused while its script has its time, and so is the script: a process that is killed while it is frozen has to be thawed to die.
+/// It is paused while its script has its time, and so is the script: a process that is killed while
+/// it is frozen has to be thawed to die.
 fn kills_paused_init(node: &Node) {
     let kills = |number: u32| {
         let mut container = granted(node, &format!("a{number}"), 256)
@@ -124,12 +141,12 @@ fn alibabas_script(node: &Node) {
         .env("ALIYUN_COM_GPU_MEM_CONTAINER", "1")
         .env("ALIYUN_COM_GPU_MEM_DEV", "32")
         .env("ALIYUN_COM_GPU_OOM_SCRIPT", "/tmp/oom.sh")
-        .script("printf '#!/bin/sh\\necho told >/tmp/told\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
+        .script("printf '#!/bin/sh\\necho ran >/tmp/ran\\n' >/tmp/oom.sh; chmod 755 /tmp/oom.sh; sleep infinity")
         .start()
         .unwrap();
     eventually("the script is there", || (container.sh("test -x /tmp/oom.sh").0 == 0).then_some(()));
     assert_eq!(container.sh("exec hostile fill 64").0, 137);
-    assert_eq!(container.read("cat /tmp/told"), "told");
+    assert_eq!(container.read("cat /tmp/ran"), "ran");
     container.end();
 }
 

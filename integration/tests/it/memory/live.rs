@@ -1,4 +1,4 @@
-//! What a container uses goes up and down with what its programs do, and ends with them.
+//! Memory that a container uses goes up and down with what its programs do, and ends with them.
 
 use integration::{Node, eventually, hostile::MIB, processes::Process};
 use nix::sys::signal::Signal;

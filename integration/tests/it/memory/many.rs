@@ -14,7 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// How often accounts and driver are compared.
+/// Period in which accounts and driver are compared.
 const PERIOD: Duration = Duration::from_millis(200);
 
 fn often_compared() -> Setup {

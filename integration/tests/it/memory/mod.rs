@@ -1,5 +1,6 @@
-//! Memory quotas hold at the driver's boundary, whatever a container runs. On simulated cards: decoding, accounting and
-//! verdicts are the same as on real ones, and the simulated driver has an account of its own to compare with.
+//! Memory quotas hold at the driver's boundary, whatever a container runs. On simulated cards:
+//! decoding, accounting and verdicts are the same as on real ones, and the simulated driver has an
+//! account of its own to compare with.
 
 mod hold;
 mod kill;
@@ -30,7 +31,8 @@ pub(crate) fn idle<'node>(node: &'node Node, id: &str, mib: u64) -> Container<'n
     granted(node, id, mib).start().expect("a container with a grant")
 }
 
-/// What a program in the container gets, in pieces of 16 MiB, until it is refused: bytes and last status.
+/// Returns what a program in the container gets, in pieces of 16 MiB, until it is refused: bytes
+/// and last status.
 #[track_caller]
 pub(crate) fn fill(container: &Container<'_>) -> (u64, i64) {
     let (code, output) = container.sh("hostile fill 16");
@@ -38,22 +40,25 @@ pub(crate) fn fill(container: &Container<'_>) -> (u64, i64) {
     (output.value("got").cast_unsigned(), output.value("status"))
 }
 
-/// `bytes` is what a quota of `mib` lets a program have: all of it but a last piece, and what its own objects take.
+/// `bytes` is what a quota of `mib` lets a program have: all of it but a last piece, and what its
+/// own objects take.
 #[track_caller]
 pub(crate) fn assert_full(bytes: u64, mib: u64) {
     assert!(bytes <= mib * MIB, "{} MiB of {mib} MiB", bytes / MIB);
     assert!(bytes + 48 * MIB >= mib * MIB, "{} MiB of {mib} MiB", bytes / MIB);
 }
 
-/// A card with nothing taken: what is freed is given back by the mediator, and it may take a moment to be told.
+/// A card with nothing taken: what is freed is given back by the mediator, and it may take a moment
+/// to be seen.
 #[track_caller]
 pub(crate) fn until_free(node: &Node) {
     // A real driver counts in whole MiB, and keeps a little for itself.
-    let kept = if integration::egpu::on_real_cards() { 64 * MIB } else { 0 };
-    eventually("card 0 is free", || (node.card_used(0) <= kept).then_some(()));
+    let reserved = if integration::egpu::on_real_cards() { 64 * MIB } else { 0 };
+    eventually("card 0 is free", || (node.card_used(0) <= reserved).then_some(()));
 }
 
-/// `egpu ps` says so: it tells what the mediator last wrote down, which it does a few times a second.
+/// `egpu ps` says so: it tells what the mediator last wrote down, which it does a few times a
+/// second.
 #[track_caller]
 pub(crate) fn until_used(node: &Node, id: &str, at_least: u64, at_most: u64) {
     eventually(&format!("{id} uses {at_least} to {at_most} MiB"), || {
@@ -62,7 +67,8 @@ pub(crate) fn until_used(node: &Node, id: &str, at_least: u64, at_most: u64) {
     });
 }
 
-/// What the mediators count and what the driver says have been the same whenever they were compared, since the node began.
+/// Checks that the mediators' accounts and the driver's have agreed whenever they were compared,
+/// since the node began.
 #[track_caller]
 pub(crate) fn assert_nothing_drifts(node: &Node) {
     let drifts = node.egpu_json(&["events", "--kind", "drift"]);

@@ -1,5 +1,6 @@
-//! Containers that share no card: those that only look at cards (`utility` alone) see all, and can have nothing; those with whole cards have
-//! them without a mediator, unless the configuration wants one.
+//! Containers that share no card: those that only look at cards (`utility` alone) see all, and can
+//! have nothing; those with whole cards have them without a mediator, unless the configuration
+//! wants one.
 
 use integration::{ContainerBuilder, EgpuConfig, Node, Setup, eventually, hostile::OUT_OF_MEMORY};
 
@@ -12,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("memory::monitoring_shows_the_table_of_cards", table)
             .needing(crate::attacks::rm_client)
             .only_simulated("four V100 of 32 GiB"),
-        Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_told", exempt),
+        Case::egpu("memory::monitoring_with_rights_that_no_mediator_survives_is_reported", exempt),
         Case::egpu("memory::a_whole_card_is_mediated_where_that_is_wanted", whole)
             .on(whole_cards_mediated)
             .only_simulated("four V100 of 32 GiB"),
@@ -54,7 +55,8 @@ fn whole_cards_mediated() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("whole_cards = \"mediated\"\n"), ..Setup::default() }
 }
 
-/// All of its own card, and nothing of another, whatever open files it is handed: its mediator speaks for it.
+/// All of its own card, and nothing of another, whatever open files it is handed: its mediator
+/// speaks for it.
 fn whole(node: &Node) {
     let neighbour = granted(node, "neighbour", 4096).hostile(&["hold", "1024"]).start().unwrap();
     let container = node.container("whole").armed().env("NVIDIA_VISIBLE_DEVICES", "1").start().unwrap();
@@ -89,7 +91,8 @@ fn table(node: &Node) {
     until_free(node);
 }
 
-/// Its calls would be executed with its own rights, which reach all memory: nothing is gained by looking at them.
+/// Its calls would be executed with its own rights, which reach all memory: nothing is gained by
+/// looking at them.
 fn exempt(node: &Node) {
     let held = monitoring(node, "held").start().unwrap();
     let doctor = || String::from_utf8_lossy(&node.egpu(&["doctor"]).stdout).into_owned();
@@ -102,16 +105,16 @@ fn exempt(node: &Node) {
     let privileged = privileged.start().unwrap();
     let mediator = |id: &str| node.grant(id).unwrap().0["mediator"].as_u64();
     assert!(mediator("held").is_some() && mediator("privileged").is_none());
-    let told = doctor();
-    assert!(told.contains("privileged may look at cards") && !told.contains("held may look"), "{told}");
+    let report = doctor();
+    assert!(report.contains("privileged may look at cards") && !report.contains("held may look"), "{report}");
     // Nor may the one that is held get such rights later.
     let late = held.exec("late", &["true"]).edit(|process| {
         process["capabilities"]["bounding"].as_array_mut().unwrap().push("CAP_SYS_ADMIN".into());
     });
     assert!(late.start().is_err());
     // The shim's log comes to containerd by a FIFO.
-    eventually("that is told in the log", || {
-        node.containerd_log().contains("looks at its cards unmediated").then_some(())
+    eventually("that is in the log", || {
+        node.containerd_log().contains("monitors its cards unmediated").then_some(())
     });
     privileged.end();
     held.end();

@@ -68,7 +68,8 @@ fn pid_in_container(pid: u32) -> String {
     line.split_whitespace().next_back().unwrap().to_owned()
 }
 
-/// The vendor's acceptance tests 1 and 2: three cards of 3276 MiB, then of 8192 MiB, and a job that needs 7.6 GB.
+/// The vendor's acceptance tests 1 and 2: three cards of 3276 MiB, then of 8192 MiB, and a job that
+/// needs 7.6 GB.
 fn vendor(node: &Node) {
     for (mib, fits) in [(3276, false), (8192, true)] {
         let id = format!("job{mib}");

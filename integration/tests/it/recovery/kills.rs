@@ -1,4 +1,5 @@
-//! SIGKILL to shim, helper and containerd: at points of a create and a start that hooks hold open, and at random ones.
+//! SIGKILL to shim, helper and containerd: at points of a create and a start that hooks hold open,
+//! and at random ones.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +13,8 @@ use nix::{
 
 use crate::case::Case;
 
-/// What runc's shim does not pass either (it leaves sockets, cgroups or itself behind) is for egpu alone.
+/// Cases that runc's shim does not pass either (it leaves sockets, cgroups or itself behind) are
+/// for egpu alone.
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::plain("kills::shim_in_create", |node| at_hook(node, "createRuntime", Victim::Shim)),
@@ -41,7 +43,8 @@ pub(crate) fn cases() -> Vec<Case> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Victim {
     Shim,
-    /// One that has been seen for the first time, so that containerd may not have connected to it yet.
+    /// One that has been seen for the first time, so that containerd may not have connected to it
+    /// yet.
     NewShim,
     /// Also those that run `start` or `delete`.
     EveryShim,
@@ -61,7 +64,7 @@ impl Victim {
     }
 }
 
-/// egpu's `start` gives the shim its socket's path; other shims cannot be told apart.
+/// egpu's `start` gives the shim its socket's path; other shims cannot be distinguished.
 fn serves(shim: &Process) -> bool {
     !is_egpu() || shim.command.contains(" -socket ")
 }
@@ -77,7 +80,8 @@ impl Gate {
         Self { reached: node.directory().join("reached"), open: node.directory().join("open") }
     }
 
-    /// As a hook of `kind`. Those that run in the container see its root file system: the files are bound into it.
+    /// As a hook of `kind`. Those that run in the container see its root file system: the files are
+    /// bound into it.
     fn hold<'node>(
         &self,
         builder: ContainerBuilder<'node>,
@@ -156,7 +160,8 @@ fn at_hook(node: &Node, kind: &'static str, victim: Victim) {
     again(node);
 }
 
-/// containerd asks the shim who is there while that is still creating. It must not hear "nobody", and forget the shim.
+/// containerd asks the shim who is there while that is still creating. It must not hear "nobody",
+/// and forget the shim.
 fn back_before_a_create_ends(node: &Node) {
     let gate = Gate::new(node);
     std::thread::scope(|scope| {
@@ -167,7 +172,7 @@ fn back_before_a_create_ends(node: &Node) {
         });
         gate.wait();
         Victim::Containerd.kill(node);
-        // It serves nobody before it has asked: the hook cannot be told when it has.
+        // It serves nobody before it has asked: the hook cannot see when it has.
         scope.spawn(|| {
             std::thread::sleep(Duration::from_secs(2));
             gate.open();
@@ -216,8 +221,8 @@ fn shim_that_nobody_connected_to(node: &Node) {
         assert!(output.status.success(), "{output:?}");
     };
     let socket = shim_socket(node, "early");
-    // A shim without a container ends by itself after half a minute, which may go by on a busy machine. One that is stopped does
-    // not, and is alive.
+    // A shim without a container ends by itself after half a minute, which may go by on a busy
+    // machine. One that is stopped does not, and is alive.
     let early = eventually("it listens and is stopped", || {
         start();
         let early = node.shims().into_iter().find(|shim| shim.command.contains("early"))?;
@@ -268,7 +273,8 @@ fn helper_of_a_running_container(node: &Node) {
 /// Instants of a run. `EGPU_TEST_ROUNDS` sets another number, for a search.
 const ROUNDS: u64 = 10;
 
-/// Creates and starts, each hit at another instant. The choice is the same in every run; `EGPU_TEST_SEED` makes another.
+/// Creates and starts, each hit at another instant. The choice is the same in every run;
+/// `EGPU_TEST_SEED` makes another.
 fn at_random(node: &Node, victim: Victim) {
     let given = |name| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let mut state = given("EGPU_TEST_SEED").unwrap_or(0x9e37_79b9_7f4a_7c15_u64 ^ victim as u64);
@@ -297,7 +303,7 @@ fn at_random(node: &Node, victim: Victim) {
             creation.join().unwrap();
         });
         clear(node, &id);
-        // Its shim cleans up what nobody was told of.
+        // Its shim cleans up what nobody was notified of.
         let (status, _) = ask(node, &format!("after{round}"))
             .args(&["true"])
             .run()

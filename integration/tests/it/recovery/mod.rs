@@ -1,4 +1,5 @@
-//! Deaths at bad moments: of containerd, of the shim, of its helper. Nothing stays, no grant outlives its container.
+//! Deaths at bad moments: of containerd, of the shim, of its helper. Nothing stays, no grant
+//! outlives its container.
 
 mod containerd_restart;
 mod kills;

@@ -8,7 +8,7 @@ use crate::case::Case;
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("orphans::memory_is_not_granted_twice", memory_is_not_granted_twice),
-        Case::egpu("orphans::a_listing_tells_of_them", a_listing_tells_of_them),
+        Case::egpu("orphans::a_listing_shows_them", a_listing_shows_them),
     ]
 }
 
@@ -19,7 +19,7 @@ fn whole_memory<'node>(node: &'node Node, id: &str) -> integration::ContainerBui
 /// Another containerd of the same machine: it shares the state directory.
 fn second_node(node: &Node) -> Node {
     let setup = Setup { egpu_config: Some(node.directory().join("egpu.toml")), ..Setup::default() };
-    Node::start(node.flavour(), &setup)
+    Node::start(node.release(), &setup)
 }
 
 fn memory_is_not_granted_twice(node: &Node) {
@@ -31,7 +31,8 @@ fn memory_is_not_granted_twice(node: &Node) {
     node.stop_containerd(Signal::SIGKILL);
     node.shim().kill();
     assert!(Process::read(init).is_some_and(|process| process.state != 'Z'), "the container outlives its shim");
-    // Whoever wants the memory either does not get it, or finds the container gone. It goes: there is nobody else to take the grant back.
+    // Whoever wants the memory either does not get it, or finds the container gone. It goes: there
+    // is nobody else to take the grant back.
     let second = eventually("it is granted once the container is gone", || whole_memory(&other, "second").start().ok());
     let state = Process::read(init).map(|process| process.state);
     assert!(matches!(state, None | Some('Z')), "granted while the first container is {state:?}");
@@ -41,7 +42,7 @@ fn memory_is_not_granted_twice(node: &Node) {
     other.finish();
 }
 
-fn a_listing_tells_of_them(node: &Node) {
+fn a_listing_shows_them(node: &Node) {
     let container = whole_memory(node, "first").start().unwrap();
     let shim = node.shim();
     node.stop_containerd(Signal::SIGKILL);

@@ -1,6 +1,6 @@
 //! A container's own cgroups, as it sees them.
 
-use integration::{Container, ContainerBuilder, Node, Setup, cri::PodContainerConfig, eventually, rootfs::IMAGE};
+use integration::{ContainerBuilder, Node, Setup, cri::PodContainerConfig, eventually, rootfs::IMAGE};
 use k8s_cri::v1::ContainerState;
 use serde_json::{Value, json};
 
@@ -28,7 +28,8 @@ const LIFT: &str = r#"
     mkdir $own/below 2>&1; (echo 0 > $own/cgroup.procs) 2>&1
 "#;
 
-/// Becomes a program that takes more memory than any container here may; exit code 137 says that it was killed for it.
+/// Becomes a program that takes more memory than any container here may; exit code 137 says that it
+/// was killed for it.
 const HOG: &str = "echo limits; exec dd if=/dev/zero of=/dev/null bs=256M count=1";
 
 /// Of what [`LIFT`] prints.
@@ -83,17 +84,8 @@ fn cannot_be_written_beside_another(node: &Node) {
     let many = "i=0; while [ $i -lt 400 ]; do i=$((i+1)); /bin/true; done; echo many; sleep infinity";
     let other = node.container("other").script(many).start().unwrap();
     other.stdio.wait_for("many");
-    assert_limits_hold(beside(node.container("a"), &other));
+    assert_limits_hold(node.container("a").in_pid_namespace_of(&other));
     other.end();
-}
-
-fn beside<'node>(builder: ContainerBuilder<'node>, other: &Container<'_>) -> ContainerBuilder<'node> {
-    let path = format!("/proc/{}/ns/pid", other.pid());
-    builder.edit(move |spec| {
-        let namespaces = spec["linux"]["namespaces"].as_array_mut().expect("namespaces");
-        namespaces.retain(|namespace| namespace["type"] != "pid");
-        namespaces.push(json!({ "type": "pid", "path": path }));
-    })
 }
 
 /// As of a privileged container.

@@ -108,7 +108,8 @@ fn is_in_the_containers_user_namespace(node: &Node) {
             mount["options"] = json!(["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]);
         }
     };
-    // /tmp/egpu-it-... is 0700 of root: the mapped root must be able to enter the bundle's root file system.
+    // /tmp/egpu-it-... is 0700 of root: the mapped root must be able to enter the bundle's root
+    // file system.
     node.open_to_all();
     let container = node.container("a").edit(map).start().unwrap();
     let init = std::fs::read_link(format!("/proc/{}/ns/user", container.pid())).unwrap();

@@ -1,4 +1,4 @@
-//! Creates, starts and execs that cannot succeed: what the caller is told, and that nothing stays.
+//! Creates, starts and execs that cannot succeed: what the caller gets, and that nothing stays.
 
 use integration::Node;
 use serde_json::json;

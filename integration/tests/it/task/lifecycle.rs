@@ -53,7 +53,8 @@ fn states(node: &Node) {
     assert_eq!(container.delete().unwrap(), 137);
 }
 
-/// nerdctl asks for the task in order to close its stdin as soon as all of it is written, which may be before Create answers.
+/// nerdctl asks for the task in order to close its stdin as soon as all of it is written, which may
+/// be before Create answers.
 fn state_waits_for_the_creation(node: &Node) {
     let marker = node.directory().join("creating");
     let hook = format!("touch {}; sleep 0.5", marker.display());
@@ -82,7 +83,8 @@ fn signals_reach_init(node: &Node) {
 fn a_signal_ends_with_128_and_its_number(node: &Node) {
     for (signal, expected) in [(Signal::SIGTERM, 143), (Signal::SIGSEGV, 139)] {
         let id = format!("a{expected}");
-        // Init of a pid namespace ignores what it has no handler for: the shell's child is signalled instead.
+        // Init of a pid namespace ignores what it has no handler for: the shell's child is
+        // signalled instead.
         let mut container =
             node.container(&id).script(&format!("sh -c 'kill -{} $$'; exit $?", signal as i32)).start().unwrap();
         assert_eq!(container.wait().unwrap(), expected);
@@ -99,7 +101,8 @@ fn kill_before_start(node: &Node) {
 
 fn delete_without_start(node: &Node) {
     let mut container = node.container("a").create().unwrap();
-    // containerd 1.6 asks the shim, newer ones answer by themselves: the pid must be gone either way.
+    // containerd 1.6 asks the shim, newer ones answer by themselves: the pid must be gone either
+    // way.
     if container.delete().is_err() {
         container.kill(Signal::SIGKILL).unwrap();
         container.wait().unwrap();
@@ -165,7 +168,8 @@ fn kill_while_paused(node: &Node) {
     let mut container = node.container("a").start().unwrap();
     container.pause().unwrap();
     container.kill(Signal::SIGKILL).unwrap();
-    // On cgroup v1 the signal takes effect when the container is thawed; the shim may do that or leave it to the caller.
+    // On cgroup v1 the signal takes effect when the container is thawed; the shim may do that or
+    // leave it to the caller.
     let _ = container.resume();
     assert_eq!(container.wait().unwrap(), 137);
     container.delete().unwrap();
@@ -241,8 +245,8 @@ fn events_of_a_short_life_are_in_order(node: &Node) {
     }
 }
 
-/// Everything up to init's exit. The delete event, which must be the last, is taken off: runc's shim sometimes ends before
-/// it has published it.
+/// Everything up to init's exit. The delete event, which must be the last, is taken off: runc's
+/// shim sometimes ends before it has published it.
 fn summaries_to_the_end(node: &Node, id: &str) -> Vec<String> {
     node.events().wait_for(id, if is_egpu() { "delete" } else { "exit" });
     let mut summaries = node.events().summaries(id);

@@ -29,6 +29,8 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         Case::egpu("mounts::a_link_of_the_images_at_dev_leads_nowhere_on_the_host", a_link_at_dev),
         Case::plain("mounts::links_of_the_images_to_what_is_missing", links_to_what_is_missing),
+        Case::plain("mounts::destinations_are_cleaned", destinations_are_cleaned),
+        Case::egpu("mounts::a_volume_behind_a_link_to_dev_keeps_its_mode", a_volume_behind_a_link_to_dev),
         Case::egpu("mounts::ids_are_mapped", ids_are_mapped).needing(tmpfs_maps_ids),
         Case::egpu("mounts::ids_that_cannot_be_mapped_are_refused", ids_that_cannot_be_mapped_are_refused),
         Case::plain(
@@ -56,7 +58,8 @@ impl Shared {
         Self(directory)
     }
 
-    /// A file system appears in `host/` while the container runs; its file is there and nowhere else.
+    /// A file system appears in `host/` while the container runs; its file is there and nowhere
+    /// else.
     fn mount_on_host(&self) {
         let target = self.0.join("host");
         mount(Some("test"), &target, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
@@ -72,7 +75,8 @@ impl Drop for Shared {
     }
 }
 
-/// A container with the volume, as CRI writes one: mounts something in it, then tells whether it sees what the host mounted.
+/// A container with the volume, as CRI writes one: mounts something in it, then tells whether it
+/// sees what the host mounted.
 fn with_volume<'node>(node: &'node Node, volume: &Path, propagation: &'static str) -> ContainerBuilder<'node> {
     let script = "mount -t tmpfs test /volumes/container && touch /volumes/container/file && echo mounted; read line; \
                   [ -e /volumes/host/file ] && echo seen; exit 0";
@@ -89,7 +93,7 @@ fn with_volume<'node>(node: &'node Node, volume: &Path, propagation: &'static st
     })
 }
 
-/// Whether the container's mount reached the host, and the host's the container.
+/// Tells whether the container's mount reached the host, and the host's the container.
 fn reaches(node: &Node, propagation: &'static str) -> (bool, bool) {
     let volume = Shared::new(node);
     let mut container = with_volume(node, &volume.0, propagation).start().unwrap();
@@ -122,7 +126,8 @@ fn push(spec: &mut Value, mount: Value) {
     spec["mounts"].as_array_mut().unwrap().push(mount);
 }
 
-/// What CRI writes for a pod's container with a volume of each kind, and the same without a word about the root, as `ctr`.
+/// Mounts that CRI writes for a pod's container with a volume of each kind, and the same without a
+/// word about the root, as `ctr`.
 fn each_has_its_own_propagation(node: &Node) {
     let script = "for kind in private slave shared; do mount -t tmpfs test /$kind/container; touch /$kind/container/file; done;
                   echo mounted; read line; for kind in private slave shared; do [ ! -e /$kind/host/file ] || echo seen $kind; done";
@@ -281,6 +286,42 @@ fn links_to_what_is_missing(node: &Node) {
     let script = "cat /gone/resolve/stub.conf /gone/run/secrets/file";
     let (status, output) = node.container("a").rootfs(&image).script(script).edit(edit).run().unwrap();
     assert_eq!((status, output.stdout().as_str()), (0, "contentcontent"), "{}", output.stderr());
+}
+
+/// `/dev` is recognized in all its spellings, and a file's destination may end with a slash.
+fn destinations_are_cleaned(node: &Node) {
+    let source = file(node.directory(), "app.conf");
+    std::fs::write(&source, "content").unwrap();
+    let edit = move |spec: &mut Value| {
+        let dev = &mut spec["mounts"][1]["destination"];
+        assert_eq!(*dev, "/dev");
+        *dev = json!("/../dev/");
+        push(spec, bind("/etc/./app.conf/", &source, &["bind", "ro"]));
+    };
+    let script = "cat /etc/app.conf; [ -c /dev/null ] && echo ' and devices'";
+    let (status, output) = node.container("a").script(script).edit(edit).run().unwrap();
+    assert_eq!((status, output.stdout().as_str()), (0, "content and devices\n"), "{}", output.stderr());
+}
+
+/// The directories of devices get a mode of their own; a volume that is mounted over one of them is
+/// the host's.
+fn a_volume_behind_a_link_to_dev(node: &Node) {
+    let image = node.directory().join("link-to-dev");
+    integration::rootfs::populate(&image);
+    std::os::unix::fs::symlink("/dev", image.join("x")).unwrap();
+    let volume = node.directory().join("infiniband");
+    std::fs::create_dir_all(&volume).unwrap();
+    file(&volume, "of-the-host");
+    std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o711)).unwrap();
+    let mounted = bind("/x/infiniband", &volume, &["rbind", "rw"]);
+    let edit = move |spec: &mut Value| {
+        push(spec, mounted);
+        let device = json!({ "path": "/dev/infiniband/null", "type": "c", "major": 1, "minor": 3, "fileMode": 438 });
+        spec["linux"]["devices"] = json!([device]);
+    };
+    let (status, output) = node.container("a").rootfs(&image).script("ls /dev/infiniband").edit(edit).run().unwrap();
+    assert_eq!((status, output.stdout().as_str()), (0, "of-the-host\n"), "{}", output.stderr());
+    assert_eq!(volume.metadata().unwrap().permissions().mode() & 0o7777, 0o711);
 }
 
 fn tmpfs_maps_ids() -> Skip {

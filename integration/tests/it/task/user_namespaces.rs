@@ -67,7 +67,8 @@ fn terminals(node: &Node) {
     container.delete().unwrap();
 }
 
-/// A device that is asked for is the host's, as nobody can make one there. What the runtime makes belongs to the container's root.
+/// A device that is asked for is the host's, as nobody can make one there. What the runtime makes
+/// belongs to the container's root.
 fn the_root_file_system(node: &Node) {
     let builder = idle(node, "a").edit(|spec| {
         spec["process"]["cwd"] = json!("/made/for/this");
@@ -164,7 +165,8 @@ fn joined(node: &Node) {
     sandbox.end();
 }
 
-/// Whose it is neither container's root may say: it is joined with the host's rights, by execs, too.
+/// Whose it is neither container's root may say: it is joined with the host's rights, by execs,
+/// too.
 fn beside_another_containers_network(node: &Node) {
     let other =
         node.container("other").edit(|spec| namespaces(spec).push(json!({ "type": "network" }))).start().unwrap();

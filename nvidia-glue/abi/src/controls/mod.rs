@@ -20,9 +20,12 @@
 
 mod client;
 mod device;
+mod named;
 mod other;
 mod packed;
 mod subdevice;
+
+pub use named::*;
 
 use super::{
     Abi, DriverRelease, Status,

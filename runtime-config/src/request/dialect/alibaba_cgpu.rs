@@ -1,4 +1,5 @@
-//! Alibaba cGPU: `ALIYUN_COM_GPU_*` without eGPU's switch. Memory as a ratio per card, compute in slices of the card.
+//! Alibaba cGPU: `ALIYUN_COM_GPU_*` without eGPU's switch. Memory as a ratio per card, compute in
+//! slices of the card.
 
 use super::{
     Foreign, ForeignCards,

@@ -1,7 +1,9 @@
-//! CTYun eGPU: `EGPU="POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=3276,WEIGHT=10"`.
+//! CTYun eGPU:
+//! `EGPU="POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=3276,WEIGHT=10"`.
 //!
-//! A header, then one group for each card. The vendor does not explain the header; our reading: POLICY 0 hard caps, 1
-//! weights, 2 memory only; ONLINE 1 lets the quota be changed while the container runs; TYPE has no effect.
+//! A header, then one group for each card. The vendor does not explain the header; our reading:
+//! POLICY 0 hard caps, 1 weights, 2 memory only; ONLINE 1 lets the quota be changed while the
+//! container runs; TYPE has no effect.
 
 use super::{Foreign, ForeignCards};
 use crate::{
@@ -22,7 +24,7 @@ pub(super) fn selected_by<'a>(env: &Statements<'a>) -> Option<Statement<'a>> {
     env.any(VARIABLE)
 }
 
-/// What the weights of the groups mean.
+/// The meaning of the groups' weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Policy {
     Caps,
@@ -86,7 +88,7 @@ fn fields<'a>(variable: Statement<'a>, text: &'a str) -> Result<Vec<(&'a str, &'
     Ok(fields)
 }
 
-/// Policy, and whether the quota may be changed live.
+/// The policy, and whether the quota may be changed live.
 fn header_of(variable: Statement<'_>, fields: &[(&str, &str)]) -> Result<(Policy, bool), RequestError> {
     let mut policy = Policy::Caps;
     let mut online = false;

@@ -111,7 +111,8 @@ fn per_card<'a, T: Clone>(
             listed.resize(position + 1, general.clone());
         }
         if let Some(slot) = listed.get_mut(position) {
-            // A card's own 0 leaves it to the limit for all, as in HAMi's library; beside another limit of its own, both hold.
+            // A card's own 0 leaves it to the limit for all, as in HAMi's library; beside another
+            // limit of its own, both hold.
             let own = |statement| {
                 let own = read(statement)?;
                 Ok(general.clone().filter(|_| is_zero(&own)).unwrap_or(own))
@@ -157,7 +158,7 @@ fn tighter_percent(one: u64, other: u64) -> u64 {
     }
 }
 
-/// When a cap holds; a later one is tighter.
+/// The time at which a cap holds; a later one is tighter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CapPolicy {
     Disable,

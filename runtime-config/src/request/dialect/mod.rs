@@ -1,7 +1,7 @@
 //! The languages in which containers ask, one module each.
 //!
-//! Native terms and those of at most one foreign language are joined; `NVIDIA_*` names cards and driver capabilities for
-//! all of them.
+//! Native terms and those of at most one foreign language are joined; `NVIDIA_*` names cards and
+//! driver capabilities for all of them.
 
 pub(super) mod alibaba_cgpu;
 pub(super) mod alibaba_egpu;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::config::Config;
 
-/// What a foreign language said.
+/// A request in a foreign language.
 #[derive(Debug)]
 pub(super) struct Foreign {
     pub(super) dialect: Dialect,
@@ -26,16 +26,16 @@ pub(super) struct Foreign {
     pub(super) cards: ForeignCards,
 }
 
-/// How a foreign language names its cards.
+/// The cards that a foreign language names.
 #[derive(Debug)]
 pub(super) enum ForeignCards {
-    /// Those that `NVIDIA_VISIBLE_DEVICES` names.
+    /// The cards that `NVIDIA_VISIBLE_DEVICES` names.
     Visible,
-    /// As `Visible`; where that names none, so many.
+    /// The same; where that names none, so many cards.
     VisibleOr(u32),
-    /// These are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
+    /// Cards that are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
     Shared(Vec<DeviceSelector>, Said),
-    /// These, each with its own limits; they must be among the visible ones.
+    /// Cards that have limits of their own each; they must be among the visible ones.
     Listed(Vec<DeviceSelector>, Said),
 }
 
@@ -73,7 +73,8 @@ pub(super) fn foreign(
     Ok(Some(foreign))
 }
 
-/// Whether a variable that takes the limits off is set; `key` of the configuration must allow it.
+/// Tells whether a variable that takes the limits off is set; `key` of the configuration must allow
+/// it.
 fn takes_limits_off(name: &str, env: &Statements<'_>, config: &Config) -> Result<bool, RequestError> {
     for statement in env.spoken(name) {
         if statement.boolean()? && !config.allow_isolation_none {

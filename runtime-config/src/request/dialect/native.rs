@@ -1,5 +1,5 @@
-//! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An annotation takes the place of
-//! its variable.
+//! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An
+//! annotation takes the place of its variable.
 
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
@@ -16,7 +16,7 @@ use crate::{
 
 const ANNOTATION_PREFIX: &str = "egpu.io/";
 const VARIABLE_PREFIX: &str = "EGPU_";
-/// Of the `egpu` command, not of a request.
+/// Variables of the `egpu` command, not of a request.
 const NOT_A_REQUEST: [&str; 1] = ["EGPU_CONFIG"];
 /// More cards than any node has.
 const MAX_CARDS: u64 = 1024;
@@ -45,7 +45,7 @@ const COMPUTE: &str = "compute";
 const WEIGHT: &str = "weight";
 const ISOLATION: &str = "isolation";
 
-/// What was said in this language.
+/// A request in this language.
 #[derive(Debug)]
 pub(in crate::request) struct Native {
     pub(in crate::request) terms: Terms,
@@ -53,7 +53,7 @@ pub(in crate::request) struct Native {
     pub(in crate::request) cards: Option<(NativeCards, Said)>,
     /// Limits, or sharing, were asked for: the cards are not to be whole.
     pub(in crate::request) asks_share: bool,
-    /// What asks for cards, rather than only describing how.
+    /// The statement that asks for cards, rather than only describing the share.
     pub(in crate::request) asks: Option<Asking>,
 }
 
@@ -66,20 +66,20 @@ pub(in crate::request) enum NativeCards {
     Void,
 }
 
-/// Who asks for cards.
+/// The source of a request for cards.
 #[derive(Debug, Clone)]
 pub(in crate::request) struct Asking {
     /// An annotation, rather than a variable.
     pub(in crate::request) by_annotation: bool,
 }
 
-struct Source<'s, 'a> {
+struct NativeStatements<'s, 'a> {
     env: &'s Statements<'a>,
     annotations: &'s Statements<'a>,
 }
 
-impl<'a> Source<'_, 'a> {
-    /// What was said under a key, in annotations or else in variables.
+impl<'a> NativeStatements<'_, 'a> {
+    /// Returns the statements under a key, in annotations or else in variables.
     fn said(&self, key: &str) -> Vec<Statement<'a>> {
         let annotations: Vec<Statement<'_>> = self.annotations.all(&format!("{ANNOTATION_PREFIX}{key}")).collect();
         if annotations.is_empty() { self.env.all(&variable(key)).collect() } else { annotations }
@@ -112,7 +112,7 @@ pub(in crate::request) fn parse(
     env: &Statements<'_>,
     annotations: &Statements<'_>,
 ) -> Result<Option<Native>, RequestError> {
-    let source = Source { env, annotations };
+    let source = NativeStatements { env, annotations };
     let first = KEYS.iter().find_map(|key| source.any(key));
     refuse_unknown(&source, first.is_some())?;
     let Some(first) = first else { return Ok(None) };
@@ -153,7 +153,7 @@ pub(in crate::request) fn isolation_none<'a>(
     env: &Statements<'a>,
     annotations: &Statements<'a>,
 ) -> Option<Statement<'a>> {
-    let said = Source { env, annotations }.said(ISOLATION);
+    let said = NativeStatements { env, annotations }.said(ISOLATION);
     said.into_iter().find(|statement| statement.value.trim() == "none")
 }
 
@@ -161,9 +161,10 @@ fn variable(key: &str) -> String {
     format!("{VARIABLE_PREFIX}{}", key.replace('-', "_").to_ascii_uppercase())
 }
 
-/// Names that look like this language's and are not: a mistyped limit must not go unnoticed. Where nothing else of this
-/// language was said, a variable that is not even similar may be somebody else's.
-fn refuse_unknown(source: &Source<'_, '_>, spoken: bool) -> Result<(), RequestError> {
+/// Names that look like this language's and are not: a mistyped limit must not go unnoticed. Where
+/// nothing else of this language was said, a variable that is not even similar may be somebody
+/// else's.
+fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
         if !KEYS.contains(&key) {
             let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
@@ -188,7 +189,7 @@ fn refuse_unknown(source: &Source<'_, '_>, spoken: bool) -> Result<(), RequestEr
 
 /// A value for every card, or a list with one for each.
 fn lists<T: Clone>(
-    source: &Source<'_, '_>,
+    source: &NativeStatements<'_, '_>,
     key: &str,
     accepted: &str,
     read: impl Fn(&str) -> Option<T>,
@@ -222,7 +223,7 @@ fn lists<T: Clone>(
     Ok(result)
 }
 
-fn read_compute(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
+fn read_compute(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
     let cap = |item: &str| {
         item.parse::<Percent>().ok().map(|percent| ComputeShare::Cap { percent, lifted_when_alone: false })
     };
@@ -249,7 +250,7 @@ fn read_compute(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Reques
     Ok(())
 }
 
-fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
+fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(), RequestError> {
     if let Some(statement) = source.one("policy")? {
         let policy = CardPolicy::named(statement.value.trim())
             .ok_or_else(|| RequestError::invalid(statement, format!("one of {}", CardPolicy::names())))?;
@@ -290,7 +291,7 @@ fn read_wishes(source: &Source<'_, '_>, terms: &mut Terms) -> Result<(), Request
     Ok(())
 }
 
-fn cards(source: &Source<'_, '_>) -> Result<Option<(NativeCards, Said)>, RequestError> {
+fn cards(source: &NativeStatements<'_, '_>) -> Result<Option<(NativeCards, Said)>, RequestError> {
     let devices = source.one(DEVICES)?;
     if let (Some(devices), Some(cards)) = (devices, source.any(CARDS)) {
         let reason = "the one says which cards, the other how many; set one of them";

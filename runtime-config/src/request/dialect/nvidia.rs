@@ -1,4 +1,5 @@
-//! `NVIDIA_*` and its equals (device nodes that CDI put in, hooks, volume mounts): which cards, and what of the driver.
+//! `NVIDIA_*` and its equals (device nodes that CDI put in, hooks, volume mounts): which cards, and
+//! what of the driver.
 
 use super::super::{
     CardRequest, DeviceSelector, DriverCapabilities, NvidiaExtras, NvidiaHook, RequestError, Requirement, Source,
@@ -10,12 +11,12 @@ use super::super::{
 use crate::config::Config;
 
 pub(in crate::request) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// What NVIDIA's device plugin sets it to where volume mounts name the cards, and where those are.
+/// The value that NVIDIA's device plugin sets where volume mounts name the cards: their directory.
 const VOLUME_MOUNTS: &str = "/var/run/nvidia-container-devices";
 const CAPABILITIES: &str = "NVIDIA_DRIVER_CAPABILITIES";
 const REQUIRE: &str = "NVIDIA_REQUIRE_";
 const REQUIRE_CUDA: &str = "NVIDIA_REQUIRE_CUDA";
-/// Of Jetson boards; says nothing about cards.
+/// The requirement of Jetson boards; says nothing about cards.
 const REQUIRE_JETPACK: &str = "JETPACK";
 const DISABLE_REQUIRE: &str = "NVIDIA_DISABLE_REQUIRE";
 const MIG_CONFIG: &str = "NVIDIA_MIG_CONFIG_DEVICES";
@@ -30,11 +31,11 @@ const MAX_IMEX_CHANNEL: u32 = (1 << 20) - 1;
 pub(in crate::request) struct Visible {
     pub(in crate::request) cards: VisibleCards,
     pub(in crate::request) namer: Namer,
-    /// For messages.
+    /// The statement, for messages.
     pub(in crate::request) said: Said,
 }
 
-/// What names them.
+/// The source that names the visible cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::request) enum Namer {
     /// Device nodes, a hook's arguments or volume mounts: not the image's to write.
@@ -47,20 +48,20 @@ pub(in crate::request) enum Namer {
     LegacyImage,
 }
 
-/// What is named.
+/// The visible cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::request) enum VisibleCards {
-    /// Nothing is said.
+    /// No statement.
     Unset,
-    /// Nothing, explicitly.
+    /// No card, explicitly.
     Void,
     /// Driver files, no card.
     None,
     /// Every card.
     All,
-    /// These.
+    /// The cards of a list.
     Devices(Vec<DeviceSelector>),
-    /// Those whose nodes are there.
+    /// The cards whose nodes are there.
     Present {
         /// Minors of `/dev/nvidiaN`.
         cards: Vec<u32>,
@@ -70,7 +71,7 @@ pub(in crate::request) enum VisibleCards {
 }
 
 impl VisibleCards {
-    /// As a request; `None` where nothing is asked.
+    /// Returns the cards as a request; `None` where nothing is asked.
     pub(in crate::request) fn request(&self) -> Option<CardRequest> {
         match self {
             Self::Unset | Self::Void => None,
@@ -83,7 +84,7 @@ impl VisibleCards {
         }
     }
 
-    /// As a request, where particular cards are meant.
+    /// Returns the cards as a request, where particular cards are meant.
     pub(in crate::request) fn particular(&self) -> Option<CardRequest> {
         match self {
             Self::Devices(_) | Self::Present { .. } => self.request(),
@@ -103,7 +104,8 @@ impl From<DeviceList> for VisibleCards {
     }
 }
 
-/// Finds out which cards are visible: what stands in the spec counts before volume mounts, and those before variables.
+/// Finds out which cards are visible: what stands in the spec counts before volume mounts, and
+/// those before variables.
 pub(in crate::request) fn visible(
     source: &Source,
     env: &Statements<'_>,
@@ -145,7 +147,8 @@ pub(in crate::request) fn visible(
     }
 }
 
-/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it stands.
+/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it
+/// stands.
 fn by_variable(source: &Source, env: &Statements<'_>, config: &Config) -> Result<Option<Visible>, RequestError> {
     let with_hook = source.hook == Some(NvidiaHook::Environment);
     let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };
@@ -196,7 +199,8 @@ pub(in crate::request) fn capabilities(
     if let Some(NvidiaHook::CommandLine { capabilities, .. }) = &source.hook
         && !capabilities.is_empty()
     {
-        // containerd's client asks for everything that it knows; what this node does not support is left out.
+        // containerd's client asks for everything that it knows; what this node does not support is
+        // left out.
         let asked = capabilities.iter().filter_map(|name| DriverCapabilities::named(name));
         return Ok(asked.collect::<DriverCapabilities>() & supported);
     }
@@ -255,7 +259,7 @@ pub(in crate::request) fn requirements(
     Ok(requirements)
 }
 
-/// As Go's `strconv.ParseBool`, which NVIDIA's tools use.
+/// Reads a truth value as Go's `strconv.ParseBool`, which NVIDIA's tools use.
 fn go_boolean(statement: Statement<'_>) -> Result<bool, RequestError> {
     match statement.value.trim() {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -264,7 +268,7 @@ fn go_boolean(statement: Statement<'_>) -> Result<bool, RequestError> {
     }
 }
 
-/// What else the NVIDIA variables ask for.
+/// Reads what else the NVIDIA variables ask for.
 pub(in crate::request) fn extras(
     source: &Source,
     env: &Statements<'_>,

@@ -1,8 +1,8 @@
-//! What the container used, in the messages that containerd decodes.
+//! The container's usage, in the messages that containerd decodes.
 //!
-//! The fields are filled as Go's cgroups library (github.com/containerd/cgroups, `cgroup1` and `cgroup2`) fills them:
-//! kubelet, cAdvisor and `ctr metrics` read them with that meaning. A kernel file that is missing or reads oddly
-//! leaves its field unset and never fails the whole.
+//! The fields are filled as Go's cgroups library (github.com/containerd/cgroups, `cgroup1` and
+//! `cgroup2`) fills them: kubelet, cAdvisor and `ctr metrics` read them with that meaning. A kernel
+//! file that is missing or reads oddly leaves its field unset and never fails the whole.
 
 mod v1;
 mod v2;
@@ -18,12 +18,14 @@ use super::{Cgroup, Layout};
 
 impl Cgroup {
     /// Metrics of now, or of the end when the processes are gone but the cgroup is not:
-    /// `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`. Empty when the cgroup is gone too.
+    /// `io.containerd.cgroups.v1.Metrics` or `io.containerd.cgroups.v2.Metrics`. Empty when the
+    /// cgroup is gone too.
     ///
-    /// Reads some thirty small files of the kernel; on a host with many cgroups the kernel may take milliseconds to sum
-    /// up memory statistics.
+    /// Reads some thirty small files of the kernel; on a host with many cgroups the kernel may take
+    /// milliseconds to sum up memory statistics.
     ///
-    /// `more_oom_kills`: kills for want of memory that the kernel does not know of, counted with its own.
+    /// `more_oom_kills`: kills for want of memory that the kernel does not know of, counted with
+    /// its own.
     pub fn metrics(&self, more_oom_kills: u64) -> Any {
         match &self.layout {
             Layout::V1 { .. } => {
@@ -149,14 +151,16 @@ mod tests {
         // One process: what it started would outlive it.
         let pid = real.spawn("", "x=x; while [ ${#x} -lt 1000000 ]; do x=$x$x; done; while :; do :; done");
         let decode = |metrics: &Any| cgroups::metrics::Metrics::parse_from_bytes(&metrics.value).unwrap();
-        // The kernel counts user and kernel time in ticks, at each of which some other process may be running.
+        // The kernel counts user and kernel time in ticks, at each of which some other process may
+        // be running.
         testing::until("it has used the processor", || {
             let metrics = decode(&real.cgroup.metrics(0));
             metrics.cpu.usage.user > 0 || metrics.cpu.usage.kernel > 0
         });
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
         real.wait();
-        // The process has ended; the figures are those of its end. It is waited for before the kernel has counted its last steps.
+        // The process has ended; the figures are those of its end. It is waited for before the
+        // kernel has counted its last steps.
         let sums_up = |usage: &cgroups::metrics::CPUUsage| usage.per_cpu.iter().sum::<u64>() == usage.total;
         testing::until("the processors' times sum up to the whole, and nobody is left", || {
             let metrics = decode(&real.cgroup.metrics(0));
@@ -230,7 +234,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
-        /// Whatever a kernel file says, the call answers.
+        /// An odd kernel file never fails the call.
         #[test]
         fn odd_files_never_fail_the_call(texts in prop::collection::vec("\\PC*|([a-z_]{1,8}[ =:]-?[0-9]{1,25}[\n ]?){0,4}", FILES.len())) {
             let files: Vec<(&str, &str)> = FILES.iter().zip(&texts).map(|(name, text)| (*name, text.as_str())).collect();

@@ -197,7 +197,8 @@ fn blkio(directory: &Path, partitions: &Path) -> BlkIOStat {
         sectors_recursive: entries("blkio.sectors_recursive"),
         ..BlkIOStat::default()
     };
-    // The files above are those of the CFQ scheduler, which newer kernels lack and devices need not use.
+    // The files above are those of the CFQ scheduler, which newer kernels lack and devices need not
+    // use.
     if stat == BlkIOStat::default() {
         stat.io_serviced_recursive = entries("blkio.throttle.io_serviced");
         stat.io_service_bytes_recursive = entries("blkio.throttle.io_service_bytes");
@@ -295,7 +296,8 @@ mod tests {
         let entry = &memory.usage;
         assert_eq!((entry.usage, entry.max, entry.failcnt, entry.limit), (10, 11, 12, 13));
         assert_eq!(memory.kernel.usage, 14);
-        // Readers expect the entry even where the kernel does not account swap, and no wrapped number.
+        // Readers expect the entry even where the kernel does not account swap, and no wrapped
+        // number.
         assert_eq!(memory.swap.as_ref().unwrap(), &MemoryEntry::default());
         assert_eq!(memory.kernel_tcp.usage, 0);
         let oom = &metrics.memory_oom_control;

@@ -184,7 +184,8 @@ fn hugetlb(directory: &Path) -> Vec<HugeTlbStat> {
         .collect()
 }
 
-/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and the same for `full`; `None` without pressure accounting.
+/// `some avg10=0.00 avg60=0.00 avg300=0.00 total=0` and the same for `full`; `None` without
+/// pressure accounting.
 fn pressure(directory: &Path, file: &str) -> Option<PSIStats> {
     let text = text(directory, file)?;
     let mut stats = PSIStats::new();

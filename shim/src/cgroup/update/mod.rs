@@ -1,12 +1,14 @@
 //! Changing the limits of a running container.
 //!
-//! An update is first planned, from what is asked and what is in force, as a list of writes in an order that the kernel
-//! accepts; then it is carried out, and taken back as a whole when a write fails.
+//! An update is first planned, from what is asked and what is in force, as a list of writes in an
+//! order that the kernel accepts; then it is carried out, and taken back as a whole when a write
+//! fails.
 //!
-//! Device rules are never touched, as in runc: CRI sends the container's whole `resources` with every change of a CPU
-//! share, and the device list in it knows nothing of the GPUs that were granted. A granted GPU thus survives
-//! every update. With the systemd driver, systemd is told the same limits, and again nothing about devices; otherwise
-//! its next `daemon-reload` would bring back the old ones.
+//! Device rules are never touched, as in runc: CRI sends the container's whole `resources` with
+//! every change of a CPU share, and the device list in it knows nothing of the GPUs that were
+//! granted. A granted GPU thus survives every update. With the systemd driver, systemd is given the
+//! same limits, and again nothing about devices; otherwise its next `daemon-reload` would bring
+//! back the old ones.
 
 mod systemd;
 mod v1;
@@ -18,10 +20,10 @@ use oci_spec::runtime::LinuxResources;
 
 use super::{Cgroup, CgroupError, Layout, SystemdError, files, scope};
 
-/// Why limits were not changed. What was already changed has been taken back.
+/// Limits that were not changed. What was already changed has been taken back.
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
-    /// What containerd sent is no `LinuxResources`.
+    /// The resources that containerd sent are no `LinuxResources`.
     #[error("the resources to update are not the OCI LinuxResources object in JSON")]
     Parse(#[source] serde_json::Error),
     /// A value that cannot be meant.
@@ -29,9 +31,9 @@ pub enum UpdateError {
     Invalid {
         /// Its name in the OCI spec.
         field: &'static str,
-        /// As asked.
+        /// The value asked for.
         value: String,
-        /// What is.
+        /// The accepted values.
         accepted: &'static str,
     },
     /// `memory.checkBeforeUpdate` was asked for, and the container uses more.
@@ -65,32 +67,33 @@ pub enum UpdateError {
     Systemd {
         /// The container's scope.
         unit: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: SystemdError,
     },
 }
 
 impl Cgroup {
-    /// Changes the limits that `resources` names; 0, an empty string and an absent field leave a limit as it is, and -1
-    /// lifts it. `resources` is what the Task service gets in `UpdateTaskRequest.resources.value`: OCI `LinuxResources`,
-    /// JSON.
+    /// Changes the limits that `resources` names; 0, an empty string and an absent field leave a
+    /// limit as it is, and -1 lifts it. `resources` is what the Task service gets in
+    /// `UpdateTaskRequest.resources.value`: OCI `LinuxResources`, JSON.
     pub async fn update(&self, resources: &[u8]) -> Result<(), UpdateError> {
         let resources: LinuxResources = serde_json::from_slice(resources).map_err(UpdateError::Parse)?;
         let plan = self.plan(&resources)?;
         let done = carry_out(&plan)?;
-        let told = self.tell(&plan).await.inspect_err(|_| take_back(done))?;
-        if told {
-            // systemd has just written what it was told, a quota in its own steps.
+        let set = self.set_unit_properties(&plan).await.inspect_err(|_| take_back(done))?;
+        if set {
+            // systemd has just written what it was given, a quota in its own steps.
             carry_out(&plan)?;
         }
         Ok(())
     }
 
-    /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do without its driver.
-    pub(crate) async fn tell_systemd(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
+    /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do
+    /// without its driver.
+    pub(crate) async fn set_systemd_limits(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
         let (Some(_), Some(resources)) = (self.systemd_unit(), resources) else { return Ok(()) };
-        self.tell(&self.plan(resources)?).await.map(drop)
+        self.set_unit_properties(&self.plan(resources)?).await.map(drop)
     }
 
     fn plan(&self, resources: &LinuxResources) -> Result<Vec<Write>, UpdateError> {
@@ -100,11 +103,11 @@ impl Cgroup {
         }
     }
 
-    /// Whether there was somebody to tell.
-    async fn tell(&self, plan: &[Write]) -> Result<bool, UpdateError> {
+    /// Tells systemd, and returns whether it runs the container's scope.
+    async fn set_unit_properties(&self, plan: &[Write]) -> Result<bool, UpdateError> {
         let Some(unit) = self.systemd_unit() else { return Ok(false) };
-        let told = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
-        told.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
+        let set = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
+        set.map_err(|source| UpdateError::Systemd { unit: unit.to_owned(), source })
     }
 }
 
@@ -113,7 +116,7 @@ impl Cgroup {
 struct Write {
     path: PathBuf,
     value: String,
-    /// For a file with a line per device: how the value of `value`'s device reads when it is lifted.
+    /// The text of `value`'s device when it is lifted, for a file with a line per device.
     lifted: Option<String>,
 }
 
@@ -131,7 +134,7 @@ impl Write {
         }
     }
 
-    /// What to write to get back to now; `None` for a file that cannot be read back.
+    /// Returns the write that gets back to now; `None` for a file that cannot be read back.
     fn undo(&self) -> Option<Self> {
         let now = files::read(&self.path).ok()?;
         let value = match &self.lifted {
@@ -167,7 +170,7 @@ fn carry_out(plan: &[Write]) -> Result<Vec<Write>, CgroupError> {
 fn take_back(undo: Vec<Write>) {
     for write in undo {
         if let Err(error) = files::write(&write.path, &write.value) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a limit could not be taken back");
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot restore a limit");
         }
     }
 }
@@ -195,8 +198,9 @@ fn limit(field: &'static str, value: i64, unlimited: &str) -> Result<String, Upd
     }
 }
 
-/// Orders two writes whose values the kernel compares: the period goes first when it grows, so that no state in between
-/// allows more than both ends do (the kernel refuses a share beyond the parent's).
+/// Orders two writes whose values the kernel compares: the period goes first when it grows, so that
+/// no state in between allows more than both ends do (the kernel refuses a share beyond the
+/// parent's).
 fn quota_and_period(quota: Option<Write>, period: Option<Write>, period_now: Option<u64>) -> Vec<Write> {
     let grows = match (&period, period_now) {
         (Some(new), Some(now)) => new.value.parse::<u64>().is_ok_and(|new| new >= now),
@@ -206,7 +210,8 @@ fn quota_and_period(quota: Option<Write>, period: Option<Write>, period_now: Opt
     writes.into_iter().flatten().collect()
 }
 
-/// A burst goes in after a quota that makes room for it, and before one that would not hold the old burst.
+/// A burst goes in after a quota that makes room for it, and before one that would not hold the old
+/// burst.
 fn with_burst(mut writes: Vec<Write>, burst: Option<Write>, burst_now: Option<u64>) -> Vec<Write> {
     if let Some(burst) = burst {
         let shrinks = burst.value.parse::<u64>().ok() <= burst_now;

@@ -1,4 +1,5 @@
-//! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5), systemd.resource-control(5)).
+//! Limits in systemd's words, for a cgroup that it made (org.freedesktop.systemd1(5),
+//! systemd.resource-control(5)).
 
 use std::path::Path;
 
@@ -8,7 +9,8 @@ use super::Write;
 use crate::cgroup::files;
 
 const MICROSECONDS: u64 = 1_000_000;
-/// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was asked (as in runc).
+/// systemd keeps a quota in steps of 10 ms a second, rounded up so that nobody gets less than was
+/// asked (as in runc).
 const QUOTA_STEP: u64 = 10_000;
 
 /// The kernel's own period on v1, microseconds.
@@ -26,10 +28,11 @@ pub(super) fn properties(plan: &[Write], version: u32) -> Vec<(&'static str, Val
 }
 
 const CPU_WEIGHT: &str = "CPUWeight";
-/// A weight of 0 is how `cpu.idle` is told. What is not idle has a weight.
+/// A weight of 0 stands for `cpu.idle`. What is not idle has a weight.
 const IDLE: Value<'static> = Value::U64(0);
 
-/// The properties that stand for a control file. None for a file that systemd leaves alone, such as `rdma.max`.
+/// The properties that stand for a control file. None for a file that systemd leaves alone, such as
+/// `rdma.max`.
 fn of_file(write: &Write) -> Vec<(&'static str, Value<'static>)> {
     let file = write.path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let number = |name| amount(&write.value).map(|value| (name, Value::from(value))).into_iter().collect();
@@ -116,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    fn told(file: &str, value: &str) -> Vec<(&'static str, Value<'static>)> {
+    fn properties_of(file: &str, value: &str) -> Vec<(&'static str, Value<'static>)> {
         of_file(&Write::new(Path::new("/sys/fs/cgroup/x.scope"), file, value))
     }
 
@@ -132,9 +135,9 @@ mod tests {
         for (value, per_second, period) in rows {
             let expected: Vec<(&str, Value<'_>)> =
                 vec![("CPUQuotaPerSecUSec", Value::from(per_second)), ("CPUQuotaPeriodUSec", Value::from(period))];
-            assert_eq!(told("cpu.max", value), expected, "{value}");
+            assert_eq!(properties_of("cpu.max", value), expected, "{value}");
         }
-        assert!(told("cpu.max", "50000 0").is_empty());
+        assert!(properties_of("cpu.max", "50000 0").is_empty());
     }
 
     #[test]
@@ -160,29 +163,29 @@ mod tests {
         let directory =
             crate::cgroup::testing::directory(&[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "50000\n")]);
         let write = |file: &str, value: &str| Write::new(directory.path(), file, value);
-        let told = |per_second: u64, period: u64| {
+        let quota = |per_second: u64, period: u64| {
             vec![("CPUQuotaPerSecUSec", Value::from(per_second)), ("CPUQuotaPeriodUSec", Value::from(period))]
         };
         let plan = |writes: Vec<Write>| properties(&writes, 245);
         assert_eq!(
             plan(vec![write("cpu.cfs_period_us", "100000"), write("cpu.cfs_quota_us", "33333")]),
-            told(340_000, 100_000)
+            quota(340_000, 100_000)
         );
         // The other one as it is.
-        assert_eq!(plan(vec![write("cpu.cfs_quota_us", "25000")]), told(500_000, 50_000));
-        assert_eq!(plan(vec![write("cpu.cfs_period_us", "20000")]), told(u64::MAX, 20_000));
+        assert_eq!(plan(vec![write("cpu.cfs_quota_us", "25000")]), quota(500_000, 50_000));
+        assert_eq!(plan(vec![write("cpu.cfs_period_us", "20000")]), quota(u64::MAX, 20_000));
         let old = properties(&[write("cpu.cfs_quota_us", "25000"), write("cpuset.cpus", "0")], 239);
-        assert_eq!(old, told(500_000, 50_000)[..1]);
+        assert_eq!(old, quota(500_000, 50_000)[..1]);
         assert!(plan(vec![write("cpu.cfs_burst_us", "5")]).is_empty());
     }
 
     #[test]
     fn only_limits_that_systemd_holds_are_told() {
-        assert_eq!(told("memory.max", "max"), vec![("MemoryMax", Value::from(u64::MAX))]);
-        assert_eq!(told("pids.max", "12"), vec![("TasksMax", Value::from(12_u64))]);
-        assert_eq!(told("memory.limit_in_bytes", "-1"), vec![("MemoryLimit", Value::from(u64::MAX))]);
-        assert_eq!(told("cpu.shares", "512"), vec![("CPUShares", Value::from(512_u64))]);
-        assert_eq!(told("blkio.weight", "300"), vec![("BlockIOWeight", Value::from(300_u64))]);
-        assert!(told("rdma.max", "mlx5_0 hca_handle=1 hca_object=max").is_empty());
+        assert_eq!(properties_of("memory.max", "max"), vec![("MemoryMax", Value::from(u64::MAX))]);
+        assert_eq!(properties_of("pids.max", "12"), vec![("TasksMax", Value::from(12_u64))]);
+        assert_eq!(properties_of("memory.limit_in_bytes", "-1"), vec![("MemoryLimit", Value::from(u64::MAX))]);
+        assert_eq!(properties_of("cpu.shares", "512"), vec![("CPUShares", Value::from(512_u64))]);
+        assert_eq!(properties_of("blkio.weight", "300"), vec![("BlockIOWeight", Value::from(300_u64))]);
+        assert!(properties_of("rdma.max", "mlx5_0 hca_handle=1 hca_object=max").is_empty());
     }
 }

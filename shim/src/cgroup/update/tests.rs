@@ -12,7 +12,7 @@ fn resources(json: &str) -> LinuxResources {
 /// Files there are, what is asked, what is then written.
 type Row = (&'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
-/// What would be written, as `FILE=VALUE`.
+/// Returns the planned writes as `FILE=VALUE`.
 fn names(plan: &[Write]) -> Vec<String> {
     plan.iter().map(|write| format!("{}={}", write.path.file_name().unwrap().to_str().unwrap(), write.value)).collect()
 }

@@ -47,7 +47,8 @@ fn memory(directory: &Path, asked: &LinuxMemory) -> Result<Vec<Write>, UpdateErr
         check_in_use(bytes, directory, "memory.current")?;
     }
     if let Some(swap) = swap_max(memory, swap)? {
-        // Without swap accounting there is no file; that nothing is swapped, or no limit is held, is then so anyway.
+        // Without swap accounting there is no file; that nothing is swapped, or no limit is held,
+        // is then so anyway.
         if swap != "max" && swap != "0" || directory.join("memory.swap.max").exists() {
             writes.push(Write::new(directory, "memory.swap.max", &swap));
         }
@@ -110,8 +111,9 @@ fn cpu(directory: &Path, asked: &LinuxCpu) -> Result<Vec<Write>, UpdateError> {
     Ok(writes)
 }
 
-/// v1 shares (2 to 262144, default 1024) as v2 weight (1 to 10000, default 100): the curve that runc 1.3.2, crun and
-/// libcontainer use, so that an update to the value at creation changes nothing.
+/// v1 shares (2 to 262144, default 1024) as v2 weight (1 to 10000, default 100): the curve that
+/// runc 1.3.2, crun and libcontainer use, so that an update to the value at creation changes
+/// nothing.
 pub(super) fn weight_of_shares(shares: u64) -> u64 {
     match shares {
         0..=2 => 1,

@@ -1,4 +1,4 @@
-//! containerd's configuration: whether CRI knows the runtime and lets requests through.
+//! Checks of containerd's configuration: CRI must know the runtime and pass requests on.
 //!
 //! CRI's table has another name in each version of the file: `plugins.cri` in version 1,
 //! `plugins."io.containerd.grpc.v1.cri"` in 2, `plugins."io.containerd.cri.v1.runtime"` in 3.
@@ -24,7 +24,7 @@ const ANNOTATIONS: &str = r#"pod_annotations = ["egpu.io/*", "hami.io/*"] and co
 
 pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     match ContainerdConfig::read(file) {
-        Ok(Some(config)) => judge(&config),
+        Ok(Some(config)) => assess(&config),
         Ok(None) => vec![warning(
             CONTAINERD,
             format!("no containerd runs or is in the PATH, and there is no {DEFAULT_FILE}"),
@@ -36,17 +36,17 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     }
 }
 
-/// How a runtime of CRI's comes to be egpu.
+/// Way in which a runtime of CRI is egpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// By its type.
+    /// Named by its type.
     Type,
-    /// As the `runtime_path` of runc's type.
+    /// Named as the `runtime_path` of runc's type.
     DropIn,
 }
 
 impl Form {
-    /// `None`: it is another runtime.
+    /// Returns the form of a runtime; `None`: it is another one.
     fn of(runtime: &Table) -> Option<Self> {
         let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("runtime_type") {
@@ -57,7 +57,7 @@ impl Form {
     }
 }
 
-fn judge(config: &ContainerdConfig) -> Vec<Check> {
+fn assess(config: &ContainerdConfig) -> Vec<Check> {
     let ContainerdConfig { origin, table, .. } = config;
     if cri_is_disabled(table) {
         let how = format!("`ctr run --runtime {}` and nerdctl need no configuration", info::NAME);
@@ -78,12 +78,12 @@ fn judge(config: &ContainerdConfig) -> Vec<Check> {
         );
         return vec![warning(CONTAINERD, detail, remedy(config))];
     }
-    let judged = runtimes.iter().map(|(name, runtime, form)| judge_runtime(config, name, runtime, *form));
-    judged.chain(what_the_type_lacks(config, &runtimes)).collect()
+    let assessed = runtimes.iter().map(|(name, runtime, form)| assess_runtime(config, name, runtime, *form));
+    assessed.chain(missing_features(config, &runtimes)).collect()
 }
 
-/// CRI asks no runtime but runc's what it can do, and gives pods no more than that.
-fn what_the_type_lacks(config: &ContainerdConfig, runtimes: &[(&String, &Table, Form)]) -> Option<Check> {
+/// Notes the features that pods lack: CRI asks only runc's runtime for its features.
+fn missing_features(config: &ContainerdConfig, runtimes: &[(&String, &Table, Form)]) -> Option<Check> {
     let has_drop_in = runtimes.iter().any(|(_, _, form)| *form == Form::DropIn);
     (!has_drop_in && config.knows_runtime_path() == Some(true)).then(|| {
         let how = format!("runtime_type = \"{RUNC}\" and runtime_path = \"{}\"", runtime::installed().display());
@@ -95,7 +95,7 @@ fn remedy(config: &ContainerdConfig) -> String {
     let cri = cri_table(&config.table);
     let runtimes = table_at(&config.table, &["plugins", cri, "containerd", "runtimes"]);
     let has_runc = runtimes.is_some_and(|runtimes| runtimes.contains_key("runc"));
-    // containerd 1.x forgets its built-in table as soon as there is another one.
+    // containerd 1.x drops its built-in table as soon as there is another one.
     let runc = if has_runc || cri == CRI_V3 {
         String::new()
     } else {
@@ -115,7 +115,7 @@ fn remedy(config: &ContainerdConfig) -> String {
     )
 }
 
-fn judge_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: Form) -> Check {
+fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: Form) -> Check {
     let origin = &config.origin;
     if form == Form::DropIn && config.knows_runtime_path() == Some(false) {
         return warning(
@@ -124,11 +124,11 @@ fn judge_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: F
             format!("set runtime_type = \"{}\" in the runtime `{name}`, then restart containerd", info::NAME),
         );
     }
-    let is_let_through = |key: &str| {
+    let passes_annotation = |key: &str| {
         let patterns = runtime.get(key).and_then(Value::as_array);
-        patterns.into_iter().flatten().filter_map(Value::as_str).any(|pattern| lets_through(pattern, ANNOTATION))
+        patterns.into_iter().flatten().filter_map(Value::as_str).any(|pattern| matches_pattern(pattern, ANNOTATION))
     };
-    let detail = match (is_let_through("pod_annotations"), is_let_through("container_annotations")) {
+    let detail = match (passes_annotation("pod_annotations"), passes_annotation("container_annotations")) {
         (true, true) => {
             let form = if form == Form::DropIn { " in runc's place" } else { "" };
             let detail =
@@ -156,7 +156,7 @@ fn cri_is_disabled(config: &Table) -> bool {
     CRI_TABLES.iter().any(|name| disabled.contains(name))
 }
 
-/// The name of CRI's table in this version of the file.
+/// Returns the name of CRI's table in this version of the file.
 fn cri_table(config: &Table) -> &'static str {
     match config.get("version").and_then(Value::as_integer) {
         Some(3..) => CRI_V3,
@@ -165,15 +165,16 @@ fn cri_table(config: &Table) -> &'static str {
     }
 }
 
-/// As Go's `path.Match`, which containerd uses, of what occurs here: literal text, and `*` for anything without a slash.
-fn lets_through(pattern: &str, annotation: &str) -> bool {
+/// Matches like Go's `path.Match`, which containerd uses, as far as it occurs here: literal text,
+/// and `*` for anything without a slash.
+fn matches_pattern(pattern: &str, annotation: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == annotation,
         Some((before, after)) => {
             let Some(rest) = annotation.strip_prefix(before) else { return false };
             let ends = rest.char_indices().map(|(position, _)| position).chain([rest.len()]);
             ends.filter_map(|end| rest.split_at_checked(end))
-                .any(|(skipped, left)| !skipped.contains('/') && lets_through(after, left))
+                .any(|(skipped, left)| !skipped.contains('/') && matches_pattern(after, left))
         }
     }
 }
@@ -184,14 +185,14 @@ mod tests {
 
     use super::*;
 
-    fn judged_by(version: Option<(u32, u32)>, text: &str) -> Vec<(Level, String)> {
+    fn assessed_by(version: Option<(u32, u32)>, text: &str) -> Vec<(Level, String)> {
         let config = ContainerdConfig { origin: "file".to_owned(), table: text.parse().unwrap(), version };
-        let checks = judge(&config);
+        let checks = assess(&config);
         checks.into_iter().map(|check| (check.level, check.detail + check.remedy.as_deref().unwrap_or(""))).collect()
     }
 
-    fn judged(text: &str) -> Vec<(Level, String)> {
-        judged_by(None, text)
+    fn assessed(text: &str) -> Vec<(Level, String)> {
+        assessed_by(None, text)
     }
 
     const LET_THROUGH: &str = "pod_annotations = ['x/*', 'egpu.io/*']\ncontainer_annotations = ['egpu.io/*']";
@@ -202,16 +203,16 @@ mod tests {
             [(1, "cri"), (2, "\"io.containerd.grpc.v1.cri\""), (3, "\"io.containerd.cri.v1.runtime\"")]
         {
             let head = format!("version = {version}\n[plugins.{table}.containerd.runtimes.shared]\n");
-            let good = judged(&format!("{head}runtime_type = 'io.containerd.egpu.v1'\n{LET_THROUGH}"));
+            let good = assessed(&format!("{head}runtime_type = 'io.containerd.egpu.v1'\n{LET_THROUGH}"));
             assert_eq!(good[0].0, Level::Ok, "{good:?}");
-            let none = judged(&format!("{head}runtime_type = 'io.containerd.runc.v2'"));
+            let none = assessed(&format!("{head}runtime_type = 'io.containerd.runc.v2'"));
             assert_eq!(none[0].0, Level::Warning);
             assert!(
                 none[0].1.contains(&format!("[plugins.\"{}\".containerd.runtimes.egpu]", table.trim_matches('"'))),
                 "{none:?}"
             );
             assert_eq!(none[0].1.contains(".containerd.runtimes.runc]"), version < 3, "{none:?}");
-            let own = judged(&format!(
+            let own = assessed(&format!(
                 "version = {version}\n[plugins.{table}.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'"
             ));
             assert!(!own[0].1.contains(".containerd.runtimes.runc]"), "{own:?}");
@@ -226,7 +227,7 @@ mod tests {
             ("pod_annotations = ['*/*']", "annotations that containers have of their own"),
             ("container_annotations = ['egpu.io/*']", "does not see the pods' egpu.io/* annotations"),
         ] {
-            let (level, text) = judged(&format!("{head}{lines}")).remove(0);
+            let (level, text) = assessed(&format!("{head}{lines}")).remove(0);
             assert_eq!(level, Level::Warning, "{text}");
             for part in ["`shared`", unseen, "set pod_annotations = [", "and container_annotations = ["] {
                 assert!(text.contains(part), "{part}: {text}");
@@ -242,7 +243,7 @@ mod tests {
         let drop_in = format!("{cri}.egpu]\nruntime_type = 'io.containerd.runc.v2'\n{path}\n{LET_THROUGH}");
         let none = format!("{cri}.runc]\nruntime_type = 'io.containerd.runc.v2'");
         let levels = |version, text: &str| -> Vec<Level> {
-            judged_by(version, text).into_iter().map(|(level, _)| level).collect()
+            assessed_by(version, text).into_iter().map(|(level, _)| level).collect()
         };
         for (version, text, expected, part) in [
             (Some((1, 6)), &by_type, &[Level::Ok][..], "as the runtime `egpu`,"),
@@ -260,13 +261,16 @@ mod tests {
             ),
         ] {
             assert_eq!(levels(version, text), expected, "{version:?} {text}");
-            assert!(judged_by(version, text).iter().any(|(_, told)| told.contains(part)), "{version:?} {part}");
+            assert!(
+                assessed_by(version, text).iter().any(|(_, reported)| reported.contains(part)),
+                "{version:?} {part}"
+            );
         }
     }
 
     #[test]
     fn without_cri_nothing_has_to_be_configured() {
-        let off = judged("version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri']");
+        let off = assessed("version = 2\ndisabled_plugins = ['io.containerd.grpc.v1.cri']");
         assert_eq!(off[0].0, Level::Ok);
     }
 
@@ -274,7 +278,7 @@ mod tests {
     fn odd_files_are_judged_too() {
         for text in ["", "plugins = 1", "[plugins.cri]\ncontainerd = []", "disabled_plugins = 'cri'", "version = 'two'"]
         {
-            assert_eq!(judged(text)[0].0, Level::Warning, "{text}");
+            assert_eq!(assessed(text)[0].0, Level::Warning, "{text}");
         }
     }
 
@@ -291,7 +295,7 @@ mod tests {
             ("egpu.io/*x", false),
             ("nvidia.com/*", false),
         ] {
-            assert_eq!(lets_through(pattern, ANNOTATION), passes, "{pattern}");
+            assert_eq!(matches_pattern(pattern, ANNOTATION), passes, "{pattern}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! containerd's configuration: the running daemon's, with what its file imports, as `containerd config dump` prints it.
+//! Configuration of containerd: the running daemon's, with the files that it imports, as
+//! `containerd config dump` prints it.
 
 use std::{
     ffi::OsStr,
@@ -12,13 +13,13 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use toml::{Table, Value};
 
 pub(super) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
-/// Where `ctr` and `nerdctl` are told of another daemon, too.
+/// Variable by which `ctr` and `nerdctl` find another daemon, too.
 const ADDRESS_VARIABLE: &str = "CONTAINERD_ADDRESS";
 const ADDRESSES: [&str; 2] = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"];
 /// The first version whose CRI starts the shim at `runtime_path`; 1.6 takes the key and ignores it.
 const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);
 
-/// Why there is no configuration to look at.
+/// Error of reading the configuration.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
     #[error("{file} cannot be read")]
@@ -35,10 +36,10 @@ pub(super) enum ReadError {
     },
 }
 
-/// What containerd is told.
+/// Configuration of containerd.
 #[derive(Debug)]
 pub(super) struct ContainerdConfig {
-    /// The file, for people.
+    /// The file, as people name it.
     pub(super) origin: String,
     pub(super) table: Table,
     /// containerd's own version, where it could be asked.
@@ -46,7 +47,8 @@ pub(super) struct ContainerdConfig {
 }
 
 impl ContainerdConfig {
-    /// Reads `file`; without one, that of the running daemon, or the default one. `None`: there is none, and no containerd either.
+    /// Reads `file`; without one, that of the running daemon, or the default one. `None`: there is
+    /// none, and no containerd either.
     pub(super) fn read(file: Option<&Path>) -> Result<Option<Self>, ReadError> {
         let daemon = match std::env::var_os(ADDRESS_VARIABLE) {
             Some(address) => Daemon::at(Path::new(&address)),
@@ -54,7 +56,7 @@ impl ContainerdConfig {
         };
         let named = file.map(Path::to_owned).or_else(|| daemon.as_ref()?.config.clone());
         let path = named.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
-        // The daemon's own program: there may be others of other versions.
+        // The daemon's own program: others of other versions may be installed.
         let run = |arguments: &[&OsStr]| match &daemon {
             Some(daemon) => output_of(&daemon.program(), arguments),
             None => output_of(Path::new("containerd"), arguments),
@@ -86,7 +88,8 @@ impl ContainerdConfig {
         }
     }
 
-    /// Whether CRI starts the shim at a runtime's `runtime_path`; `None`: the file does not tell.
+    /// Returns whether CRI starts the shim at a runtime's `runtime_path`; `None`: the file does not
+    /// show it.
     pub(super) fn knows_runtime_path(&self) -> Option<bool> {
         let format = self.table.get("version").and_then(Value::as_integer);
         let version = self.version.map(|version| version >= FIRST_WITH_RUNTIME_PATH);
@@ -98,12 +101,12 @@ impl ContainerdConfig {
 #[derive(Debug)]
 struct Daemon {
     pid: i32,
-    /// `None`: the default file.
+    /// The file that it was given; `None`: the default file.
     config: Option<PathBuf>,
 }
 
 impl Daemon {
-    /// Who listens there, if that is root's: its program is going to be executed.
+    /// Finds the daemon that listens there, if it is root's: its program is going to be executed.
     fn at(address: &Path) -> Option<Self> {
         let peer = getsockopt(&UnixStream::connect(address).ok()?, PeerCredentials).ok()?;
         if peer.uid() != 0 {
@@ -111,7 +114,7 @@ impl Daemon {
         }
         let pid = peer.pid();
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        // A relative path is one below the directory in which it was started.
+        // A relative path starts at the directory in which it was started.
         let started_in = fs::read_link(format!("/proc/{pid}/cwd")).unwrap_or_default();
         let config = config_argument(&arguments).map(|path| started_in.join(OsStr::from_bytes(path)));
         Some(Self { pid, config })
@@ -122,7 +125,8 @@ impl Daemon {
     }
 }
 
-/// The file that a command line of containerd's names. Go's flags have one dash or two, their values behind `=` or a space.
+/// Finds the file that a command line of containerd names. Go's flags have one dash or two, their
+/// values behind `=` or a space.
 fn config_argument(cmdline: &[u8]) -> Option<&[u8]> {
     let mut arguments = cmdline.split(|byte| *byte == 0).skip(1);
     while let Some(argument) = arguments.next() {
@@ -135,9 +139,9 @@ fn config_argument(cmdline: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// What containerd prints; `None` where it fails.
+/// Returns the output of containerd; `None`: it fails.
 fn output_of(program: &Path, arguments: &[&OsStr]) -> Option<String> {
-    // k3s' program is many: it goes by its name.
+    // k3s has many programs in one: the name selects.
     let output = Command::new(program).arg0("containerd").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }

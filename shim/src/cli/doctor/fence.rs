@@ -1,4 +1,5 @@
-//! Containers without a GPU that are not fenced off from the driver: those with CAP_SYS_ADMIN are exempt.
+//! Check of the fence: containers with CAP_SYS_ADMIN and without a GPU are not fenced off from the
+//! driver.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,12 +15,13 @@ const FENCE: &str = "fence";
 /// Bit of CAP_SYS_ADMIN in `CapBnd` (linux/capability.h).
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// `with_gpu`: the inits of containers that hold cards; those are not what the fence is for.
+/// Checks the fence. `with_gpu`: the inits of containers that hold cards, to which the fence does
+/// not apply.
 pub(super) fn check(enabled: bool, with_gpu: &BTreeSet<i32>) -> Check {
-    judge(enabled, exempt(Path::new("/proc"), with_gpu))
+    assess(enabled, exempt(Path::new("/proc"), with_gpu))
 }
 
-fn judge(enabled: bool, exempt: usize) -> Check {
+fn assess(enabled: bool, exempt: usize) -> Check {
     if !enabled {
         return warning(
             FENCE,
@@ -37,30 +39,31 @@ fn judge(enabled: bool, exempt: usize) -> Check {
     )
 }
 
-/// Processes by what is of interest of them.
-struct Process {
+/// Facts about a process.
+struct ProcessFacts {
     parent: i32,
     is_shim: bool,
     has_sys_admin: bool,
-    /// In the same user namespace as this process.
+    /// It is in the same user namespace as this process.
     initial_user_namespace: bool,
     /// `/proc/PID/cgroup`: the same for all processes of a container.
     cgroup: String,
 }
 
-/// How many containers of egpu's shims, told apart by their cgroups, have CAP_SYS_ADMIN and no GPU.
+/// Counts the containers of egpu's shims, told apart by their cgroups, that have CAP_SYS_ADMIN and
+/// no GPU.
 fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     let own_namespace = fs::read_link(proc.join("self/ns/user")).ok();
     let Ok(entries) = fs::read_dir(proc) else { return 0 };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    // A process that ends meanwhile is not there.
-    let processes: BTreeMap<i32, Process> = pids
+    // A process that ends meanwhile is left out.
+    let processes: BTreeMap<i32, ProcessFacts> = pids
         .filter_map(|pid| {
             let directory = proc.join(pid.to_string());
             let status = fs::read_to_string(directory.join("status")).ok()?;
             let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
             let bounding = u64::from_str_radix(field("CapBnd:")?, 16).ok()?;
-            let process = Process {
+            let process = ProcessFacts {
                 parent: field("PPid:")?.parse().ok()?,
                 is_shim: is_shim(&directory),
                 has_sys_admin: bounding >> CAP_SYS_ADMIN & 1 == 1,
@@ -83,7 +86,8 @@ fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     exempt.map(|process| process.cgroup.as_str()).collect::<BTreeSet<_>>().len()
 }
 
-/// Replaced binaries stay in use: their link ends in ` (deleted)`.
+/// Returns whether a process is a shim. Replaced binaries stay in use: their link ends in `
+/// (deleted)`.
 fn is_shim(directory: &Path) -> bool {
     let Ok(exe) = fs::read_link(directory.join("exe")) else { return false };
     let name = exe.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -133,9 +137,9 @@ mod tests {
 
     #[test]
     fn exempt_containers_and_a_fence_that_is_off_are_warned_about() {
-        assert_eq!(judge(true, 0).level, Level::Ok);
-        assert!(judge(true, 2).detail.starts_with("not around 2 containers "));
-        assert_eq!(judge(true, 2).level, Level::Warning);
-        assert_eq!(judge(false, 0).level, Level::Warning);
+        assert_eq!(assess(true, 0).level, Level::Ok);
+        assert!(assess(true, 2).detail.starts_with("not around 2 containers "));
+        assert_eq!(assess(true, 2).level, Level::Warning);
+        assert_eq!(assess(false, 0).level, Level::Warning);
     }
 }

@@ -1,7 +1,7 @@
-//! `egpu doctor`: what is right and wrong on this node, each with its remedy.
+//! `egpu doctor`: checks of this node, with fixes.
 //!
-//! The driver, the cards and the kernel are examined by `nvidia_glue::doctor`; here: configuration, state, runtime,
-//! containerd.
+//! `nvidia_glue::doctor` checks the driver, the cards and the kernel; this module the
+//! configuration, state, runtime and containerd.
 
 mod containerd;
 mod containerd_config;
@@ -22,7 +22,7 @@ use super::Exit;
 
 const CONFIG: &str = "configuration";
 
-/// Examines this node.
+/// Checks this node.
 pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
     let mut checks = Vec::new();
     match Config::load(None) {
@@ -33,11 +33,11 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.extend(schedules::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));
         }
-        // Without it nothing is known about the driver to look for or the state's place.
+        // Without it neither the driver to look for nor the state directory is known.
         Err(error) => checks.push(failure(
             CONFIG,
             super::chain(&error),
-            "correct it; `egpu config default` prints every key, `egpu config check` says when it is right",
+            "correct it; `egpu config default` prints every key, `egpu config check` verifies it",
         )),
     }
     checks.push(runtime::check());
@@ -53,12 +53,12 @@ fn configuration() -> Check {
     ok(CONFIG, format!("the defaults: there is no {DEFAULT_PATH}, and {PATH_VARIABLE} names no other"))
 }
 
-/// The verdict as an exit code: failures count, warnings do not.
-pub(super) fn verdict(checks: &[Check]) -> Exit {
+/// Returns the exit code: failures count, warnings do not.
+pub(super) fn exit_code(checks: &[Check]) -> Exit {
     if checks.iter().any(|check| check.level == Level::Failure) { Exit::Failure } else { Exit::Success }
 }
 
-/// One line for each check, its remedy below it.
+/// Formats one line for each check, with its fix below.
 pub(super) fn text(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.what.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn failures_decide_and_every_remedy_is_shown() {
         let mut checks = vec![ok("cards", "4"), warning("runtime", "old", "update it")];
-        assert_eq!(verdict(&checks), Exit::Success);
+        assert_eq!(exit_code(&checks), Exit::Success);
         checks.push(failure("state", "gone", "make it"));
-        assert_eq!(verdict(&checks), Exit::Failure);
+        assert_eq!(exit_code(&checks), Exit::Failure);
         assert_eq!(
             text(&checks),
             "ok       cards    4\n\

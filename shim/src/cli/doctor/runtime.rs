@@ -1,4 +1,4 @@
-//! Whether containerd will find the runtime.
+//! Check that containerd will find the runtime.
 
 use std::{
     env,
@@ -15,14 +15,15 @@ use super::{failure, ok, warning};
 const RUNTIME: &str = "runtime";
 pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 
-/// containerd looks for the binary in its own PATH, which is usually this one or the system's.
+/// Checks the PATH. containerd looks for the binary in its own PATH, which is usually this one or
+/// the system's.
 pub(super) fn check() -> Check {
     let path = env::var_os("PATH").unwrap_or_default();
-    let beside = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
-    judge(&path, beside.as_deref())
+    let sibling = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join(BINARY)));
+    assess(&path, sibling.as_deref())
 }
 
-/// Where it is, or belongs.
+/// Returns the path of the runtime, or the one to install it at.
 pub(super) fn installed() -> PathBuf {
     found(&env::var_os("PATH").unwrap_or_default()).unwrap_or_else(|| Path::new("/usr/local/bin").join(BINARY))
 }
@@ -31,9 +32,9 @@ fn found(path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path).map(|directory| directory.join(BINARY)).find(|file| is_program(file))
 }
 
-fn judge(path: &OsStr, beside: Option<&Path>) -> Check {
+fn assess(path: &OsStr, sibling: Option<&Path>) -> Check {
     if let Some(found) = found(path) {
-        return match beside {
+        return match sibling {
             Some(own) if is_program(own) && !same_file(own, &found) => warning(
                 RUNTIME,
                 format!("containerd will run {}, but this egpu belongs to {}", found.display(), own.display()),
@@ -44,7 +45,7 @@ fn judge(path: &OsStr, beside: Option<&Path>) -> Check {
     }
     let remedy =
         format!("install {BINARY} into a directory of containerd's PATH, such as /usr/local/bin (`make install`)");
-    match beside.filter(|own| is_program(own)) {
+    match sibling.filter(|own| is_program(own)) {
         Some(own) => failure(RUNTIME, format!("{} is not in the PATH", own.display()), remedy),
         None => failure(RUNTIME, format!("there is no {BINARY} in the PATH"), remedy),
     }
@@ -69,17 +70,17 @@ mod tests {
     fn the_binary_must_be_in_the_path_and_executable() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let path = env::join_paths([first.path(), second.path()]).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Failure);
         let binary = second.path().join(BINARY);
         fs::write(&binary, "").unwrap();
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o644)).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Failure);
         fs::set_permissions(&binary, fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(judge(&path, None).level, Level::Ok);
-        assert_eq!(judge(&path, Some(&binary)).level, Level::Ok);
-        assert_eq!(judge(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
+        assert_eq!(assess(&path, None).level, Level::Ok);
+        assert_eq!(assess(&path, Some(&binary)).level, Level::Ok);
+        assert_eq!(assess(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
         let other = first.path().join("elsewhere");
         fs::copy(&binary, &other).unwrap();
-        assert_eq!(judge(&path, Some(&other)).level, Level::Warning);
+        assert_eq!(assess(&path, Some(&other)).level, Level::Warning);
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the containers that share cards are kept to their turns.
+//! Check that containers that share cards are scheduled as granted.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use super::{ok, plural, state, warning};
 use crate::cli::schedules::Schedules;
 
 const SCHEDULES: &str = "schedules";
-/// Edges that may be late, of a thousand.
+/// Late edges that are tolerated, of a thousand.
 const LATE_PER_MILLE: u64 = 10;
-/// A status that is later than that is none of a busy host's.
+/// Delay of a status that even a busy host does not explain.
 const LATE_STATUS: Duration = Duration::from_secs(1);
 
-/// `None`: nobody shares a card.
+/// Checks the schedules; `None`: no container shares a card.
 pub(super) fn check(config: &Config) -> Option<Check> {
     let records = state::records(&config.state_dir);
     let now = now_us();
-    let (schedules, _) = Schedules::look(&config.state_dir, &records);
-    let told = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
-    let all: Vec<(String, Status)> = records.iter().filter_map(told).collect();
-    if all.is_empty() { None } else { Some(judge(&all, now)) }
+    let (schedules, _) = Schedules::read(&config.state_dir, &records);
+    let reported = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
+    let all: Vec<(String, Status)> = records.iter().filter_map(reported).collect();
+    if all.is_empty() { None } else { Some(assess(&all, now)) }
 }
 
-fn judge(all: &[(String, Status)], now_us: u64) -> Check {
+fn assess(all: &[(String, Status)], now_us: u64) -> Check {
     let named = |is_so: &dyn Fn(&Status) -> bool| {
         let names: Vec<&str> = all.iter().filter(|(_, status)| is_so(status)).map(|(name, _)| name.as_str()).collect();
         (!names.is_empty()).then(|| names.join(", "))
@@ -38,25 +38,25 @@ fn judge(all: &[(String, Status)], now_us: u64) -> Check {
     if let Some(names) = named(&is_late) {
         return warning(
             SCHEDULES,
-            format!("the mediators of {names} have not told anything in time"),
-            "their shims end them if they have stalled; if they live on, this node has no processor free",
+            format!("the mediators of {names} have not reported in time"),
+            "their shims end them if they have stalled; if they keep running, this node has no free processor",
         );
     }
     if let Some(names) = any(|card| card.running == Running::Degraded) {
         return warning(
             SCHEDULES,
             format!("{names} cannot be taken off their cards: their shares are weights only"),
-            "the log says which call of the driver failed; restart them once that is mended",
+            "the log names the driver call that failed; restart them once that is fixed",
         );
     }
     if let Some(names) = any(|card| card.late_edges * 1000 > card.edges * LATE_PER_MILLE) {
         return warning(
             SCHEDULES,
             format!("turns of {names} begin or end late by more than a millisecond, more often than one in a hundred"),
-            "leave this node a free processor; `egpu inspect` says how late",
+            "leave this node a free processor; `egpu inspect` shows the delay",
         );
     }
-    ok(SCHEDULES, format!("{} kept to their turns", plural(all.len(), "container")))
+    ok(SCHEDULES, format!("{} scheduled as granted", plural(all.len(), "container")))
 }
 
 #[cfg(test)]
@@ -67,17 +67,17 @@ mod tests {
 
     #[test]
     fn what_keeps_a_container_from_its_turns_is_named() {
-        let told = |card: CardStatus, next_by_us| {
+        let reported = |card: CardStatus, next_by_us| {
             let status = Status { next_by_us, cards: vec![card], ..Status::default() };
-            judge(&[("default/a".to_owned(), status)], 5_000_000)
+            assess(&[("default/a".to_owned(), status)], 5_000_000)
         };
         let good = CardStatus { edges: 1000, late_edges: 10, ..CardStatus::default() };
-        assert_eq!(told(good.clone(), Some(4_900_000)).detail, "1 container kept to their turns");
-        assert_eq!(told(good.clone(), None).level, Level::Ok);
-        assert!(told(good.clone(), Some(3_000_000)).detail.contains("default/a have not told anything in time"));
+        assert_eq!(reported(good.clone(), Some(4_900_000)).detail, "1 container scheduled as granted");
+        assert_eq!(reported(good.clone(), None).level, Level::Ok);
+        assert!(reported(good.clone(), Some(3_000_000)).detail.contains("default/a have not reported in time"));
         let degraded = CardStatus { running: Running::Degraded, ..good.clone() };
-        assert!(told(degraded, None).detail.contains("weights only"));
+        assert!(reported(degraded, None).detail.contains("weights only"));
         let late = CardStatus { late_edges: 11, ..good };
-        assert!(told(late, None).detail.contains("late by more than a millisecond"));
+        assert!(reported(late, None).detail.contains("late by more than a millisecond"));
     }
 }

@@ -1,4 +1,4 @@
-//! The state directory, the ledger in it, and the decision log.
+//! Checks of the state directory, the ledger in it, and the log of decisions.
 
 use std::{
     collections::BTreeSet,
@@ -37,16 +37,16 @@ fn directory(path: &Path) -> Check {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return ok(STATE, format!("{shown} is not there yet: the first container with a GPU makes it"));
+            return ok(STATE, format!("{shown} does not exist yet: the first container with a GPU makes it"));
         }
         Err(error) => return failure(STATE, format!("{shown}: {error}"), "run as root"),
     };
     if !metadata.is_dir() {
-        return failure(STATE, format!("{shown} is no directory"), "move it away, or set state_dir");
+        return failure(STATE, format!("{shown} is not a directory"), "move it away, or set state_dir");
     }
     let writable = metadata.permissions().mode() & OTHERS_WRITE != 0;
     if metadata.uid() != 0 || writable {
-        let detail = format!("{shown} can be written by others than root: whoever can, grants himself cards");
+        let detail = format!("{shown} can be written by other users than root, who could grant themselves cards");
         return failure(STATE, detail, format!("`chown root:root {shown} && chmod 700 {shown}`"));
     }
     match statfs(path) {
@@ -63,35 +63,35 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
     match Ledger::open(state_dir).and_then(|ledger| ledger.records()) {
         Ok(records) => {
             let count = ok(LEDGER, format!("{} with cards", plural(records.len(), "container")));
-            std::iter::once(count).chain(unheld(&records)).collect()
+            std::iter::once(count).chain(unmediated_monitors(&records)).collect()
         }
         Err(error) => vec![failure(
             LEDGER,
             crate::cli::chain(&error),
-            "until it can be read nothing is granted: see the file that is named",
+            "nothing is granted until it can be read: see the file that is named",
         )],
     }
 }
 
-/// Containers that look at cards and whose rights no mediator survives: what they take of a card, nobody refuses.
-fn unheld(records: &[Record]) -> Option<Check> {
-    let is_unheld = |record: &&Record| {
+/// Finds monitors whose privileges defeat mediation: they could take memory of a card.
+fn unmediated_monitors(records: &[Record]) -> Option<Check> {
+    let is_unmediated = |record: &&Record| {
         let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
         looks && record.state == GrantState::Bound && record.mediator.is_none()
     };
     let names: Vec<String> =
-        records.iter().filter(is_unheld).map(|record| ContainerName::from(record).to_string()).collect();
-    let detail = format!("{} may look at cards and could take memory of them: nothing mediates them", names.join(", "));
+        records.iter().filter(is_unmediated).map(|record| ContainerName::from(record).to_string()).collect();
+    let detail = format!("{} monitor cards unmediated, and could take memory of them", names.join(", "));
     let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
     (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
 }
 
-/// The inits of the containers that hold cards. What keeps them from being read is reported by [`checks`].
+/// Lists the inits of the containers that hold cards. [`checks`] reports errors of reading them.
 pub(super) fn inits(state_dir: &Path) -> BTreeSet<i32> {
     records(state_dir).iter().filter_map(|record| record.init).map(|init| init.pid).collect()
 }
 
-/// Every grant. What keeps them from being read is reported by [`checks`].
+/// Lists all grants. [`checks`] reports errors of reading them.
 pub(super) fn records(state_dir: &Path) -> Vec<Record> {
     if !state_dir.is_dir() {
         return Vec::new();
@@ -105,7 +105,7 @@ fn log(path: &Path) -> Check {
         return ok(LOG, path.display().to_string());
     }
     let remedy = format!("`mkdir -p {}`, or set log_file", directory.display());
-    warning(LOG, format!("{} cannot be made: its directory is not there", path.display()), remedy)
+    warning(LOG, format!("{} cannot be made: its directory does not exist", path.display()), remedy)
 }
 
 #[cfg(test)]
@@ -135,17 +135,17 @@ mod tests {
     #[test]
     fn who_looks_at_cards_unmediated_is_named() {
         let mut records = test_support::node().records;
-        assert_eq!(unheld(&records), None, "whoever has a share, or all");
+        assert_eq!(unmediated_monitors(&records), None, "whoever has a share, or all");
         let record = &mut records[0];
         record.cards.truncate(1);
         record.cards[0].enforcement = Enforcement::Monitor;
         record.state = GrantState::Bound;
         record.mediator = record.init;
-        assert_eq!(unheld(&records), None);
+        assert_eq!(unmediated_monitors(&records), None);
         records[0].mediator = None;
-        let told = unheld(&records).unwrap();
-        assert_eq!(told.level, Level::Warning);
-        assert!(told.detail.contains(&records[0].container.to_string()), "{told:?}");
+        let reported = unmediated_monitors(&records).unwrap();
+        assert_eq!(reported.level, Level::Warning);
+        assert!(reported.detail.contains(&records[0].container.to_string()), "{reported:?}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The files of the events, read on from where the last look ended.
+//! Files of the events, read on from the end of the last read.
 
 use std::{
     fs::File,
@@ -9,30 +9,31 @@ use std::{
 
 use nvidia_glue::event_log::{CURRENT, PREVIOUS};
 
-/// See the module.
+/// The files of the events.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct EventFiles {
     directory: PathBuf,
-    /// The last two at most. Who opened a file before another one was started may write into it for a moment yet.
-    open: Vec<Open>,
+    /// The last two at most. A process that opened a file before another one was started may still
+    /// write into it for a moment.
+    open: Vec<OpenFile>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenFile {
     file: File,
     inode: u64,
-    /// The beginning of a line.
+    /// The beginning of a line that is not complete.
     rest: Vec<u8>,
 }
 
-impl Files {
+impl EventFiles {
     pub(super) fn new(directory: PathBuf) -> Self {
         Self { directory, open: Vec::new() }
     }
 
-    /// The lines that have come since the last time.
+    /// Reads the lines that have come since the last call.
     pub(super) fn read(&mut self) -> io::Result<Vec<Vec<u8>>> {
-        // A second time: another file may have been started in between.
+        // Twice: another file may have been started in between.
         while self.open_new()? {}
         let mut lines = Vec::new();
         for open in &mut self.open {
@@ -43,7 +44,7 @@ impl Files {
         Ok(lines)
     }
 
-    /// Whether there was any.
+    /// Opens new files. Returns whether there were any.
     fn open_new(&mut self) -> io::Result<bool> {
         let mut is_any = false;
         for name in [PREVIOUS, CURRENT] {
@@ -53,7 +54,7 @@ impl Files {
             };
             let inode = file.metadata()?.ino();
             if self.open.iter().all(|open| open.inode != inode) {
-                self.open.push(Open { file, inode, rest: Vec::new() });
+                self.open.push(OpenFile { file, inode, rest: Vec::new() });
                 is_any = true;
             }
         }
@@ -61,7 +62,7 @@ impl Files {
     }
 }
 
-impl Open {
+impl OpenFile {
     fn read(&mut self, lines: &mut Vec<Vec<u8>>) -> io::Result<()> {
         self.file.read_to_end(&mut self.rest)?;
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else { return Ok(()) };
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    fn texts(files: &mut Files) -> Vec<String> {
+    fn texts(files: &mut EventFiles) -> Vec<String> {
         files.read().unwrap().into_iter().map(|line| String::from_utf8(line).unwrap()).collect()
     }
 
@@ -93,7 +94,7 @@ mod tests {
             let mut file = OpenOptions::new().append(true).create(true).open(path(name)).unwrap();
             file.write_all(text.as_bytes()).unwrap();
         };
-        let mut files = Files::new(directory.path().to_owned());
+        let mut files = EventFiles::new(directory.path().to_owned());
         assert_eq!(texts(&mut files), [""; 0], "nothing has happened yet");
         append(PREVIOUS, "a\n");
         append(CURRENT, "b\nc");

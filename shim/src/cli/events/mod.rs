@@ -1,4 +1,4 @@
-//! `egpu events`: what happened on this node.
+//! `egpu events`: the events of this node.
 
 mod files;
 mod wait;
@@ -7,13 +7,13 @@ use jiff::Timestamp;
 use nvidia_glue::event_log::{self, Entry, Kind};
 use serde_json::Value;
 
-use self::{files::Files, wait::Wait};
+use self::{files::EventFiles, wait::EventWait};
 use super::{
     Exit, Output,
-    container_name::EventsOf,
+    container_name::ContainerEvents,
     error::CliError,
     output::{self, Format, printable},
-    values,
+    value_parsers,
 };
 
 /// Arguments of `egpu events`.
@@ -23,32 +23,32 @@ Kinds:
   admitted, refused, rolled-back, released, reclaimed   requests and grants
   changed, policy                                       what an administrator set
   denied, killed                                        more memory was asked for than the container may have
-  drift                                                 a container has what the driver says it has not, or the other way round
-  degraded, recovered                                   a card does not take a container off any more, or does again
-  stalled, mediator-ended                               nobody held a container's quota: it was ended
-  warning                                               something to know
+  drift                                                 the accounts of a container and the driver disagree
+  degraded, recovered                                   a card can no longer take a container off, or can again
+  stalled, mediator-ended                               the quota of a container was not enforced: it was ended
+  warning                                               anything else to act on
 
-Events are kept until the machine restarts, the last 1 to 2 MiB of them. What happens again and again in a container is told in sums: \
-`count` says how often since it was told last. `--output json` prints one array, with `--follow` an object a line.")]
-pub(super) struct Arguments {
-    /// Go on with what happens from now on, until interrupted
+Events are kept until the machine restarts, the last 1 to 2 MiB of them. Repeated events of a container are summed: `count` is their \
+number since the last one. `--output json` prints one array, with `--follow` an object a line.")]
+pub(super) struct EventsArguments {
+    /// Print new events as they come, until interrupted
     #[arg(long, short)]
     follow: bool,
-    /// Only what happened since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
-    #[arg(long, value_name = "TIME", value_parser = values::since)]
+    /// Only events since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::since)]
     since: Option<Timestamp>,
-    /// Only what is about this container: its id or enough of its beginning, NAMESPACE/ID, POD, NAMESPACE/POD or
-    /// NAMESPACE/POD/CONTAINER
+    /// Only events about this container: its id or enough of its beginning, NAMESPACE/ID, POD,
+    /// NAMESPACE/POD or NAMESPACE/POD/CONTAINER
     #[arg(long, value_name = "ID")]
     container: Option<String>,
-    /// Only this kind; may be given more than once
+    /// Only events of this kind; may be given more than once
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
     #[command(flatten)]
     output: Output,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
     for kind in &arguments.kinds {
         if Kind::ALL.iter().all(|known| known.name() != kind) {
             super::say(&format!(
@@ -58,14 +58,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     }
     let directory = event_log::directory(&super::load()?.state_dir);
     let failed = |source| CliError::Events { directory: directory.clone(), source };
-    let wait = if arguments.follow { Some(Wait::begin(&directory).map_err(failed)?) } else { None };
-    let mut files = Files::new(directory.clone());
-    let mut container = arguments.container.as_deref().map(EventsOf::new);
-    let mut read = || -> Result<Vec<Line>, CliError> {
+    let wait = if arguments.follow { Some(EventWait::begin(&directory).map_err(failed)?) } else { None };
+    let mut files = EventFiles::new(directory.clone());
+    let mut container = arguments.container.as_deref().map(ContainerEvents::new);
+    let mut read = || -> Result<Vec<EventLine>, CliError> {
         let lines = files.read().map_err(failed)?;
-        let lines = lines.iter().filter_map(|line| Line::new(line)).collect();
+        let lines = lines.iter().filter_map(|line| EventLine::new(line)).collect();
         let mut lines = arguments.choose(lines, container.as_mut())?;
-        // Those of several processes may stand in the file in another order.
+        // Events of several processes may stand in the file in another order.
         lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
         Ok(lines)
     };
@@ -89,17 +89,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
     }
 }
 
-/// An event, and its JSON with whatever later versions have put into it.
+/// An event, and its JSON with all that later versions have put into it.
 #[derive(Debug)]
-struct Line {
+struct EventLine {
     entry: Entry,
     value: Value,
 }
 
 const TITLES: [&str; 6] = ["TIME", "KIND", "COUNT", "CARD", "CONTAINER", "WHAT"];
 
-impl Line {
-    /// `None`: half a line, or what is no event.
+impl EventLine {
+    /// Parses a line; `None`: half a line, or no event.
     fn new(line: &[u8]) -> Option<Self> {
         Some(Self { entry: event_log::parse(line)?, value: serde_json::from_slice(line).ok()? })
     }
@@ -126,19 +126,23 @@ impl Line {
     }
 }
 
-/// One line of those that come one by one: their widths are not known yet.
+/// Formats one line of events that come one by one: the widths are not known yet.
 fn row(cells: &[impl AsRef<str>; 6]) -> String {
     let [time, kind, count, card, container, text] = cells.each_ref().map(AsRef::as_ref);
     format!("{time:<20}  {kind:<14}  {count:<5}  {card:<12}  {container:<32}  {text}\n")
 }
 
-fn table(lines: &[Line]) -> String {
+fn table(lines: &[EventLine]) -> String {
     let rows: Vec<Vec<String>> = lines.iter().map(|line| line.cells().into()).collect();
     output::table(&TITLES, &rows)
 }
 
-impl Arguments {
-    fn choose(&self, lines: Vec<Line>, container: Option<&mut EventsOf<'_>>) -> Result<Vec<Line>, CliError> {
+impl EventsArguments {
+    fn choose(
+        &self,
+        lines: Vec<EventLine>,
+        container: Option<&mut ContainerEvents<'_>>,
+    ) -> Result<Vec<EventLine>, CliError> {
         // First: a container without such an event may be the one that is meant.
         let mut lines = match container {
             Some(container) => container.choose(lines, |line| &line.entry)?,
@@ -149,7 +153,7 @@ impl Arguments {
     }
 
     fn wants(&self, entry: &Entry) -> bool {
-        // What does not say when it was may have been since.
+        // An event without a time may have been since.
         let is_since =
             self.since.is_none_or(|since| entry.time.parse::<Timestamp>().map_or(true, |time| time >= since));
         let is_kind = self.kinds.is_empty() || self.kinds.contains(&entry.kind);
@@ -166,16 +170,16 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Command {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: EventsArguments,
     }
 
-    fn arguments(line: &str) -> Arguments {
+    fn arguments(line: &str) -> EventsArguments {
         let words = std::iter::once("events").chain(line.split_whitespace());
         Command::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).arguments
     }
 
-    fn line(text: &str) -> Line {
-        Line::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
+    fn line(text: &str) -> EventLine {
+        EventLine::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
     }
 
     const REFUSED: &str = r#"{"time":"2026-01-31T12:00:00.250000Z","kind":"refused","namespace":"k8s.io","container":"abcdef","card_index":3,"count":1,"text":"it is full"}"#;
@@ -209,7 +213,7 @@ mod tests {
         let lines = [web, web_2, of_pod("one", REFUSED), later];
         let count = |words: &str| {
             let arguments = arguments(words);
-            let mut container = arguments.container.as_deref().map(EventsOf::new);
+            let mut container = arguments.container.as_deref().map(ContainerEvents::new);
             let lines = lines.iter().map(|text| line(text)).collect();
             arguments.choose(lines, container.as_mut()).map(|chosen| chosen.len())
         };

@@ -1,4 +1,4 @@
-//! Waiting for more events, for an interruption, or for nobody to read any more.
+//! Waiting for more events, for an interruption, or for the reader of stdout to go.
 
 use std::{io, os::fd::AsFd as _, path::Path};
 
@@ -13,15 +13,16 @@ use nix::{
 };
 use nvidia_glue::event_log;
 
-/// See the module.
+/// Wait for more events.
 #[derive(Debug)]
-pub(super) struct Wait {
+pub(super) struct EventWait {
     directory: Inotify,
     signals: SignalFd,
 }
 
-impl Wait {
-    /// To be called before the files are read, so that nothing is missed. SIGINT and SIGTERM are for [`Wait::for_more`] from here on.
+impl EventWait {
+    /// Begins to watch. To be called before the files are read, so that nothing is missed; from
+    /// here on SIGINT and SIGTERM are for [`EventWait::for_more`].
     pub(super) fn begin(directory: &Path) -> io::Result<Self> {
         event_log::make_directory(directory)?;
         let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
@@ -33,13 +34,13 @@ impl Wait {
         Ok(Self { directory: watch, signals })
     }
 
-    /// `false`: it is over.
+    /// Waits. `false`: it was interrupted, or the reader of stdout is gone.
     pub(super) fn for_more(&self) -> io::Result<bool> {
         let stdout = io::stdout();
         let mut watched = [
             PollFd::new(self.directory.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            // Told without being asked for: the reader of a pipe has gone.
+            // Reported in any case: the reader of a pipe has gone.
             PollFd::new(stdout.as_fd(), PollFlags::empty()),
         ];
         match poll(&mut watched, PollTimeout::NONE) {
@@ -54,7 +55,7 @@ impl Wait {
             return Ok(true);
         }
         match self.directory.read_events() {
-            // The directory is gone, and with it whatever could tell of anything.
+            // The directory is gone, and its watch with it.
             Ok(events) => Ok(!events.iter().any(|event| event.mask.contains(AddWatchFlags::IN_IGNORED))),
             Err(Errno::EAGAIN) => Ok(true),
             Err(error) => Err(error.into()),
@@ -70,7 +71,7 @@ mod tests {
     fn what_is_written_and_a_directory_that_goes_end_the_wait() {
         let state = tempfile::tempdir().unwrap();
         let directory = event_log::directory(state.path());
-        let wait = Wait::begin(&directory).unwrap();
+        let wait = EventWait::begin(&directory).unwrap();
         std::fs::write(directory.join(event_log::CURRENT), "x\n").unwrap();
         assert!(wait.for_more().unwrap());
         std::fs::remove_file(directory.join(event_log::CURRENT)).unwrap();

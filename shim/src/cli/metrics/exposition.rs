@@ -1,21 +1,23 @@
-//! Prometheus' text format, version 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats). node_exporter's textfile collector
-//! reads this one, and not OpenMetrics, in which a counter's family has another name than its samples.
+//! Prometheus' text format, version 0.0.4 (prometheus.io/docs/instrumenting/exposition_formats).
+//!
+//! node_exporter's textfile collector reads this one, and not OpenMetrics, in which a counter's
+//! family has another name than its samples.
 
 use std::{collections::HashSet, fmt::Write as _};
 
-/// Longest label value, in characters; pods are named by whoever makes them.
+/// The longest label value, in characters; pods are named by their users.
 const MAX_VALUE: usize = 256;
 
-/// Text that is being put together.
+/// Text of an exposition, while it is built.
 #[derive(Debug, Default)]
 pub(super) struct Exposition(String);
 
-/// What a family's samples are.
+/// Type of a family's samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Type {
     /// Goes up and down.
     Gauge,
-    /// Only grows, until it begins again.
+    /// Grows only, until it begins again.
     Counter,
 }
 
@@ -52,12 +54,12 @@ impl From<f64> for Value {
 }
 
 impl Value {
-    /// Seconds.
+    /// Converts microseconds to seconds.
     pub(super) fn seconds(us: u64) -> Self {
         Self(format!("{}.{:06}", us / 1_000_000, us % 1_000_000))
     }
 
-    /// A part of one.
+    /// Converts a percentage to a ratio.
     pub(super) fn ratio(percent: f64) -> Self {
         Self(format!("{:.6}", percent / 100.0))
     }
@@ -68,7 +70,7 @@ impl Labels {
         labels.iter().fold(Self::default(), |all, (name, value)| all.and(name, value))
     }
 
-    /// With one more. `name` is a word of ours; a label without a value is as good as none.
+    /// Adds a label. `name` is a word of egpu's; a label without a value counts as none.
     #[must_use]
     pub(super) fn and(mut self, name: &str, value: &str) -> Self {
         if value.is_empty() {
@@ -91,7 +93,7 @@ impl Labels {
         self
     }
 
-    /// With what may be known.
+    /// Adds a label if its value is known.
     #[must_use]
     pub(super) fn and_if(self, name: &str, value: Option<&str>) -> Self {
         self.and(name, value.unwrap_or_default())
@@ -99,7 +101,8 @@ impl Labels {
 }
 
 impl Exposition {
-    /// One family; none without a sample. Labels that come twice would make all of the text void: the first counts.
+    /// Writes one family; nothing without a sample. Repeated labels would make the whole text
+    /// invalid: the first counts.
     pub(super) fn family(
         &mut self,
         (name, of): (&str, Type),
@@ -111,7 +114,7 @@ impl Exposition {
             if seen.contains(&labels) {
                 continue;
             }
-            // A String takes every write.
+            // Writing to a string cannot fail.
             if seen.is_empty() {
                 let of = match of {
                     Type::Gauge => "gauge",

@@ -1,5 +1,7 @@
-//! Which figures there are. At most one sample for each container and card, or for each of a fixed set of words: labels are bounded by what
-//! the node runs.
+//! Families of metrics.
+//!
+//! There is at most one sample for each container and card, or for each of a fixed set of words:
+//! labels are bounded by what the node runs.
 
 use nvidia_glue::{
     cards::{Card, Health, Source},
@@ -17,25 +19,25 @@ use super::exposition::{
 };
 use crate::cli::{
     node::Node,
-    schedules::{self, Time},
-    usage::Usage,
+    schedules::{self, CardTime},
+    usage::MemoryUsage,
 };
 
-/// One look at a node.
+/// Snapshot of a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Snapshot<'a> {
     pub(super) node: &'a Node,
-    pub(super) usage: &'a Usage,
-    /// How often things happened; `None`: that is not known.
+    pub(super) usage: &'a MemoryUsage,
+    /// Numbers of events by kind; `None`: not known.
     pub(super) events: Option<&'a Totals>,
 }
 
-/// What is known of it.
+/// Metrics of a node.
 pub(super) fn exposition(snapshot: &Snapshot<'_>) -> String {
     let mut text = Exposition::default();
     node(&mut text, snapshot);
-    let containers: Vec<Container<'_>> =
-        snapshot.node.records.iter().map(|record| Container::new(snapshot, record)).collect();
+    let containers: Vec<ContainerMetrics<'_>> =
+        snapshot.node.records.iter().map(|record| ContainerMetrics::new(snapshot, record)).collect();
     let parts: Vec<Part<'_>> = containers.iter().flat_map(|container| Part::all(snapshot, container)).collect();
     cards(&mut text, snapshot.node, &parts);
     of_containers(&mut text, &containers);
@@ -67,13 +69,13 @@ fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
     let Some(events) = events else { return };
     let known = Kind::ALL.map(Kind::name);
     let other: u64 = events.iter().filter(|(kind, _)| !known.contains(&kind.as_str())).map(|(_, count)| *count).sum();
-    let told = known.map(|kind| (Labels::new(&[("kind", kind)]), events.get(kind).copied().unwrap_or(0).into()));
+    let reported = known.map(|kind| (Labels::new(&[("kind", kind)]), events.get(kind).copied().unwrap_or(0).into()));
     let other = (other > 0).then(|| (Labels::new(&[("kind", "other")]), other.into()));
     let help = "What happened since the machine's start, as `egpu events` tells it.";
-    text.family(("egpu_events_total", Counter), help, told.into_iter().chain(other));
+    text.family(("egpu_events_total", Counter), help, reported.into_iter().chain(other));
 }
 
-/// By two of the intervals in which it tells.
+/// Returns whether its status is late by two of its intervals.
 fn is_overdue(node: &Node, record: &Record) -> bool {
     let late_by = node.schedules.status(record).and_then(|status| status.late_by(node.schedules.now_us));
     late_by.is_some_and(|(late, interval)| late > interval * 2)
@@ -127,7 +129,7 @@ fn cards(text: &mut Exposition, node: &Node, parts: &[Part<'_>]) {
     text.family(("egpu_card_info", Gauge), "What the card is, and how it is shared.", all.iter().map(info));
     let achieved = all.iter().flat_map(|(labels, _, state)| {
         let own = of_card(state);
-        let sum = |of: fn(&Time) -> Option<f64>| schedules::sum(own.iter().map(|part| of(&part.time)));
+        let sum = |of: fn(&CardTime) -> Option<f64>| schedules::sum(own.iter().map(|part| of(&part.time)));
         windows(labels, sum(|time| time.achieved_1s_percent), sum(|time| time.achieved_60s_percent))
     });
     let help = "Part of the card's time that its containers achieved.";
@@ -138,21 +140,21 @@ fn card_labels(index: u32, uuid: &str) -> Labels {
     Labels::new(&[("card", &index.to_string()), ("uuid", uuid)])
 }
 
-/// The same figure over the last second and the last minute, as far as it is known.
+/// Returns the samples of the last second and the last minute, as far as they are known.
 fn windows(labels: &Labels, second: Option<f64>, minute: Option<f64>) -> impl Iterator<Item = (Labels, Value)> {
     let labels = labels.clone();
     let known = [("1s", second), ("60s", minute)].into_iter();
     known.filter_map(move |(window, percent)| Some((labels.clone().and("window", window), Value::ratio(percent?))))
 }
 
-/// One container.
-struct Container<'a> {
+/// A container, and its labels.
+struct ContainerMetrics<'a> {
     record: &'a Record,
     labels: Labels,
-    told: Option<&'a usage::Usage>,
+    reported: Option<&'a usage::Usage>,
 }
 
-impl<'a> Container<'a> {
+impl<'a> ContainerMetrics<'a> {
     fn new(snapshot: &Snapshot<'a>, record: &'a Record) -> Self {
         let key = &record.container;
         let labels = Labels::new(&[("containerd", &key.containerd), ("namespace", &key.namespace), ("id", &key.id)]);
@@ -162,11 +164,11 @@ impl<'a> Container<'a> {
             }
             None => labels,
         };
-        Self { record, labels, told: snapshot.usage.mediated(record) }
+        Self { record, labels, reported: snapshot.usage.mediated(record) }
     }
 }
 
-fn of_containers(text: &mut Exposition, containers: &[Container<'_>]) {
+fn of_containers(text: &mut Exposition, containers: &[ContainerMetrics<'_>]) {
     let info = containers.iter().map(|container| {
         let record = container.record;
         let priority = match record.priority() {
@@ -176,36 +178,38 @@ fn of_containers(text: &mut Exposition, containers: &[Container<'_>]) {
         (container.labels.clone().and("share", share(record)).and("priority", priority), true.into())
     });
     text.family(("egpu_container_info", Gauge), "A container that holds or looks at cards.", info);
-    let told = |value: fn(&usage::Usage) -> u64| {
-        containers.iter().filter_map(move |container| Some((container.labels.clone(), value(container.told?).into())))
+    let reported = |value: fn(&usage::Usage) -> u64| {
+        containers
+            .iter()
+            .filter_map(move |container| Some((container.labels.clone(), value(container.reported?).into())))
     };
     let kind = |kind: &'static str| move |(labels, value): (Labels, Value)| (labels.and("kind", kind), value);
-    let denials = told(|told| told.denials).map(kind("memory"));
-    let unknown = told(|told| told.unknown_refused).map(kind("unknown-call"));
+    let denials = reported(|reported| reported.denials).map(kind("memory"));
+    let unknown = reported(|reported| reported.unknown_refused).map(kind("unknown-call"));
     let help = "Driver calls that were refused: over the memory that the container may have, or not known to egpu.";
     text.family(("egpu_container_denials_total", Counter), help, denials.chain(unknown));
     let help = "Processes that were ended for asking for more memory than the container may have.";
-    text.family(("egpu_container_kills_total", Counter), help, told(|told| told.kills));
-    text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", told(|told| told.calls));
+    text.family(("egpu_container_kills_total", Counter), help, reported(|reported| reported.kills));
+    text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", reported(|reported| reported.calls));
     let help = "Processes of the container that use the driver.";
-    text.family(("egpu_container_processes", Gauge), help, told(|told| told.processes.len() as u64));
-    // Who only looks may have none, and an older mediator does not tell.
+    text.family(("egpu_container_processes", Gauge), help, reported(|reported| reported.processes.len() as u64));
+    // A monitor may have none, and an older mediator does not report it.
     let pinned = |value: fn(&usage::Usage) -> u64| {
-        let limited = containers.iter().filter_map(|container| Some((container, container.told?)));
-        let limited = limited.filter(|(_, told)| told.pinned_memory_limit_bytes.0 > 0);
-        limited.map(move |(container, told)| (container.labels.clone(), value(told).into()))
+        let limited = containers.iter().filter_map(|container| Some((container, container.reported?)));
+        let limited = limited.filter(|(_, reported)| reported.pinned_memory_limit_bytes.0 > 0);
+        limited.map(move |(container, reported)| (container.labels.clone(), value(reported).into()))
     };
     let help = "Host memory that the driver may pin for the container.";
     text.family(
         ("egpu_container_pinned_memory_limit_bytes", Gauge),
         help,
-        pinned(|told| told.pinned_memory_limit_bytes.0),
+        pinned(|reported| reported.pinned_memory_limit_bytes.0),
     );
     let help = "Host memory that the driver has pinned for the container, or keeps for what the container has pinned.";
     text.family(
         ("egpu_container_pinned_memory_used_bytes", Gauge),
         help,
-        pinned(|told| told.pinned_memory_used_bytes.0),
+        pinned(|reported| reported.pinned_memory_used_bytes.0),
     );
 }
 
@@ -219,19 +223,19 @@ fn share(record: &Record) -> &'static str {
     }
 }
 
-/// One container on one card.
+/// A container on one card.
 struct Part<'a> {
     labels: Labels,
     grant: &'a CardGrant,
     is_whole: bool,
     memory_used: Option<u64>,
-    told: Option<&'a CardUsage>,
-    time: Time,
+    reported: Option<&'a CardUsage>,
+    time: CardTime,
     status: Option<&'a CardStatus>,
 }
 
 impl<'a> Part<'a> {
-    fn all(snapshot: &Snapshot<'a>, container: &Container<'a>) -> Vec<Self> {
+    fn all(snapshot: &Snapshot<'a>, container: &ContainerMetrics<'a>) -> Vec<Self> {
         let (node, record) = (snapshot.node, container.record);
         let part = |grant: &'a CardGrant| {
             let index = node.inventory.by_uuid(&grant.uuid).map_or(grant.index, |card| card.index);
@@ -241,7 +245,9 @@ impl<'a> Part<'a> {
                 grant,
                 is_whole: grant.exclusive,
                 memory_used: snapshot.usage.of(record, &grant.uuid).map(|used| used.0),
-                told: container.told.and_then(|told| told.cards.iter().find(|card| card.uuid == grant.uuid)),
+                reported: container
+                    .reported
+                    .and_then(|reported| reported.cards.iter().find(|card| card.uuid == grant.uuid)),
                 time: node.schedules.time(record, &grant.uuid),
                 status: node.schedules.card(record, &grant.uuid),
             }
@@ -258,7 +264,7 @@ fn samples<'a>(
 }
 
 fn memory(text: &mut Exposition, parts: &[Part<'_>]) {
-    // Who only looks has no limit that means anything.
+    // A monitor has no meaningful limit.
     let limit = samples(parts, |part| part.grant.holds().then(|| part.grant.memory.0.into()));
     text.family(
         ("egpu_container_memory_limit_bytes", Gauge),
@@ -267,14 +273,14 @@ fn memory(text: &mut Exposition, parts: &[Part<'_>]) {
     );
     let used = samples(parts, |part| part.memory_used.map(Value::from));
     text.family(("egpu_container_memory_used_bytes", Gauge), "What the container has of the card's memory.", used);
-    let peak = samples(parts, |part| part.told.map(|told| told.peak.0.into()));
+    let peak = samples(parts, |part| part.reported.map(|reported| reported.peak.0.into()));
     text.family(("egpu_container_memory_peak_bytes", Gauge), "The most that it ever had of it.", peak);
     let channels = |part: &Part<'_>, value: fn(&CardUsage) -> u32| {
-        part.told.filter(|told| told.channels_limit > 0).map(|told| u64::from(value(told)).into())
+        part.reported.filter(|reported| reported.channels_limit > 0).map(|reported| u64::from(value(reported)).into())
     };
-    let limit = samples(parts, move |part| channels(part, |told| told.channels_limit));
+    let limit = samples(parts, move |part| channels(part, |reported| reported.channels_limit));
     text.family(("egpu_container_channels_limit", Gauge), "Channels that the container may have of the card.", limit);
-    let used = samples(parts, move |part| channels(part, |told| told.channels_used));
+    let used = samples(parts, move |part| channels(part, |reported| reported.channels_used));
     text.family(("egpu_container_channels_used", Gauge), "Channels that the container has of the card.", used);
 }
 

@@ -1,6 +1,6 @@
-//! `egpu metrics`: the node's figures in Prometheus' text format: once, into a file, or over HTTP.
+//! `egpu metrics`: the node's metrics in Prometheus' text format: once, into a file, or over HTTP.
 //!
-//! It only reads: nothing depends on whether, or how often, it runs.
+//! It only reads: nothing depends on its being run.
 
 mod exposition;
 mod families;
@@ -11,37 +11,37 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use nvidia_glue::event_log;
 
-use super::{Exit, error::CliError, node::Node, output, usage, values};
+use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 use families::Snapshot;
 
 /// Arguments of `egpu metrics`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Prometheus' text format, version 0.0.4. What is not known is left out. For node_exporter's textfile collector, run it from a timer with \
---textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the figures name \
+--textfile; to be scraped itself, run it as a service with --listen, on an address that only Prometheus reaches: the metrics name \
 containers and pods, and there is no authentication.")]
-pub(super) struct Arguments {
+pub(super) struct MetricsArguments {
     /// Write to this file instead of stdout, all at once (mode 0644)
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     textfile: Option<PathBuf>,
     /// Serve GET /metrics over HTTP until interrupted, such as 127.0.0.1:9402
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::address)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = value_parsers::address)]
     listen: Option<SocketAddr>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<Exit, CliError> {
+pub(super) fn run(arguments: &MetricsArguments) -> Result<Exit, CliError> {
     match (&arguments.textfile, arguments.listen) {
-        (Some(path), _) => textfile::write(path, &look()?)
+        (Some(path), _) => textfile::write(path, &snapshot()?)
             .map_err(|source| CliError::Textfile { path: path.clone(), source })
             .map(|()| Exit::Success),
         (None, Some(address)) => server::serve(address).map(|()| Exit::Success),
-        (None, None) => output::print(&look()?).map(|()| Exit::Success),
+        (None, None) => output::print(&snapshot()?).map(|()| Exit::Success),
     }
 }
 
-/// One exposition.
-fn look() -> Result<String, CliError> {
-    let node = Node::look()?;
+/// Returns one exposition.
+fn snapshot() -> Result<String, CliError> {
+    let node = Node::read()?;
     let (usage, warnings) = usage::measure(&node);
     for warning in warnings {
         super::say(&format!("egpu: {warning}"));

@@ -1,5 +1,8 @@
-//! `GET /metrics` over HTTP/1.1. Whoever connects costs little: a few connections at once, each for one request of a few KiB and for a
-//! short while; and one look at the node at a time, which serves everybody who asks within half a second.
+//! Server of `GET /metrics` over HTTP/1.1.
+//!
+//! Clients cost little: a few connections at once, each for one request of a few KiB and for a
+//! short while; and one snapshot of the node at a time, which serves all requests within half a
+//! second.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -22,15 +25,15 @@ use tokio::{
 use crate::cli::error::CliError;
 
 const CONNECTIONS: usize = 16;
-/// For a request's head to arrive, and for all of a connection.
+/// Time limits for a request's head, and for all of a connection.
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 const CONNECTION_LIMIT: Duration = Duration::from_secs(20);
 const HEAD_BYTES: usize = 16 << 10;
-/// For a look at the node: the driver may be asked.
-const LOOK_LIMIT: Duration = Duration::from_secs(10);
-/// A look that is not older is as good as another.
+/// Time limit for a snapshot of the node: the driver may be asked.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(10);
+/// Age up to which a snapshot is served again.
 const FRESH: Duration = Duration::from_millis(500);
-/// After the kernel had no descriptor or memory for a connection.
+/// Pause after the kernel had no descriptor or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
@@ -47,47 +50,47 @@ pub(super) fn serve(address: SocketAddr) -> Result<(), CliError> {
         let listener = TcpListener::bind(address).await?;
         crate::cli::say(&format!("egpu: metrics at http://{}/metrics", listener.local_addr()?));
         tokio::select! {
-            () = accept(listener, Arc::new(Looks::new(super::look))) => {}
+            () = accept(listener, Arc::new(SnapshotCache::new(super::snapshot))) => {}
             _ = interrupted.recv() => {}
             _ = terminated.recv() => {}
         }
         Ok(())
     });
-    // A look that waits for the driver holds up nobody.
+    // A snapshot that waits for the driver delays nothing.
     runtime.shutdown_background();
     served.map_err(failed)
 }
 
-async fn accept(listener: TcpListener, looks: Arc<Looks>) {
+async fn accept(listener: TcpListener, snapshots: Arc<SnapshotCache>) {
     let free = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        // Closed by nobody.
+        // It is never closed.
         let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
-        let looks = Arc::clone(&looks);
+        let snapshots = Arc::clone(&snapshots);
         tokio::spawn(async move {
-            let _ = timeout(CONNECTION_LIMIT, converse(stream, looks)).await;
+            let _ = timeout(CONNECTION_LIMIT, converse(stream, snapshots)).await;
             drop(slot);
         });
     }
 }
 
-/// One request and its answer. Whatever goes wrong is between the kernel and the other end.
-async fn converse(stream: TcpStream, looks: Arc<Looks>) {
+/// Serves one request. Errors of the connection are ignored: only the client could act on them.
+async fn converse(stream: TcpStream, snapshots: Arc<SnapshotCache>) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let looks = Arc::clone(&looks);
-        async move { Ok::<_, Infallible>(answer(&looks, request.method(), request.uri().path()).await) }
+        let snapshots = Arc::clone(&snapshots);
+        async move { Ok::<_, Infallible>(answer(&snapshots, request.method(), request.uri().path()).await) }
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_LIMIT).max_buf_size(HEAD_BYTES).keep_alive(false);
     let _ = builder.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// For HEAD, hyper leaves the body out.
-async fn answer(looks: &Looks, method: &Method, path: &str) -> Response<Full<Bytes>> {
+/// Answers a request. For HEAD, hyper leaves the body out.
+async fn answer(snapshots: &SnapshotCache, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let say = |status: StatusCode, text: &'static str| {
         let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
         *response.status_mut() = status;
@@ -95,56 +98,56 @@ async fn answer(looks: &Looks, method: &Method, path: &str) -> Response<Full<Byt
         response
     };
     if path != "/metrics" {
-        return say(StatusCode::NOT_FOUND, "the figures are at /metrics\n");
+        return say(StatusCode::NOT_FOUND, "the metrics are at /metrics\n");
     }
     if method != Method::GET && method != Method::HEAD {
         let mut response = say(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are answered\n");
         response.headers_mut().insert(ALLOW, METHODS);
         return response;
     }
-    match looks.get().await {
+    match snapshots.get().await {
         Ok(text) => {
             let mut response = Response::new(Full::new(text));
             response.headers_mut().insert(CONTENT_TYPE, TEXT);
             response
         }
-        Err(NoLook::Late) => say(StatusCode::SERVICE_UNAVAILABLE, "the node could not be read in time\n"),
-        Err(NoLook::Failed) => {
-            say(StatusCode::INTERNAL_SERVER_ERROR, "the node cannot be read; egpu's own log says why\n")
+        Err(SnapshotError::Late) => say(StatusCode::SERVICE_UNAVAILABLE, "the node could not be read in time\n"),
+        Err(SnapshotError::Failed) => {
+            say(StatusCode::INTERNAL_SERVER_ERROR, "the node cannot be read; the stderr of egpu shows why\n")
         }
     }
 }
 
-/// One look at a time.
-struct Looks {
-    look: fn() -> Result<String, CliError>,
+/// Cache of the last snapshot, which takes one at a time.
+struct SnapshotCache {
+    snapshot: fn() -> Result<String, CliError>,
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
-/// Why there is none.
+/// Error of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
-enum NoLook {
+enum SnapshotError {
     Late,
     Failed,
 }
 
-impl Looks {
-    fn new(look: fn() -> Result<String, CliError>) -> Self {
-        Self { look, last: Arc::default() }
+impl SnapshotCache {
+    fn new(snapshot: fn() -> Result<String, CliError>) -> Self {
+        Self { snapshot, last: Arc::default() }
     }
 
-    async fn get(&self) -> Result<Bytes, NoLook> {
-        timeout(LOOK_LIMIT, self.take()).await.unwrap_or(Err(NoLook::Late))
+    async fn get(&self) -> Result<Bytes, SnapshotError> {
+        timeout(SNAPSHOT_LIMIT, self.take()).await.unwrap_or(Err(SnapshotError::Late))
     }
 
-    async fn take(&self) -> Result<Bytes, NoLook> {
+    async fn take(&self) -> Result<Bytes, SnapshotError> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
         if let Some((_, text)) = last.as_ref().filter(|(taken, _)| taken.elapsed() < FRESH) {
             return Ok(text.clone());
         }
-        let look = self.look;
-        // Who waits may give up; the look goes on, and the next waits for it.
-        let looked = tokio::task::spawn_blocking(move || match look() {
+        let snapshot = self.snapshot;
+        // A client may give up; the snapshot goes on, and the next one waits for it.
+        let taken = tokio::task::spawn_blocking(move || match snapshot() {
             Ok(text) => {
                 let text = Bytes::from(text);
                 *last = Some((Instant::now(), text.clone()));
@@ -152,10 +155,10 @@ impl Looks {
             }
             Err(error) => {
                 crate::cli::say(&format!("egpu: {}", crate::cli::chain(&error)));
-                Err(NoLook::Failed)
+                Err(SnapshotError::Failed)
             }
         });
-        looked.await.unwrap_or(Err(NoLook::Failed))
+        taken.await.unwrap_or(Err(SnapshotError::Failed))
     }
 }
 
@@ -167,13 +170,13 @@ mod tests {
 
     use super::*;
 
-    /// What the other end says to `request`, all of it.
-    async fn ask(looks: fn() -> Result<String, CliError>, request: &[u8]) -> String {
+    /// Returns the whole response to `request`.
+    async fn ask(snapshots: fn() -> Result<String, CliError>, request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = tokio::spawn(accept(listener, Arc::new(Looks::new(looks))));
+        let server = tokio::spawn(accept(listener, Arc::new(SnapshotCache::new(snapshots))));
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // A server that has heard enough may close while this is being sent.
+        // The server may close before all of the request is sent.
         let _ = stream.write_all(request).await;
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer).await;
@@ -215,17 +218,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_says_nothing_is_hung_up_on() {
-        // The clock goes on by itself while everybody waits: this ends because the server ends it.
+        // The paused clock advances while all tasks wait: this ends because the server ends it.
         assert_eq!(ask(some, b"GET /metrics").await, "");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_within_half_a_second_gets_the_same_look() {
+    async fn all_requests_within_half_a_second_get_the_same_snapshot() {
         static LOOKS: AtomicU32 = AtomicU32::new(0);
-        let looks = Looks::new(|| Ok(format!("{}", LOOKS.fetch_add(1, Ordering::Relaxed))));
-        let (one, other) = tokio::join!(looks.get(), looks.get());
+        let snapshots = SnapshotCache::new(|| Ok(format!("{}", LOOKS.fetch_add(1, Ordering::Relaxed))));
+        let (one, other) = tokio::join!(snapshots.get(), snapshots.get());
         assert_eq!((one.unwrap(), other.unwrap()), ("0".into(), "0".into()));
         sleep(FRESH).await;
-        assert_eq!(looks.get().await.unwrap(), "1");
+        assert_eq!(snapshots.get().await.unwrap(), "1");
     }
 }

@@ -1,17 +1,18 @@
-//! An exposition, whole.
+//! A whole exposition.
 
 use nvidia_glue::{event_log::Totals, usage::CardUsage};
 use runtime_config::{Bytes, request::PodContainer};
 
 use super::*;
-use crate::cli::{test_support, usage::Usage};
+use crate::cli::{test_support, usage::MemoryUsage};
 
-/// The figures of the made-up node, in which a container with a share is a pod's, and its mediator tells what it uses.
+/// Metrics of the test node, on which a container with a share belongs to a pod, and its mediator
+/// reports its use.
 fn exposition() -> String {
     let mut node = test_support::node();
     node.records[0].request.pod =
         Some(PodContainer { namespace: "team".to_owned(), pod: "train-0".to_owned(), container: "main".to_owned() });
-    let told = nvidia_glue::usage::Usage {
+    let reported = nvidia_glue::usage::Usage {
         cards: vec![CardUsage {
             uuid: node.records[0].cards[0].uuid.clone(),
             used: Bytes(1 << 30),
@@ -28,7 +29,7 @@ fn exposition() -> String {
         calls: 4096,
         ..Default::default()
     };
-    let usage = Usage::told(&node.records[0], told);
+    let usage = MemoryUsage::reported(&node.records[0], reported);
     let events = Totals::from([("refused".to_owned(), 3), ("denied".to_owned(), 7), ("of-later".to_owned(), 2)]);
     families::exposition(&Snapshot { node: &node, usage: &usage, events: Some(&events) })
 }
@@ -68,13 +69,13 @@ fn every_figure_is_documented() {
 #[test]
 fn what_is_not_known_is_left_out() {
     let node = test_support::node();
-    let text = families::exposition(&Snapshot { node: &node, usage: &Usage::unknown(), events: None });
+    let text = families::exposition(&Snapshot { node: &node, usage: &MemoryUsage::unknown(), events: None });
     for absent in
         ["egpu_events_total", "egpu_container_memory_used_bytes", "memory_peak_bytes", "denials_total", "pod="]
     {
         assert!(!text.contains(absent), "{absent}");
     }
-    // Nothing is told of the container with a whole card but what it was granted.
+    // Of the container with a whole card, only its grant is reported.
     let whole: Vec<&str> = text.lines().filter(|line| line.contains("id=\"whole\"")).collect();
     assert!(whole.iter().all(|line| !line.contains("achieved") && !line.contains("seconds")), "{whole:?}");
     assert!(
@@ -82,7 +83,7 @@ fn what_is_not_known_is_left_out() {
         "{whole:?}"
     );
     let empty = test_support::empty_node();
-    let text = families::exposition(&Snapshot { node: &empty, usage: &Usage::nothing_runs(), events: None });
+    let text = families::exposition(&Snapshot { node: &empty, usage: &MemoryUsage::nothing_runs(), events: None });
     assert!(text.contains("egpu_card_containers{") && !text.contains("egpu_container_"), "{text}");
 }
 
@@ -91,7 +92,7 @@ fn a_schedule_that_is_not_told_in_time_counts() {
     let mut node = test_support::node();
     let overdue = |node: &Node| {
         let text =
-            families::exposition(&Snapshot { node, usage: &Usage::nothing_runs(), events: Some(&Totals::new()) });
+            families::exposition(&Snapshot { node, usage: &MemoryUsage::nothing_runs(), events: Some(&Totals::new()) });
         text.lines().find_map(|line| line.strip_prefix("egpu_schedules_overdue ")).map(str::to_owned)
     };
     assert_eq!(overdue(&node).as_deref(), Some("0"));
@@ -104,7 +105,7 @@ fn a_file_or_a_server_or_stdout() {
     #[derive(Debug, clap::Parser)]
     struct Command {
         #[command(flatten)]
-        arguments: Arguments,
+        arguments: MetricsArguments,
     }
     let parse = |line: &str| <Command as clap::Parser>::try_parse_from(line.split(' '));
     for line in ["metrics", "metrics --textfile x.prom", "metrics --listen 127.0.0.1:9402", "metrics --listen [::1]:0"]

@@ -1,4 +1,5 @@
-//! A file that is replaced as a whole, for node_exporter's textfile collector: it reads `*.prom` of its directory at any instant.
+//! File that is replaced as a whole, for node_exporter's textfile collector, which reads `*.prom`
+//! of its directory at any instant.
 
 use std::{
     ffi::OsString,
@@ -8,31 +9,33 @@ use std::{
     path::Path,
 };
 
-/// Everybody may read it: the collector runs as somebody else.
+/// Readable by all: the collector runs as another user.
 const MODE: u32 = 0o644;
 
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
-    // Beside it, as a rename does not leave a file system, and under a name that the collector does not read.
-    let mut beside = OsString::from(".");
-    beside.push(name);
-    beside.push(format!(".{}.tmp", std::process::id()));
-    let beside = path.with_file_name(beside);
-    let written = fill(&beside, text).and_then(|()| fs::rename(&beside, path));
+    // Beside the file, as a rename does not leave a file system, and under a name that the
+    // collector does not read.
+    let mut temporary = OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(temporary);
+    let written = fill(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
 
 fn fill(path: &Path, text: &str) -> io::Result<()> {
-    // One that was killed had the same id, as in a container; whatever has its name is not followed.
+    // A process that was killed may have had the same id, as in a container; a link of that name is
+    // not followed.
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(path)?;
-    // Whatever the umask is.
+    // Independent of the umask.
     file.set_permissions(Permissions::from_mode(MODE))?;
     file.write_all(text.as_bytes())
 }
@@ -51,7 +54,7 @@ mod tests {
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         }
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left temporary it");
     }
 
     #[test]

@@ -7,15 +7,16 @@ use super::*;
 
 /// A device and what is asked of it.
 #[derive(Debug, Clone, Copy)]
-struct Request {
-    kind: Kind,
+struct DeviceAccess {
+    kind: DeviceKind,
     major: u32,
     minor: u32,
     access: u8,
 }
 
-/// Runs a program as the kernel would; `None` when it leaves its own end or uses what this does not know.
-fn interpret(program: &[Instruction], request: Request) -> Option<bool> {
+/// Runs a program as the kernel would; `None` when it leaves its own end or uses what this does not
+/// know.
+fn interpret(program: &[Instruction], request: DeviceAccess) -> Option<bool> {
     let context = [u32::from(request.access) << 16 | request.kind as u32, request.major, request.minor];
     let mut registers = [0u64; 11];
     let mut at = 0usize;
@@ -57,7 +58,7 @@ fn interpret(program: &[Instruction], request: Request) -> Option<bool> {
 }
 
 /// The rules as their description reads.
-fn expected(rules: &[Rule], request: Request) -> bool {
+fn expected(rules: &[Rule], request: DeviceAccess) -> bool {
     [MKNOD, READ, WRITE].into_iter().filter(|access| request.access & access != 0).all(|access| {
         let speaks = |rule: &&Rule| {
             rule.access & access != 0
@@ -82,7 +83,7 @@ fn a_container_gets_its_devices_and_the_usual_ones() {
         {"allow": false, "type": "c", "major": 195, "minor": 0, "access": "w"},
     ]));
     let program = assemble(&rules);
-    use Kind::{Block, Character};
+    use DeviceKind::{Block, Character};
     for (kind, major, minor, access, allowed) in [
         (Character, 195, 0, READ, true),
         (Character, 195, 0, READ | WRITE, false),
@@ -94,7 +95,7 @@ fn a_container_gets_its_devices_and_the_usual_ones() {
         (Character, 136, 7, READ | WRITE, true),
         (Character, 1, 1, READ, false),
     ] {
-        let request = Request { kind, major, minor, access };
+        let request = DeviceAccess { kind, major, minor, access };
         assert_eq!(interpret(&program, request), Some(allowed), "{request:?}");
     }
 }
@@ -102,7 +103,7 @@ fn a_container_gets_its_devices_and_the_usual_ones() {
 #[test]
 fn without_rules_nothing_unusual_is_allowed() {
     let program = assemble(&spec_rules(json!([])));
-    let disk = Request { kind: Kind::Block, major: 8, minor: 0, access: READ };
+    let disk = DeviceAccess { kind: DeviceKind::Block, major: 8, minor: 0, access: READ };
     assert_eq!(interpret(&program, disk), Some(false));
     let privileged = assemble(&spec_rules(json!([{"allow": true, "access": "rwm"}])));
     assert_eq!(interpret(&privileged, disk), Some(true));
@@ -131,7 +132,7 @@ fn the_kernel_takes_the_program() {
 }
 
 fn any_rule() -> impl Strategy<Value = Rule> {
-    let kind = prop_oneof![Just(None), Just(Some(Kind::Block)), Just(Some(Kind::Character))];
+    let kind = prop_oneof![Just(None), Just(Some(DeviceKind::Block)), Just(Some(DeviceKind::Character))];
     let number = || prop_oneof![2 => Just(None), 5 => (0i64..4).prop_map(Some), 1 => Just(Some(1 << 40))];
     (any::<bool>(), kind, number(), number(), 1..=ALL).prop_map(|(allow, kind, major, minor, access)| Rule {
         allow,
@@ -148,7 +149,7 @@ proptest! {
         rules in prop::collection::vec(any_rule(), 0..12), major in 0u32..4, minor in 0u32..4, access in 1..=ALL,
         block in any::<bool>(),
     ) {
-        let request = Request { kind: if block { Kind::Block } else { Kind::Character }, major, minor, access };
+        let request = DeviceAccess { kind: if block { DeviceKind::Block } else { DeviceKind::Character }, major, minor, access };
         prop_assert_eq!(interpret(&assemble(&rules), request), Some(expected(&rules, request)));
     }
 

@@ -1,12 +1,14 @@
-//! The device rules of a container on cgroup v1 in systemd's words (systemd.resource-control(5)), for the scope that it makes: it writes
-//! what it knows of them with every `daemon-reload`, and knows of nothing but that all is allowed where it was told nothing.
+//! The device rules of a container on cgroup v1 in systemd's words (systemd.resource-control(5)),
+//! for the scope that it makes: it writes what it knows of them with every `daemon-reload`, and
+//! knows of nothing but that all is allowed where no rule was given.
 //!
-//! systemd has a list of what is allowed. Where that cannot say a rule, less is allowed, as under runc.
+//! systemd has a list of what is allowed. Where that cannot say a rule, less is allowed, as under
+//! runc.
 
 use oci_spec::runtime::Spec;
 use zbus::zvariant::Value;
 
-use super::{ALL, DeviceFilterError, Kind, MKNOD, READ, Rule, WRITE, rules};
+use super::{ALL, DeviceFilterError, DeviceKind, MKNOD, READ, Rule, WRITE, rules};
 use crate::cgroup::Property;
 
 /// Properties of a scope that hold the rules of `spec`, and those of every container.
@@ -25,7 +27,7 @@ pub(crate) fn unit_properties(spec: &Spec) -> Result<Vec<Property>, DeviceFilter
     Ok(vec![("DevicePolicy".to_owned(), Value::from("strict")), ("DeviceAllow".to_owned(), Value::from(list))])
 }
 
-/// What is left to be allowed; `None` if it is everything.
+/// Returns the rules that are left to be allowed; `None` if it is everything.
 fn allowed(rules: &[Rule]) -> Option<Vec<Rule>> {
     let mut everything = false;
     let mut list: Vec<Rule> = Vec::new();
@@ -37,12 +39,12 @@ fn allowed(rules: &[Rule]) -> Option<Vec<Rule>> {
         } else if !rule.allow {
             everything = false;
             for other in &mut list {
-                if other.meets(rule) {
+                if other.overlaps(rule) {
                     other.access &= !rule.access;
                 }
             }
         } else if !everything {
-            match list.iter_mut().find(|other| other.names_as(rule)) {
+            match list.iter_mut().find(|other| other.is_same_device(rule)) {
                 Some(other) => other.access |= rule.access,
                 None => list.push(*rule),
             }
@@ -54,23 +56,23 @@ fn allowed(rules: &[Rule]) -> Option<Vec<Rule>> {
 
 impl Rule {
     /// True if some device is meant by both.
-    fn meets(&self, other: &Rule) -> bool {
+    fn overlaps(&self, other: &Rule) -> bool {
         let either = |one: Option<i64>, other: Option<i64>| one.is_none() || other.is_none() || one == other;
         self.kind == other.kind && either(self.major, other.major) && either(self.minor, other.minor)
     }
 
     /// True if both are about the same devices.
-    fn names_as(&self, other: &Rule) -> bool {
+    fn is_same_device(&self, other: &Rule) -> bool {
         (self.kind, self.major, self.minor) == (other.kind, other.major, other.minor)
     }
 }
 
-/// systemd has no words for a minor number of every major one. A whole major one has its name, too, by which alone systemd before 240
-/// knows it.
+/// systemd has no words for a minor number of every major one. A whole major one has its name, too,
+/// by which alone systemd before 240 knows it.
 fn paths(rule: &Rule, drivers: &str) -> Vec<String> {
     let (kind, section) = match rule.kind {
-        Some(Kind::Block) => ("block", "Block devices:"),
-        Some(Kind::Character) => ("char", "Character devices:"),
+        Some(DeviceKind::Block) => ("block", "Block devices:"),
+        Some(DeviceKind::Character) => ("char", "Character devices:"),
         None => return Vec::new(),
     };
     match (rule.major, rule.minor) {
@@ -159,13 +161,13 @@ mod tests {
     fn a_major_number_has_the_name_that_is_its_own() {
         let rule = |kind, major| Rule { allow: true, kind: Some(kind), major: Some(major), minor: None, access: ALL };
         for (kind, major, expected) in [
-            (Kind::Character, 195, &["char-195", "char-nvidia"][..]),
-            (Kind::Block, 195, &["block-195", "block-sd"]),
-            (Kind::Character, 136, &["char-136"]),
-            (Kind::Block, 8, &["block-8"]),
+            (DeviceKind::Character, 195, &["char-195", "char-nvidia"][..]),
+            (DeviceKind::Block, 195, &["block-195", "block-sd"]),
+            (DeviceKind::Character, 136, &["char-136"]),
+            (DeviceKind::Block, 8, &["block-8"]),
         ] {
             assert_eq!(paths(&rule(kind, major), DRIVERS), expected);
         }
-        assert_eq!(paths(&rule(Kind::Block, 7), ""), ["block-7"]);
+        assert_eq!(paths(&rule(DeviceKind::Block, 7), ""), ["block-7"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Mounts being attached below a container's root, which is not yet its `/`.
+//! Attachment of mounts below a container's root, which is not yet its `/`.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -18,7 +18,7 @@ use rustix::mount::{
 
 use super::options::{Options, Propagation};
 use super::source::Sources;
-use super::{DEV, Kind, Mounts, Planned, place, tree};
+use super::{DEV, MountKind, MountPlan, PlannedMount, destination, tree};
 use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// A mount that could not be made.
@@ -31,7 +31,8 @@ pub(crate) struct AttachError {
     source: io::Error,
 }
 
-/// File systems with one instance for all, whose flags the kernel takes from whoever mounted them last.
+/// File systems with one instance for all, whose flags the kernel takes from whoever mounted them
+/// last.
 const SHARED: [&str; 3] = ["debugfs", "tracefs", "pstore"];
 
 /// Files of procfs that lxcfs stands in for.
@@ -48,8 +49,9 @@ const IN_PROC: [&str; 10] = [
     "sys/crypto/fips_enabled",
 ];
 
-impl Mounts {
-    /// Attaches all in the namespaces that the calling process has joined. `root` is the container's.
+impl MountPlan {
+    /// Attaches all in the namespaces that the calling process has joined. `root` is the
+    /// container's.
     pub(crate) fn attach<'a>(&'a self, root: &'a Root, sources: Sources) -> Result<Attached<'a>, AttachError> {
         let attacher = Attacher { root, cgroup: &self.cgroup };
         attacher.set_root_propagation(self.root).map_err(failed("set the propagation of", Path::new("/")))?;
@@ -73,8 +75,8 @@ impl Mounts {
 /// Mounts in which other things may still be made.
 pub(crate) struct Attached<'a> {
     root: &'a Root,
-    mounts: &'a Mounts,
-    attached: Vec<(OwnedFd, &'a Planned)>,
+    mounts: &'a MountPlan,
+    attached: Vec<(OwnedFd, &'a PlannedMount)>,
 }
 
 impl Attached<'_> {
@@ -93,7 +95,8 @@ impl Attached<'_> {
         Ok(())
     }
 
-    /// As runc: to private ones, too, which then share with copies of themselves alone.
+    /// Sets the root's propagation as runc does: on private mounts, too, which then share with
+    /// copies of themselves alone.
     fn spread(&self, mount: &OwnedFd) -> io::Result<()> {
         let propagation = self.mounts.root.filter(|root| root.spreads());
         propagation.map_or(Ok(()), |root| set_mount_attributes(mount.as_fd(), true, root.attributes()))
@@ -117,11 +120,12 @@ fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> Att
     move |source| AttachError { action, destination: destination.clone(), source }
 }
 
-fn is_tmpfs(kind: &Kind) -> bool {
-    matches!(kind, Kind::FileSystem { kind, .. } if kind == "tmpfs")
+fn is_tmpfs(kind: &MountKind) -> bool {
+    matches!(kind, MountKind::FileSystem { kind, .. } if kind == "tmpfs")
 }
 
-/// Flags that the container's user namespace may not take away stay, unless that is asked for by name.
+/// Flags that the container's user namespace may not take away stay, unless that is asked for by
+/// name.
 fn set_flags(tree: &OwnedFd, options: &Options) -> io::Result<()> {
     let Some(exactly) = options.exactly() else { return Ok(()) };
     match set_mount_attributes(tree.as_fd(), false, exactly) {
@@ -137,7 +141,7 @@ fn set_propagation(mount: &OwnedFd, changes: &[Propagation]) -> io::Result<()> {
 }
 
 /// A place for a mount.
-struct Point {
+struct MountPoint {
     file: OwnedFd,
     /// Made for it.
     is_new: bool,
@@ -158,9 +162,9 @@ impl Attacher<'_> {
         set_mount_attributes(self.root.as_fd(), false, change)
     }
 
-    /// What libcontainer has left out of a mount of its own.
-    fn complete(&self, made: &Planned) -> io::Result<OwnedFd> {
-        let Planned { destination, options, kind } = made;
+    /// Sets the options that libcontainer has left out of a mount of its own.
+    fn complete(&self, made: &PlannedMount) -> io::Result<OwnedFd> {
+        let PlannedMount { destination, options, kind } = made;
         let mount = OwnedFd::from(self.root.resolve(destination).map_err(plain)?);
         set_propagation(&mount, &options.propagation)?;
         if !is_tmpfs(kind) && options.of_file_system().next().is_some() {
@@ -178,13 +182,13 @@ impl Attacher<'_> {
     }
 
     /// `tree` is a bind mount's source.
-    fn attach(&self, planned: &Planned, tree: Option<OwnedFd>) -> Result<OwnedFd, AttachError> {
+    fn attach(&self, planned: &PlannedMount, tree: Option<OwnedFd>) -> Result<OwnedFd, AttachError> {
         let failed = |action| failed(action, &planned.destination);
         let point = self.mount_point(planned, tree.as_ref()).map_err(failed("find a place for"))?;
         let mount = match (&planned.kind, tree) {
-            (Kind::FileSystem { kind, source }, _) => self.file_system(planned, kind, source, &point),
-            (Kind::Bind { .. }, Some(tree)) => set_flags(&tree, &planned.options).map(|()| tree),
-            (Kind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
+            (MountKind::FileSystem { kind, source }, _) => self.file_system(planned, kind, source, &point),
+            (MountKind::Bind { .. }, Some(tree)) => set_flags(&tree, &planned.options).map(|()| tree),
+            (MountKind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
         };
         let mount = mount.map_err(failed("make"))?;
         tree::attach(&mount, &point.file).map_err(failed("attach"))?;
@@ -195,8 +199,8 @@ impl Attacher<'_> {
         Ok(mount)
     }
 
-    /// Where it belongs, made if missing: a file for a file, else a directory.
-    fn mount_point(&self, planned: &Planned, tree: Option<&OwnedFd>) -> io::Result<Point> {
+    /// Opens the mount point, made if missing: a file for a file, else a directory.
+    fn mount_point(&self, planned: &PlannedMount, tree: Option<&OwnedFd>) -> io::Result<MountPoint> {
         let place = &planned.destination;
         let source = tree.filter(|_| planned.is_bind());
         let is_file = match source {
@@ -204,18 +208,18 @@ impl Attacher<'_> {
             None => false,
         };
         // A link would be the image's, and could lead anywhere in it.
-        let is_special = matches!(&planned.kind, Kind::FileSystem { kind, .. } if kind == "sysfs");
+        let is_special = matches!(&planned.kind, MountKind::FileSystem { kind, .. } if kind == "sysfs");
         let there = if is_special { self.root.resolve_nofollow(place) } else { self.root.resolve(place) };
         let is_new = there.is_err();
         let point = match there {
             Ok(point) if is_special && !is_directory(&point)? => return Err(io::ErrorKind::NotADirectory.into()),
             Ok(point) => point,
             Err(error) if error.kind() != ErrorKind::OsError(Some(libc::ENOENT)) => return Err(plain(error)),
-            Err(_) => self.make_place(&place::target(self.root, place)?, is_file)?,
+            Err(_) => self.make_place(&destination::resolve(self.root, place)?, is_file)?,
         };
         let point = OwnedFd::from(point);
         self.check_place(&point, planned, source)?;
-        Ok(Point { file: point, is_new })
+        Ok(MountPoint { file: point, is_new })
     }
 
     fn make_place(&self, place: &Path, is_file: bool) -> io::Result<Handle> {
@@ -229,8 +233,9 @@ impl Attacher<'_> {
         self.root.resolve(place).map_err(plain)
     }
 
-    /// As runc: neither the root itself nor, but for a few places, anything in `/proc`, wherever the image's links have led.
-    fn check_place(&self, point: &OwnedFd, planned: &Planned, source: Option<&OwnedFd>) -> io::Result<()> {
+    /// Refuses the places that runc refuses: the root itself and, but for a few files, anything in
+    /// `/proc`, wherever the image's links have led.
+    fn check_place(&self, point: &OwnedFd, planned: &PlannedMount, source: Option<&OwnedFd>) -> io::Result<()> {
         let path = |fd: &dyn AsRawFd| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let (root, point) = (path(&self.root.as_fd())?, path(point)?);
         let inside = point.strip_prefix(&root).map_err(|_| io::Error::other("it is outside of the container"))?;
@@ -239,7 +244,7 @@ impl Attacher<'_> {
         }
         let Ok(in_proc) = inside.strip_prefix("proc") else { return Ok(()) };
         let is_proc = match (&planned.kind, source) {
-            (Kind::Bind { .. }, Some(tree)) => fstatfs(tree)?.filesystem_type() == PROC_SUPER_MAGIC,
+            (MountKind::Bind { .. }, Some(tree)) => fstatfs(tree)?.filesystem_type() == PROC_SUPER_MAGIC,
             _ => false,
         };
         // The injection's copy of what NVIDIA's driver says belongs to the driver's directory.
@@ -250,8 +255,9 @@ impl Attacher<'_> {
         }
     }
 
-    /// A new mount, or one of what there is of a cgroup hierarchy that this user namespace cannot mount.
-    fn file_system(&self, planned: &Planned, kind: &str, source: &str, point: &Point) -> io::Result<OwnedFd> {
+    /// A new mount, or one of what there is of a cgroup hierarchy that this user namespace cannot
+    /// mount.
+    fn file_system(&self, planned: &PlannedMount, kind: &str, source: &str, point: &MountPoint) -> io::Result<OwnedFd> {
         if kind != "cgroup" {
             return new_file_system(planned, kind, source, point);
         }
@@ -266,7 +272,7 @@ impl Attacher<'_> {
     }
 }
 
-fn new_file_system(planned: &Planned, kind: &str, source: &str, point: &Point) -> io::Result<OwnedFd> {
+fn new_file_system(planned: &PlannedMount, kind: &str, source: &str, point: &MountPoint) -> io::Result<OwnedFd> {
     let (options, context) = (&planned.options, fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?);
     if !source.is_empty() {
         fsconfig_set_string(&context, "source", source)?;
@@ -300,7 +306,7 @@ fn is_directory(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
 }
 
-/// With the kernel's error number, where there is one.
+/// Converts an error, with the kernel's error number where there is one.
 fn plain(error: pathrs::error::Error) -> io::Error {
     match error.kind() {
         ErrorKind::OsError(Some(number)) => io::Error::from_raw_os_error(number),

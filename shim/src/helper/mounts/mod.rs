@@ -1,20 +1,21 @@
 //! The mounts of the spec.
 //!
-//! libcontainer 0.7.0 gives a mount no propagation of its own and no mapping of ids, a file system no flags, and reaches a bind
-//! mount's source as the container's root only. A mount can lie on another, so their order holds only if one makes them all:
-//! libcontainer gets `/dev`, in which it makes the devices, and procfs, which shows the pid namespace of whoever mounts it, so
-//! that init must; and nothing else.
+//! libcontainer 0.7.0 gives a mount no propagation of its own and no mapping of ids, a file system
+//! no flags, and reaches a bind mount's source as the container's root only. A mount can lie on
+//! another, so their order holds only if one makes them all: libcontainer gets `/dev`, in which it
+//! makes the devices, and procfs, which shows the pid namespace of whoever mounts it, so that init
+//! must; and nothing else.
 //!
 //! ```text
-//! worker, host's namespaces ── Mounts::plan: what is asked for, refused before anything is made
+//! worker, host's namespaces ── MountPlan::plan: what is asked for, refused before anything is made
 //! joined init's mounts, host's user ── Sources::open: bind sources, their ids mapped
-//! joined init's namespaces ── Mounts::attach, in the spec's order
-//! init waits for its start ── Mounts::seal: a read-only /dev, which must be writable until then
+//! joined init's namespaces ── MountPlan::attach, in the spec's order
+//! init waits for its start ── MountPlan::seal: a read-only /dev, which must be writable until then
 //! ```
 
 mod attach;
+mod destination;
 mod options;
-mod place;
 mod seal;
 mod source;
 pub(super) mod tree;
@@ -25,14 +26,14 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Process, Spec
 use serde_json::Value;
 
 pub(crate) use self::attach::AttachError;
+pub(crate) use self::destination::resolve;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
-pub(crate) use self::place::target;
 pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
 use super::namespaces;
 use crate::cgroup::Cgroup;
 
-/// Where the devices are.
+/// The directory of devices.
 const DEV: &str = "/dev";
 
 /// A mount that cannot be made as it is asked for.
@@ -53,7 +54,7 @@ pub(crate) enum PlanError {
     /// libcontainer would make links where it leads on the host.
     #[error("/dev in the root file system is no directory: make it one, or leave it out of the image")]
     Dev,
-    /// Nothing to mount.
+    /// A bind mount without a source.
     #[error("the mount at {} has no source", destination.display())]
     NoSource { destination: PathBuf },
 }
@@ -61,29 +62,29 @@ pub(crate) enum PlanError {
 /// The ids of a bind mount's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Ids {
-    /// As the container's user namespace maps them.
+    /// The mapping of the container's user namespace.
     OfContainer,
-    /// By uids and gids of the mount's own.
+    /// Uids and gids of the mount's own.
     Own(Vec<LinuxIdMapping>, Vec<LinuxIdMapping>),
 }
 
-/// What is mounted.
+/// The kind of a mount, with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Kind {
+enum MountKind {
     Bind { source: PathBuf, ids: Option<Ids> },
     FileSystem { kind: String, source: String },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Planned {
+struct PlannedMount {
     destination: PathBuf,
-    kind: Kind,
+    kind: MountKind,
     options: Options,
 }
 
-impl Planned {
+impl PlannedMount {
     fn is_bind(&self) -> bool {
-        matches!(self.kind, Kind::Bind { .. })
+        matches!(self.kind, MountKind::Bind { .. })
     }
 
     fn is_dev(&self) -> bool {
@@ -93,26 +94,27 @@ impl Planned {
 
 /// All mounts of a container but those that libcontainer makes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Mounts {
-    planned: Vec<Planned>,
+pub(crate) struct MountPlan {
+    planned: Vec<PlannedMount>,
     /// `linux.rootfsPropagation`.
     root: Option<Propagation>,
-    /// What libcontainer mounts, before all others.
-    made: Vec<Planned>,
-    /// What libcontainer mounts at `/dev` is only to keep its devices out of what belongs there.
+    /// Mounts that libcontainer makes, before all others.
+    made: Vec<PlannedMount>,
+    /// The file system that libcontainer mounts at `/dev` is only to keep its devices out of the
+    /// one that belongs there.
     dev_is_dummy: bool,
-    /// `linux.readonlyPaths`, but those in procfs, which libcontainer may write settings to first. It would keep programs in
-    /// the others from being executed.
+    /// `linux.readonlyPaths`, but those in procfs, which libcontainer may write settings to first.
+    /// It would keep programs in the others from being executed.
     read_only_paths: Vec<String>,
     /// init makes `/dev/console`.
     has_console: bool,
-    /// What stands for a v2 hierarchy that cannot be mounted.
+    /// The directory that stands for a v2 hierarchy that cannot be mounted.
     cgroup: PathBuf,
 }
 
-impl Mounts {
-    /// Takes them out of the spec, in which those stay that are libcontainer's. `root` is what the spec said before
-    /// libcontainer's word was put in its place.
+impl MountPlan {
+    /// Takes them out of the spec, in which those stay that are libcontainer's. `root` is what the
+    /// spec said before it was replaced by the one that libcontainer needs.
     pub(crate) fn plan(
         spec: &mut Spec,
         root: Option<Propagation>,
@@ -144,7 +146,7 @@ impl Mounts {
                 false => planned.push(plan),
             }
         }
-        let dev_is_dummy = at_dev.is_some() && !made.iter().any(Planned::is_dev);
+        let dev_is_dummy = at_dev.is_some() && !made.iter().any(PlannedMount::is_dev);
         of_libcontainer.extend(dev_is_dummy.then(dummy_dev));
         spec.set_mounts(Some(of_libcontainer));
         let has_console = spec.process().as_ref().and_then(Process::terminal).unwrap_or_default();
@@ -158,7 +160,7 @@ pub(crate) fn root_propagation(spec: &Value) -> Option<Propagation> {
     spec.pointer("/linux/rootfsPropagation").and_then(Value::as_str).and_then(Propagation::named)
 }
 
-fn take_read_only_paths(spec: &mut Spec, made: &[Planned]) -> Vec<String> {
+fn take_read_only_paths(spec: &mut Spec, made: &[PlannedMount]) -> Vec<String> {
     let Some(mut linux) = spec.linux().clone() else { return Vec::new() };
     let is_in_proc =
         |path: &String| made.iter().any(|plan| !plan.is_dev() && Path::new(path).starts_with(&plan.destination));
@@ -173,7 +175,7 @@ fn take_read_only_paths(spec: &mut Spec, made: &[Planned]) -> Vec<String> {
 pub(crate) fn clean_destinations(spec: &mut Spec) {
     let Some(mut mounts) = spec.mounts().clone() else { return };
     for mount in &mut mounts {
-        let destination = place::clean(mount.destination());
+        let destination = self::destination::clean(mount.destination());
         mount.set_destination(destination);
     }
     spec.set_mounts(Some(mounts));
@@ -186,7 +188,7 @@ fn dummy_dev() -> Mount {
     mount
 }
 
-fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanError> {
+fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<PlannedMount, PlanError> {
     let destination = mount.destination().clone();
     let options = Options::parse(mount.options().as_deref().unwrap_or_default());
     let is_bind = is_bind(mount);
@@ -198,21 +200,21 @@ fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<Planned, PlanEr
     };
     let source = mount.source().as_deref();
     let kind = match (is_bind, ids, source) {
-        (true, ids, Some(source)) => Kind::Bind { source: bundle.join(source), ids },
+        (true, ids, Some(source)) => MountKind::Bind { source: bundle.join(source), ids },
         (true, _, None) => return Err(PlanError::NoSource { destination }),
         (false, Some(_), _) => return Err(PlanError::NotBound { destination }),
-        (false, None, source) => Kind::FileSystem {
+        (false, None, source) => MountKind::FileSystem {
             kind: mount.typ().clone().unwrap_or_default(),
             source: source.unwrap_or(Path::new("")).display().to_string(),
         },
     };
     match options.data.first().filter(|_| is_bind) {
         Some(option) => Err(PlanError::BindData { destination, option: option.clone() }),
-        None => Ok(Planned { destination, kind, options }),
+        None => Ok(PlannedMount { destination, kind, options }),
     }
 }
 
-/// Whether it is a bind mount: by its type, or by an option.
+/// Tells whether it is a bind mount: by its type, or by an option.
 pub(crate) fn is_bind(mount: &Mount) -> bool {
     mount.typ().as_deref() == Some("bind") || Options::parse(mount.options().as_deref().unwrap_or_default()).is_bind()
 }
@@ -228,8 +230,8 @@ mod tests {
     use super::*;
     use crate::cgroup::{CgroupsPath, Host};
 
-    /// Where the mounts go: libcontainer's, and its own.
-    fn planned(mounts: &Value) -> Result<(Vec<String>, Mounts), PlanError> {
+    /// Plans these mounts: the destinations that stay libcontainer's, and the rest.
+    fn planned(mounts: &Value) -> Result<(Vec<String>, MountPlan), PlanError> {
         let host = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(host.path().join("proc/self")).unwrap();
         std::fs::write(
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(root, Propagation::named("rslave"));
         spec["linux"]["rootfsPropagation"] = json!("slave");
         let mut spec: Spec = serde_json::from_value(spec).unwrap();
-        let mounts = Mounts::plan(&mut spec, root, Path::new("/bundle"), &cgroup)?;
+        let mounts = MountPlan::plan(&mut spec, root, Path::new("/bundle"), &cgroup)?;
         let of_libcontainer = spec.mounts().iter().flatten().map(|mount| mount.destination().display().to_string());
         let read_only = spec.linux().as_ref().unwrap().readonly_paths().clone().unwrap();
         assert_eq!(read_only.len() + mounts.read_only_paths.len(), paths.len());
@@ -263,7 +265,7 @@ mod tests {
         assert_eq!(mounts.read_only_paths, ["/usr"]);
         assert!(!mounts.dev_is_dummy && mounts.planned.len() == 2);
         let source = Path::new("/bundle/bind").to_owned();
-        assert_eq!(mounts.planned[1].kind, Kind::Bind { source, ids: None });
+        assert_eq!(mounts.planned[1].kind, MountKind::Bind { source, ids: None });
         // The host's own directory gets no devices: they go where nobody sees them.
         let (of_libcontainer, mounts) = planned(&json!([mount("/dev", "tmpfs"), mount("/dev", "bind")])).unwrap();
         assert_eq!(of_libcontainer, ["/dev"]);

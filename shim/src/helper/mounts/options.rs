@@ -4,20 +4,20 @@ use rustix::mount::MountAttrFlags;
 
 use crate::sys::MountAttributes;
 
-/// A flag of mount(2), and whether the word takes it away.
+/// A flag of mount(2), and whether the option clears it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Word(&'static str, bool, u64);
+struct OptionFlag(&'static str, bool, u64);
 
-const fn sets(name: &'static str, flag: u64) -> Word {
-    Word(name, false, flag)
+const fn sets(name: &'static str, flag: u64) -> OptionFlag {
+    OptionFlag(name, false, flag)
 }
 
-const fn clears(name: &'static str, flag: u64) -> Word {
-    Word(name, true, flag)
+const fn clears(name: &'static str, flag: u64) -> OptionFlag {
+    OptionFlag(name, true, flag)
 }
 
-/// Those of one mount, or of a file system.
-const FLAGS: [Word; 28] = [
+/// Flags of one mount, or of a file system.
+const FLAGS: [OptionFlag; 28] = [
     clears("async", libc::MS_SYNCHRONOUS),
     clears("atime", libc::MS_NOATIME),
     sets("bind", libc::MS_BIND),
@@ -60,7 +60,8 @@ const OF_FILE_SYSTEMS: [(&str, u64); 5] = [
     ("mand", libc::MS_MANDLOCK),
 ];
 
-/// Those of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is apart.
+/// Flags of a mount alone, as mount_setattr(2) and fsmount(2) name them; all about access times is
+/// apart.
 const ATTRIBUTES: [(u64, MountAttrFlags); 5] = [
     (libc::MS_RDONLY, MountAttrFlags::MOUNT_ATTR_RDONLY),
     (libc::MS_NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
@@ -101,7 +102,7 @@ pub(crate) struct Propagation {
 }
 
 impl Propagation {
-    /// The kind that a word names, with or without an `r` before it.
+    /// The kind that an option names, with or without an `r` before it.
     pub(crate) fn named(word: &str) -> Option<Self> {
         let kind = |word| match word {
             "private" => Some(libc::MS_PRIVATE),
@@ -114,7 +115,8 @@ impl Propagation {
         of_one.or_else(|| Some(Self { kind: kind(word.strip_prefix('r')?)?, recursive: true }))
     }
 
-    /// True if it makes mounts of their own what other mounts are: libcontainer does that to the root alone.
+    /// True if it makes mounts of their own what other mounts are: libcontainer does that to the
+    /// root alone.
     pub(super) fn spreads(self) -> bool {
         self.recursive && [libc::MS_SHARED, libc::MS_UNBINDABLE].contains(&self.kind)
     }
@@ -129,7 +131,8 @@ impl Propagation {
 pub(super) struct Options {
     flags: u64,
     cleared: u64,
-    /// In their order; the last one counts, but of `slave` and `shared` both do.
+    /// Changes of propagation in their order; the last one counts, but of `slave` and `shared` both
+    /// do.
     pub(super) propagation: Vec<Propagation>,
     recursive: MountAttributes,
     /// `idmap` (false) or `ridmap` (true).
@@ -149,16 +152,16 @@ impl Options {
         options
     }
 
-    /// False for a word of the file system's.
+    /// False for an option of the file system's.
     fn take(&mut self, word: &str) -> bool {
         let flag = FLAGS.iter().find(|flag| flag.0 == word);
         let recursive = word.strip_prefix('r').and_then(|word| RECURSIVE.iter().find(|one| one.0 == word));
         match (flag, Propagation::named(word), recursive) {
-            (Some(Word(_, true, flag)), ..) => {
+            (Some(OptionFlag(_, true, flag)), ..) => {
                 self.flags &= !flag;
                 self.cleared |= flag;
             }
-            (Some(Word(_, false, flag)), ..) => {
+            (Some(OptionFlag(_, false, flag)), ..) => {
                 self.flags |= flag;
                 self.cleared &= !flag;
             }
@@ -210,8 +213,9 @@ impl Options {
         attributes_of(self.flags) | access_times_of(self.flags)
     }
 
-    /// What changes a bind mount's flags to those that are asked for: all others go, but those of access times stay unless
-    /// one of them is named. `None`: none is named, so they stay the source's.
+    /// Returns the change of a bind mount's flags to those that are asked for: all others go, but
+    /// those of access times stay unless one of them is named. `None`: none is named, so they stay
+    /// the source's.
     pub(super) fn exactly(&self) -> Option<MountAttributes> {
         if self.flags & !NOT_OF_BINDS == 0 && self.cleared == 0 {
             return None;
@@ -223,7 +227,8 @@ impl Options {
         Some(self.with_access_times(wanted, others))
     }
 
-    /// Likewise, but what is not named stays as it is: for a source whose flags this user namespace may not take away.
+    /// Returns the same change, but leaves flags that are not named as they are: for a source whose
+    /// flags this user namespace may not take away.
     pub(super) fn besides(&self) -> MountAttributes {
         self.with_access_times(attributes_of(self.flags), attributes_of(self.cleared))
     }
@@ -248,7 +253,8 @@ fn attributes_of(flags: u64) -> MountAttrFlags {
     wanted.fold(MountAttrFlags::empty(), |all, (_, attribute)| all | *attribute)
 }
 
-/// As mount(2) reads them: `strictatime` before `noatime`, and `relatime` where neither is named.
+/// Returns the access times as mount(2) reads them: `strictatime` before `noatime`, and `relatime`
+/// where neither is named.
 fn access_times_of(flags: u64) -> MountAttrFlags {
     let of_directories = match flags & libc::MS_NODIRATIME {
         0 => MountAttrFlags::empty(),

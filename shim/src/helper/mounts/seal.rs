@@ -6,11 +6,11 @@ use std::io;
 use nix_of_libcontainer::unistd::Pid;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::{DEV, Mounts, tree};
+use super::{DEV, MountPlan, tree};
 use crate::helper::hook_namespaces::run_in_namespaces;
 use crate::helper::namespaces;
 
-impl Mounts {
+impl MountPlan {
     /// Makes it read-only for `init`, which waits for its start in its root. The error is its text.
     pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();

@@ -1,7 +1,8 @@
 //! Sources of bind mounts.
 //!
-//! They are opened as the host's root, who reaches what the root of a user namespace need not (kubelet's directories are 0750
-//! root:root), but in the container's mount namespace, so that flags which its user namespace may not take away are locked.
+//! They are opened as the host's root, who reaches what the root of a user namespace need not
+//! (kubelet's directories are 0750 root:root), but in the container's mount namespace, so that
+//! flags which its user namespace may not take away are locked.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,7 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::LinuxIdMapping;
 
-use super::{Ids, Kind, Mounts, tree};
+use super::{Ids, MountKind, MountPlan, tree};
 use crate::sys::{self, Forked};
 
 /// A source that cannot be mounted.
@@ -50,11 +51,12 @@ pub(crate) enum SourceError {
 pub(crate) struct Sources(pub(super) Vec<OwnedFd>);
 
 impl Sources {
-    /// Opens them in the calling process's mount namespace. `init` is in the container's user namespace.
-    pub(crate) fn open(mounts: &Mounts, init: Pid) -> Result<Self, SourceError> {
+    /// Opens them in the calling process's mount namespace. `init` is in the container's user
+    /// namespace.
+    pub(crate) fn open(mounts: &MountPlan, init: Pid) -> Result<Self, SourceError> {
         let mut trees = Vec::new();
         for planned in &mounts.planned {
-            let Kind::Bind { source: path, ids } = &planned.kind else { continue };
+            let MountKind::Bind { source: path, ids } = &planned.kind else { continue };
             let destination = || planned.destination.clone();
             let tree = tree::open(path, planned.options.is_recursive()).map_err(|source| SourceError::Open {
                 path: path.clone(),
@@ -106,7 +108,7 @@ pub(crate) fn user_namespace_of(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]
     file
 }
 
-/// As the kernel reads it.
+/// Returns the text of a map, as the kernel reads it.
 fn map(mappings: &[LinuxIdMapping]) -> String {
     let line = |one: &LinuxIdMapping| format!("{} {} {}\n", one.container_id(), one.host_id(), one.size());
     mappings.iter().map(line).collect()

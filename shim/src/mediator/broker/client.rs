@@ -1,59 +1,59 @@
-//! The mediator's side.
+//! The mediator's side of the broker.
 
 use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
-    sync::{Condvar, Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use nvidia_glue::mediate::{Number, Numbers};
 
-use super::{ProcFile, Reply, Request};
+use super::{BrokerReply, BrokerRequest, ProcFile};
 use crate::{
     helper::frame::{self, FrameError},
-    sync::lock,
+    sync::{Monitor, lock},
     sys,
 };
 
-/// Opens files of the container's processes, by their numbers.
+/// Client of the broker: opens files of the container's processes, by their pids.
 ///
-/// Answers that a process can hold up (`/proc/PID/mem` of one that executes a program) have as many sockets as [`super::SOCKETS`]. Beyond, one waits
-/// for another; all of them are for the same container.
+/// Requests that a process can stall (`/proc/PID/mem` of one that executes a program) have
+/// [`super::SOCKETS`] sockets. Beyond, one waits for another; all of them are for the same
+/// container.
 #[derive(Debug)]
 pub(in crate::mediator) struct Broker {
-    idle: Mutex<Vec<OwnedFd>>,
-    is_idle: Condvar,
-    /// For what no process holds up.
+    idle: Monitor<Vec<OwnedFd>>,
+    /// The socket for requests that no process can stall.
     prompt: Mutex<OwnedFd>,
 }
 
-/// A thread of the container's.
+/// Open files of a thread of the container.
 #[derive(Debug)]
 pub(in crate::mediator) struct OpenedThread {
-    /// Its process.
+    /// The pid of its process.
     pub(in crate::mediator) pid: i32,
-    /// The process's.
+    /// The pidfd of its process.
     pub(in crate::mediator) process: OwnedFd,
     pub(in crate::mediator) numbers: Numbers,
     pub(in crate::mediator) memory: File,
-    /// Its own.
+    /// The pidfd of the thread itself.
     pub(in crate::mediator) pidfd: Option<OwnedFd>,
 }
 
 impl Broker {
     pub(super) fn new(mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let prompt = sockets.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { idle: Mutex::new(sockets), is_idle: Condvar::new(), prompt: Mutex::new(prompt) })
+        Ok(Self { idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
     }
 
-    /// A broker that threads of this process are, for its own pid namespace.
+    /// Runs a broker in threads of this process, for its own pid namespace.
     #[cfg(test)]
     pub(in crate::mediator) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         Self::of_namespace("/proc/self/ns/pid", cgroups)
     }
 
-    /// The same for another.
+    /// Runs a broker for another pid namespace.
     #[cfg(test)]
     pub(in crate::mediator) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         let server = std::sync::Arc::new(super::Server::new(cgroups, None));
@@ -67,10 +67,11 @@ impl Broker {
         std::sync::Arc::new(Self::new(sockets.collect()).unwrap())
     }
 
-    /// A thread by its number, whatever process it is of. `with_pidfd`: where the kernel has pidfds of threads.
+    /// Opens a thread by its number, of any process. `with_pidfd`: the kernel has pidfds of
+    /// threads.
     pub(in crate::mediator) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
-        match self.ask(Request::Thread { tid, with_pidfd })? {
-            (Reply::Thread { pid, numbers }, opened) => {
+        match self.ask(BrokerRequest::Thread { tid, with_pidfd })? {
+            (BrokerReply::Thread { pid, numbers }, opened) => {
                 let mut opened = opened.into_iter();
                 let (process, memory) = opened.next().zip(opened.next()).ok_or_else(not_understood)?;
                 let (numbers, memory) = (read(&numbers), memory.into());
@@ -80,55 +81,56 @@ impl Broker {
         }
     }
 
-    /// A process's pidfd, and its numbers. Nobody holds that up.
+    /// Opens a process's pidfd, and reads its pids. No process can stall that.
     pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
-        match ask(&lock(&self.prompt), Request::Process { pid })? {
-            (Reply::Process { numbers }, mut opened) => Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers))),
+        match ask(&lock(&self.prompt), BrokerRequest::Process { pid })? {
+            (BrokerReply::Process { numbers }, mut opened) => {
+                Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers)))
+            }
             _ => Err(not_understood()),
         }
     }
 
-    /// A file of a process's thread.
+    /// Opens a file of a process's thread.
     pub(in crate::mediator) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
-        let (_, mut opened) = self.ask(Request::File { pid, thread, file })?;
+        let (_, mut opened) = self.ask(BrokerRequest::File { pid, thread, file })?;
         opened.pop().map(File::from).ok_or_else(not_understood)
     }
 
-    /// What lives in the container's cgroups, in no order. One that is not there has nobody.
+    /// Lists the processes in the container's cgroups, in no order. A cgroup that does not exist
+    /// has none.
     pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
-        self.list(Request::Members)
+        self.list(BrokerRequest::Members)
     }
 
-    /// A process's threads, in no order.
+    /// Lists a process's threads, in no order.
     pub(in crate::mediator) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
-        self.list(Request::Threads { pid })
+        self.list(BrokerRequest::Threads { pid })
     }
 
-    /// Descriptors of a thread that may be of the driver, in no order.
+    /// Lists the descriptors of a thread that may be of the driver, in no order.
     pub(in crate::mediator) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
-        self.list(Request::Descriptors { pid, thread })
+        self.list(BrokerRequest::Descriptors { pid, thread })
     }
 
-    fn list(&self, request: Request) -> io::Result<Vec<i32>> {
+    fn list(&self, request: BrokerRequest) -> io::Result<Vec<i32>> {
         match self.ask(request)? {
-            (Reply::Numbers(numbers), _) => Ok(numbers),
+            (BrokerReply::Numbers(numbers), _) => Ok(numbers),
             _ => Err(not_understood()),
         }
     }
 
-    fn ask(&self, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
-        let idle = self.is_idle.wait_while(lock(&self.idle), |idle| idle.is_empty());
-        let Some(socket) = idle.unwrap_or_else(PoisonError::into_inner).pop() else { return Err(not_understood()) };
+    fn ask(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
+        let Some(socket) = self.idle.wait_while(|idle| idle.is_empty()).pop() else { return Err(not_understood()) };
         let answer = ask(&socket, request);
-        lock(&self.idle).push(socket);
-        self.is_idle.notify_one();
+        self.idle.update(|idle| idle.push(socket));
         answer
     }
 }
 
-fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+fn ask(socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
     let sent = frame::send_question(socket.as_fd(), &request);
-    // Nothing was asked, and no answer comes.
+    // The request was not sent, and no reply comes.
     if let Err(FrameError::Socket(error)) = sent {
         return Err(error);
     }
@@ -138,14 +140,16 @@ fn ask(socket: &OwnedFd, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> 
         Ok((frame::unpack(packed)?, opened))
     };
     match answer() {
-        Ok((Reply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
+        Ok((BrokerReply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
         Ok(answered) => Ok(answered),
-        // Of this question, whose answer has come: for want of memory, or of room for one more descriptor.
+        // An error of this request, whose reply has come: no memory, or no room for another
+        // descriptor.
         Err(FrameError::Memory(error)) => Err(error),
         Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-        // An answer that did not come might be taken for that of the next question.
+        // A reply that comes late might be taken for that of the next request.
         Err(error @ (FrameError::Closed | FrameError::Socket(_) | FrameError::Content(_))) => {
-            // Nothing of the container can be reached any more. The shim sees the exit, and ends the container.
+            // No process of the container can be reached any more. The shim sees the exit, and ends
+            // the container.
             tracing::error!(%error, "the mediator's broker is gone");
             sys::exit_now(1)
         }
@@ -157,5 +161,5 @@ fn read(numbers: &[(u64, i32)]) -> Numbers {
 }
 
 fn not_understood() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker answers something else")
+    io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker sent an unexpected reply")
 }

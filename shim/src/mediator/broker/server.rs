@@ -1,7 +1,8 @@
-//! The broker's side: what is opened, of whom.
+//! The broker's side: opens files of processes, and checks whose they are.
 //!
-//! A number may go to another process at any time. So a pidfd is opened first, and if that says at the end that its process is there, the number was that process's
-//! all the time, and whatever was opened by it in between is of that process.
+//! A pid may go to another process at any time. So a pidfd is opened first, and if it shows at the
+//! end that its process is there, the number was that process's all the time, and all that was
+//! opened by it in between is of that process.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,12 +17,14 @@ use std::{
     time::Duration,
 };
 
-use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{cgroup_tree, mediate::Number};
 
 use super::{
-    super::pid_namespaces::{numbers, pids},
-    ProcFile, Reply, Request, plain,
+    super::{
+        pid_namespaces::{numbers, pids},
+        thread_cpu_time,
+    },
+    BrokerReply, BrokerRequest, ProcFile, to_wire,
 };
 use crate::{
     helper::frame::{self, FrameError},
@@ -29,10 +32,14 @@ use crate::{
     sys,
 };
 
-/// A walk through cgroups that took more than this is followed by a rest of so many times as long, or a container with thousands of them could keep a
-/// processor busy with it. (All else is less work than what the mediator does with it, which it bounds.)
+/// Processor time of a walk through cgroups after which no rest is needed.
+///
+/// A longer one is followed by a rest of [`REST`] times as long, or a container with thousands of
+/// cgroups could keep a processor busy. (All else is less work than the mediator does with it,
+/// which it bounds.)
 const SHORT_WALK: Duration = Duration::from_millis(1);
-/// The same of threads and descriptors, of which honest programs have thousands.
+/// Processor time of a listing of threads or descriptors without a rest: honest programs have
+/// thousands.
 const SHORT_LIST: Duration = Duration::from_millis(20);
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(2);
@@ -40,44 +47,47 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) struct Server {
     cgroups: Vec<PathBuf>,
-    /// Whoever executes it is not opened, though it may be in the container's pid namespace already: what becomes a process of the container's
-    /// has all rights of the host until it executes the container's program.
-    own: Option<Program>,
+    /// The program of egpu: processes that execute it are not opened, even in the container's pid
+    /// namespace.
+    ///
+    /// A process that is about to become one of the container's has all rights of the host until it
+    /// executes the container's program.
+    own: Option<Executable>,
     namespaces: Mutex<Vec<Namespace>>,
 }
 
 /// A program, by its file's device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Program(u64, u64);
+pub(super) struct Executable(u64, u64);
 
-impl Program {
+impl Executable {
     pub(super) fn of_this_process() -> io::Result<Self> {
         Self::of(Path::new("/proc/self"))
     }
 
-    /// Of a process or thread, by its directory in `/proc`.
+    /// Reads it of a process or thread, by its directory in `/proc`.
     fn of(directory: &Path) -> io::Result<Self> {
         fs::metadata(directory.join("exe")).map(|file| Self(file.dev(), file.ino()))
     }
 }
 
-/// A pid namespace whose processes may be opened, and those of the ones in it.
+/// A pid namespace whose processes may be opened, and those of the namespaces in it.
 #[derive(Debug)]
 struct Namespace {
     inode: u64,
-    /// As long as it is open, no other has its inode.
+    /// Open, so that no other has its inode.
     _namespace: OwnedFd,
 }
 
 impl Server {
-    pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Program>) -> Self {
+    pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Executable>) -> Self {
         Self { cgroups, own, namespaces: Mutex::default() }
     }
 
-    /// From now on, processes in this pid namespace may be opened.
+    /// Admits a pid namespace: its processes may be opened from now on.
     pub(super) fn admit(&self, namespace: OwnedFd) {
         let file = File::from(namespace);
-        // One that does not say which it is admits nobody.
+        // A descriptor without an inode admits nothing.
         let Ok(inode) = file.metadata().map(|metadata| metadata.ino()) else { return };
         let mut namespaces = lock(&self.namespaces);
         if namespaces.iter().all(|known| known.inode != inode) {
@@ -85,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Answers until the other end is closed.
+    /// Serves requests until the other end is closed.
     pub(super) fn serve(&self, socket: &OwnedFd) {
         loop {
             let answer = match frame::receive_question(socket.as_fd()) {
@@ -94,39 +104,40 @@ impl Server {
                 Err(_) => return,
             };
             let (reply, opened) = answer.unwrap_or_else(|error| {
-                (Reply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
+                (BrokerReply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
             });
-            let beside: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
-            if frame::send_value(socket, &reply, &beside).is_err() {
+            let descriptors: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
+            if frame::send_value(socket, &reply, &descriptors).is_err() {
                 return;
             }
         }
     }
 
-    fn answer(&self, request: Request) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn answer(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         match request {
-            Request::Thread { tid, with_pidfd } => self.thread(tid, with_pidfd),
-            Request::Process { pid } => self.process(pid),
-            Request::File { pid, thread, file } => self.file(pid, thread, file),
-            Request::Threads { pid } => {
+            BrokerRequest::Thread { tid, with_pidfd } => self.thread(tid, with_pidfd),
+            BrokerRequest::Process { pid } => self.process(pid),
+            BrokerRequest::File { pid, thread, file } => self.file(pid, thread, file),
+            BrokerRequest::Threads { pid } => {
                 let directory = PathBuf::from(format!("/proc/{pid}"));
                 self.list(pid, &directory, "task", |_| true)
             }
-            Request::Descriptors { pid, thread } => {
+            BrokerRequest::Descriptors { pid, thread } => {
                 let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
                 let is_of_file = |path: &Path| fs::read_link(path).is_ok_and(|target| target.is_absolute());
                 self.list(pid, &directory, "fd", is_of_file)
             }
-            Request::Members => Ok((Reply::Numbers(self.members()?), Vec::new())),
+            BrokerRequest::Members => Ok((BrokerReply::Numbers(self.members()?), Vec::new())),
         }
     }
 
-    fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let status = fs::read_to_string(format!("/proc/{tid}/status"))?;
         let (pid, _) = pids(&status).ok_or(io::ErrorKind::InvalidData)?;
         let process = sys::pidfd_open(pid)?;
         let pidfd = if with_pidfd { thread_pidfd(tid)? } else { None };
-        // As it is one of the process's threads, it is in the process's namespaces, also where it has taken the number of another one.
+        // As a thread of the process it is in the process's namespaces, even if it has taken the
+        // number of another thread.
         let directory = PathBuf::from(format!("/proc/{pid}/task/{tid}"));
         let numbers = self.numbers(&directory)?;
         let memory = OpenOptions::new().read(true).write(true).open(directory.join("mem"))?;
@@ -134,19 +145,19 @@ impl Server {
         require_there(&process)?;
         pidfd.as_ref().map_or(Ok(()), require_there)?;
         let opened = [process, memory.into()].into_iter().chain(pidfd);
-        Ok((Reply::Thread { pid, numbers: plain(&numbers) }, opened.collect()))
+        Ok((BrokerReply::Thread { pid, numbers: to_wire(&numbers) }, opened.collect()))
     }
 
-    fn process(&self, pid: i32) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn process(&self, pid: i32) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         let directory = PathBuf::from(format!("/proc/{pid}"));
         let numbers = self.numbers(&directory).and_then(|numbers| self.refuse_own(&directory).map(|()| numbers));
-        // Who is gone meanwhile is just that, whatever else was said.
+        // A process that is gone meanwhile is reported as gone, whatever else failed.
         require_there(&process)?;
-        Ok((Reply::Process { numbers: plain(&numbers?) }, vec![process]))
+        Ok((BrokerReply::Process { numbers: to_wire(&numbers?) }, vec![process]))
     }
 
-    fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(Path::new(&format!("/proc/{pid}")))?;
         let directory = PathBuf::from(format!("/proc/{pid}/task/{thread}"));
@@ -158,10 +169,11 @@ impl Server {
         };
         self.refuse_own(&directory)?;
         require_there(&process)?;
-        Ok((Reply::File, vec![opened.into()]))
+        Ok((BrokerReply::File, vec![opened.into()]))
     }
 
-    /// Of a process or thread that may be opened: to the mediator, there are no others.
+    /// Reads the pids of a process or thread that may be opened: to the mediator, there are no
+    /// others.
     fn numbers(&self, directory: &Path) -> io::Result<Vec<Number>> {
         let status = fs::read_to_string(directory.join("status"))?;
         let (_, inwards) = pids(&status).ok_or(io::ErrorKind::InvalidData)?;
@@ -171,32 +183,35 @@ impl Server {
         if numbers.iter().any(is_admitted) { Ok(numbers) } else { Err(gone()) }
     }
 
-    /// The numbers in a directory of a process or thread. Nothing that is opened for the mediator is a directory: from one of the host's `/proc`, any file
-    /// of the host can be named, also by the container, to which it could be handed on.
+    /// Lists the numbers in a directory of a process or thread.
+    ///
+    /// No directory is opened for the mediator: from one of the host's `/proc`, any file of the
+    /// host can be named, also by the container, to which it could be passed.
     fn list(
         &self,
         pid: i32,
         directory: &Path,
         name: &str,
         is_wanted: impl Fn(&Path) -> bool,
-    ) -> io::Result<(Reply, Vec<OwnedFd>)> {
+    ) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let process = sys::pidfd_open(pid)?;
         self.numbers(directory)?;
-        let began = worked();
-        // A directory of a thread that ends meanwhile has no more.
+        let began = thread_cpu_time();
+        // A directory of a thread that ends meanwhile has no more entries.
         let entries = fs::read_dir(directory.join(name))?.filter_map(Result::ok);
         let wanted = entries.filter(|entry| is_wanted(&entry.path()));
         let numbers = wanted.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         self.refuse_own(directory)?;
         require_there(&process)?;
         rest(began, SHORT_LIST);
-        Ok((Reply::Numbers(numbers), Vec::new()))
+        Ok((BrokerReply::Numbers(numbers), Vec::new()))
     }
 
-    /// Asked after whatever was opened: memory that was opened before the process executed the container's program is nobody's any more.
+    /// Refuses a process that executes egpu's program. Called after its files were opened: memory
+    /// from before it executed the container's program is no process's any more.
     fn refuse_own(&self, directory: &Path) -> io::Result<()> {
         let Some(own) = self.own else { return Ok(()) };
-        match Program::of(directory) {
+        match Executable::of(directory) {
             Ok(program) if program == own => Err(gone()),
             Ok(_) => Ok(()),
             // It has left its memory.
@@ -206,7 +221,7 @@ impl Server {
     }
 
     fn members(&self) -> io::Result<Vec<i32>> {
-        let began = worked();
+        let began = thread_cpu_time();
         let mut pids = Vec::new();
         for cgroup in &self.cgroups {
             pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
@@ -216,15 +231,15 @@ impl Server {
     }
 }
 
-/// Rests after work since `began`, if that was more than a little.
+/// Rests after work since `began`, if that took more than `little`.
 fn rest(began: Duration, little: Duration) {
-    let took = worked().saturating_sub(began);
+    let took = thread_cpu_time().saturating_sub(began);
     if took > little {
         thread::sleep((took * REST).min(LONGEST_REST));
     }
 }
 
-/// `None`: the kernel has no pidfds of threads.
+/// Opens the pidfd of a thread; `None`: the kernel has none of threads.
 fn thread_pidfd(tid: i32) -> io::Result<Option<OwnedFd>> {
     match sys::pidfd_open_thread(tid) {
         Ok(pidfd) => Ok(Some(pidfd)),
@@ -241,33 +256,28 @@ fn gone() -> io::Error {
     io::Error::from_raw_os_error(libc::ESRCH)
 }
 
-/// Time that this thread has had of a processor.
-fn worked() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
 
-    fn requests(pid: i32) -> [Request; 7] {
-        let file = |file| Request::File { pid, thread: pid, file };
+    fn requests(pid: i32) -> [BrokerRequest; 7] {
+        let file = |file| BrokerRequest::File { pid, thread: pid, file };
         [
-            Request::Thread { tid: pid, with_pidfd: true },
-            Request::Process { pid },
+            BrokerRequest::Thread { tid: pid, with_pidfd: true },
+            BrokerRequest::Process { pid },
             file(ProcFile::Stat),
             file(ProcFile::Maps),
             file(ProcFile::Memory),
-            Request::Threads { pid },
-            Request::Descriptors { pid, thread: pid },
+            BrokerRequest::Threads { pid },
+            BrokerRequest::Descriptors { pid, thread: pid },
         ]
     }
 
     #[test]
     fn what_executes_our_own_program_is_not_opened_and_no_directory_of_anybody_else() {
-        let server = Server::new(Vec::new(), Some(Program::of_this_process().unwrap()));
+        let server = Server::new(Vec::new(), Some(Executable::of_this_process().unwrap()));
         server.admit(File::open("/proc/self/ns/pid").unwrap().into());
         let own = std::process::id().cast_signed();
         for request in requests(own) {

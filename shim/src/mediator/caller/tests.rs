@@ -9,16 +9,16 @@ use std::{
 use super::*;
 use crate::mediator::broker::Broker;
 
-/// Calls of this thread's, of which nobody waits for an answer.
-fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
+/// Calls of this thread, for which nobody waits.
+fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> WaitingCaller<'a> + 'a))) {
     let tid = nix::unistd::gettid().as_raw();
     let listener = File::open("/dev/null").unwrap();
-    let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
+    let threads = ThreadCache::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
     let memory = OpenOptions::new().read(true).write(true).open(format!("/proc/{tid}/mem")).unwrap();
-    let process = Process::of_nobody(nix::unistd::getpid().as_raw());
-    let thread = Arc::new(Thread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
-    let gone = |_: &Arc<Process>| {};
-    test(&|| Calling {
+    let process = ContainerProcess::of_tests(nix::unistd::getpid().as_raw());
+    let thread = Arc::new(CallingThread { tid, process, memory, pidfd: None, is_read_ahead: AtomicBool::new(false) });
+    let gone = |_: &Arc<ContainerProcess>| {};
+    test(&|| WaitingCaller {
         threads: &threads,
         listener: listener.as_fd(),
         id: 0,
@@ -30,7 +30,7 @@ fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> Calling<'a> + 'a))) {
     });
 }
 
-/// Bytes at the beginning of a page, and where they are.
+/// Bytes at the beginning of a page, and their address.
 fn page() -> (Vec<u8>, usize, u64) {
     let memory = vec![1_u8; 16384];
     let address = memory.as_ptr().expose_provenance() as u64;
@@ -72,7 +72,7 @@ fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
     let (memory, offset, base) = page();
     let end = base + PAGE;
     let near = |argument, address, length| {
-        Ahead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
+        ReadAhead { argument: Some(argument), bytes: Vec::new() }.place(address, length).is_some()
     };
     assert!(near(base, base + 1000, 24) && !near(base, base + 1000, 25));
     assert!(near(end - 48, end - 8, 8) && !near(end - 48, end - 8, 9));
@@ -91,7 +91,8 @@ fn what_is_read_ahead_ends_with_the_page_and_is_never_more_than_is_there() {
     });
 }
 
-/// A thread that makes one call, which is notified: the listener, and a descriptor that the thread has opened.
+/// A thread that makes one call, which is notified: the listener, and a descriptor that the thread
+/// has opened.
 fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd, i32) {
     let instruction = |code, jt, jf, k| sys::SeccompInstruction { code, jt, jf, k };
     let [load, equal, answer] = [0x20, 0x15, 0x06];
@@ -102,7 +103,7 @@ fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd
         instruction(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let file = file.to_owned();
-    let (tell, told) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let thread = thread::spawn(move || {
         nix::sys::prctl::set_no_new_privs().unwrap();
         let listener = sys::install_seccomp_listener(&program).unwrap();
@@ -110,23 +111,23 @@ fn waiting(file: &Path, has_own_table: bool) -> (thread::JoinHandle<()>, OwnedFd
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_FILES).unwrap();
         }
         let file = File::open(file).unwrap();
-        tell.send((listener, file.as_raw_fd())).unwrap();
+        report.send((listener, file.as_raw_fd())).unwrap();
         nix::unistd::getppid();
     });
-    let (listener, opened) = told.recv().unwrap();
+    let (listener, opened) = reported.recv().unwrap();
     (thread, listener, opened)
 }
 
-/// Under the same number the process may have any other file.
+/// The process may have any other file under the same number.
 #[test]
 fn descriptors_of_a_thread_are_not_looked_for_in_another_table() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for (has_own_table, has_pidfds) in [(true, true), (true, false), (false, true), (false, false)] {
         let (thread, listener, opened) = waiting(file.path(), has_own_table);
         let notification = sys::receive(listener.as_fd()).unwrap();
-        let threads = Threads::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
+        let threads = ThreadCache::new(Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap()));
         threads.has_thread_pidfds.store(has_pidfds, Ordering::Relaxed);
-        let gone = |_: &Arc<Process>| {};
+        let gone = |_: &Arc<ContainerProcess>| {};
         let caller = threads.caller(listener.as_fd(), &notification, &gone).unwrap();
         let found = caller.file(opened);
         // Before Linux 6.9 a thread has no pidfd, whatever is asked for.

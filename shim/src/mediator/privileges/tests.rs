@@ -1,4 +1,4 @@
-//! What somebody reaches who executes code of his own in a mediator.
+//! Reach of code that an attacker executes in a mediator.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -25,7 +25,7 @@ use testing::skipped;
 use super::*;
 use crate::mediator::{
     broker::{Broker, ProcFile},
-    mount_namespace::{self, Seen},
+    mount_namespace::{self, VisiblePath},
 };
 
 const NAME: &str =
@@ -44,12 +44,12 @@ impl Drop for Children {
     }
 }
 
-/// Rights are given up for good, so it is another process, of this test alone, that does so.
+/// Privileges are dropped for good, so another process, of this test alone, does that.
 #[test]
 fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
-    if let Some(told) = std::env::var_os(IN_CHILD) {
-        let told = told.into_string().unwrap();
-        let [directory, container, victim] = told.split(' ').collect::<Vec<_>>()[..] else { panic!("{told}") };
+    if let Some(reported) = std::env::var_os(IN_CHILD) {
+        let reported = reported.into_string().unwrap();
+        let [directory, container, victim] = reported.split(' ').collect::<Vec<_>>()[..] else { panic!("{reported}") };
         return is_confined(Path::new(directory), container.parse().unwrap(), victim.parse().unwrap());
     }
     if !geteuid().is_root() {
@@ -88,25 +88,25 @@ fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]);
     let output = child.env(IN_CHILD, format!("{} {container} {victim}", directory.path().display())).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && told.contains("1 passed"), "{}: {told}", output.status);
+    let reported = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && reported.contains("1 passed"), "{}: {reported}", output.status);
     for name in ["secret", "state/ledger/other.json", "state/timetable/GPU-1.json", "state/inject/other/usage"] {
         assert_eq!(fs::read_to_string(directory.path().join(name)).unwrap(), "untouched", "{name}");
     }
 }
 
-/// As a mediator is, and tries what it can.
+/// Tries what a mediator could, with its privileges.
 fn is_confined(directory: &Path, container: i32, victim: i32) {
     let own = OpenOptions::new().read(true).write(true).open(directory.join("own")).unwrap();
     let other_namespace = File::open(format!("/proc/{victim}/ns/pid")).unwrap();
-    // Its threads are there already, and give up nothing.
+    // Its threads exist already, and keep their privileges.
     let broker = Broker::of_namespace(&format!("/proc/{container}/ns/pid"), Vec::new());
     let state = directory.join("state");
-    let mut seen = vec![Seen::writable(state.join("simulated"))];
-    seen.extend(["timetable", "inject"].map(|name| Seen::read_only(state.join(name))));
-    seen.extend(Seen::of_proc());
+    let mut seen = vec![VisiblePath::writable(state.join("simulated"))];
+    seen.extend(["timetable", "inject"].map(|name| VisiblePath::read_only(state.join(name))));
+    seen.extend(VisiblePath::of_proc());
     mount_namespace::enter(directory, &seen).unwrap();
-    drop_for_good(Role::Mediator { shim: getppid().as_raw() }).unwrap();
+    drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
 
     reaches_its_container(&broker, &state, container);
     opens_nothing_else(directory, victim);
@@ -195,8 +195,8 @@ fn reaches_no_other_process(broker: &Broker, own: &File, victim: i32) {
     for signal in [None, Some(Signal::SIGKILL)] {
         assert_eq!(kill(Pid::from_raw(victim), signal), Err(Errno::ENOSYS));
     }
-    for told in sys::tell_of_input(own.as_fd(), victim) {
-        assert_eq!(errno(told.unwrap_err()), Some(libc::ENOSYS), "as a signal, which may be any");
+    for reported in sys::signal_on_input(own.as_fd(), victim) {
+        assert_eq!(errno(reported.unwrap_err()), Some(libc::ENOSYS), "as a signal, which may be any");
     }
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let limited = prlimit(rustix::process::Pid::from_raw(victim), Resource::Cpu, none);

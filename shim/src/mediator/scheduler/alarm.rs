@@ -1,4 +1,4 @@
-//! Until when a card's thread sleeps: an instant of the clock, or whoever wakes it.
+//! Sleep of a card's thread: until an instant of the clock, or until it is woken.
 
 use std::{io, os::fd::AsFd};
 
@@ -38,7 +38,7 @@ impl Alarm {
         Ok(Self(TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?))
     }
 
-    /// `None`: never. What it was set to before is forgotten, and so is that it has gone off.
+    /// Sets the instant; `None`: never. The former instant is forgotten, even if it has expired.
     pub(super) fn set(&self, at_us: Option<u64>) -> io::Result<()> {
         match at_us {
             // 0 would switch it off.
@@ -63,7 +63,7 @@ impl Alarm {
                 Err(error) => return Err(error.into()),
             }
         }
-        // Nothing to read: the alarm went off.
+        // Nothing to read: the alarm expired.
         let _ = waker.0.read();
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! One card of the container's: its thread.
+//! Thread of one card of the container.
 //!
-//! Each step brings the card to where it should be now and says until when nothing is to be done. While the container has no
-//! channels there, nothing is: the gate stands as the first one is to find it.
+//! Each step brings the card to where it should be now, and returns the instant of the next step.
+//! While the container has no channels there is nothing to do: the gate stays as the first channel
+//! is to find it.
 
-mod standing;
+mod card_state;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -18,83 +19,83 @@ use nvidia_glue::{
 
 use super::{
     alarm::Alarm,
-    board::Board,
     clock::Clock,
-    post::Post,
-    sight::Sight,
-    tally::Tally,
-    terms::{Sharing, Terms},
-    trouble::{Remedy, Trouble, is_hopeless},
+    edge_failure::{EdgeFailures, FailureAction, is_hopeless},
+    mailbox::Mailbox,
+    residency_view::ResidencyView,
+    share_terms::{ShareTerms, Sharing},
+    status_page::StatusPage,
+    usage_sums::UsageSums,
 };
 
-/// How often it is looked who has the card, where that matters.
-const LOOKING_US: u64 = 100_000;
-/// How often the driver is asked at once for the same edge, and what lies between.
+/// Interval at which the neighbours are checked, where they matter.
+const CHECK_INTERVAL_US: u64 = 100_000;
+/// Attempts at the same edge in a row, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
-/// An edge that begins later than that is counted as late.
+/// Delay beyond which an edge counts as late.
 const LATE_US: u64 = 1_000;
 
-/// Whose time it is.
+/// The container's place on the card.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    /// The card's number in the container's order.
+pub(super) struct CardPlace {
+    /// Index of the card in the container's order.
     pub(super) index: usize,
     pub(super) grant_id: String,
-    /// Where neighbours tell what they do.
+    /// The directory that has the status files of neighbours.
     pub(super) state_dir: PathBuf,
-    /// Until it has a turn, it does not run.
+    /// It does not run until it has a turn.
     pub(super) is_capped: bool,
-    /// The card was found not to take it off.
+    /// The card cannot take it off.
     pub(super) is_without_windows: bool,
 }
 
-impl Place {
-    /// Until somebody says otherwise, it does not run.
-    fn is_kept_off(&self) -> bool {
+impl CardPlace {
+    /// Returns whether the gate is closed at the start.
+    fn starts_closed(&self) -> bool {
         self.is_capped && !self.is_without_windows
     }
 
-    /// What holds while no timetable says anything of it.
-    fn untold(&self) -> Course {
-        if self.is_kept_off() { Course::never() } else { Course::always() }
+    /// Returns the windows that hold without a timetable.
+    fn default_timeline(&self) -> Course {
+        if self.starts_closed() { Course::never() } else { Course::always() }
     }
 }
 
-/// See the module.
+/// Scheduler of one card.
 #[derive(Debug)]
 pub(super) struct CardScheduler<C> {
-    place: Place,
+    place: CardPlace,
     gate: Arc<dyn Gate>,
-    post: Arc<Post>,
-    board: Arc<Board>,
+    mailbox: Arc<Mailbox>,
+    status_page: Arc<StatusPage>,
     clock: C,
     table: Option<Arc<Timetable>>,
-    terms: Terms,
+    terms: ShareTerms,
     pacer: Pacer,
-    /// As the pacer last said, while it was not due.
+    /// The next move, as long as it is not due.
     planned: Option<Next>,
-    /// It has channels.
+    /// The container has channels.
     is_awake: bool,
-    sight: Sight,
-    /// Others go before it, and have work.
-    is_held: bool,
-    /// Time slices as they are to be, and as they were set.
+    residency_view: ResidencyView,
+    /// It gives way to others, which have work.
+    is_yielding: bool,
+    /// Time slices as wanted, and as set last.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
-    /// Its groups take turns on the card, and when the next one is due.
+    /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
-    /// When the call began that opened last, and when it ended.
-    opening: (u64, u64),
+    /// Begin and end of the call that opened last.
+    last_opening: (u64, u64),
     /// It had work in its last window.
     ran: Option<bool>,
-    /// When to look and to tell next.
-    look_us: u64,
-    tell_us: u64,
-    tally: Tally,
-    trouble: Trouble,
-    /// Why the container cannot go on.
+    /// Instants of the next check of neighbours and the next publication.
+    check_us: u64,
+    publish_us: u64,
+    usage_sums: UsageSums,
+    edge_failures: EdgeFailures,
+    /// Error after which the container cannot go on.
     fatal: Option<EdgeError>,
     edges: Edges,
 }
@@ -114,57 +115,58 @@ impl Edges {
 }
 
 impl<C: Clock> CardScheduler<C> {
-    /// The gate is closed from here on if the container is capped and its card can close it.
+    /// Makes the scheduler, and closes the gate if the container is capped and its card can close
+    /// it.
     pub(super) fn new(
-        place: Place,
+        place: CardPlace,
         gate: Arc<dyn Gate>,
-        sight: Sight,
-        (post, board): (Arc<Post>, Arc<Board>),
+        residency_view: ResidencyView,
+        (mailbox, status_page): (Arc<Mailbox>, Arc<StatusPage>),
         clock: C,
     ) -> Self {
-        let mut trouble = Trouble::default();
+        let mut edge_failures = EdgeFailures::default();
         if place.is_without_windows {
-            // Whoever found that has told of it.
-            trouble.begin_degraded(clock.now_us());
+            // The mediator has already reported it.
+            edge_failures.start_degraded(clock.now_us());
         }
-        let pacer = Pacer::new(place.untold());
-        if place.is_kept_off() {
+        let pacer = Pacer::new(place.default_timeline());
+        if place.starts_closed() {
             // There are no channels, so no call is made that could fail.
             let _ = gate.close();
         }
         Self {
             place,
             gate,
-            post,
-            board,
+            mailbox,
+            status_page,
             clock,
             table: None,
-            terms: Terms::none(None),
+            terms: ShareTerms::none(None),
             pacer,
             planned: None,
             is_awake: false,
-            sight,
-            is_held: false,
+            residency_view,
+            is_yielding: false,
             wanted_slice_us: None,
             slice_us: None,
             takes_turns: false,
             turn_us: 0,
-            opening: (0, 0),
+            last_opening: (0, 0),
             ran: None,
-            look_us: 0,
-            tell_us: 0,
-            tally: Tally::default(),
-            trouble,
+            check_us: 0,
+            publish_us: 0,
+            usage_sums: UsageSums::default(),
+            edge_failures,
             fatal: None,
             edges: Edges::default(),
         }
     }
 
-    /// Schedules for as long as the process lives.
+    /// Schedules as long as the process lives.
     pub(super) fn run(mut self) -> io::Error {
         count_thread();
-        let post = Arc::clone(&self.post);
-        let sleep = |alarm: &Alarm, at_us| alarm.set(at_us).and_then(|()| alarm.sleep(&post.waker));
+        let mailbox = Arc::clone(&self.mailbox);
+        let sleep = |alarm: &Alarm, at_us| alarm.set(at_us).and_then(|()| alarm.sleep(&mailbox.waker));
         let alarm = match Alarm::new() {
             Ok(alarm) => alarm,
             Err(error) => return error,
@@ -180,55 +182,56 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// Until when nothing is to be done; `None`: until it is woken.
+    /// Does what is due. Returns the instant of the next step; `None`: when it is woken.
     pub(super) fn step(&mut self) -> Option<u64> {
         let now_us = self.clock.now_us();
-        if let Some(table) = self.post.take() {
+        if let Some(table) = self.mailbox.receive() {
             self.table = table;
-            self.follow(now_us);
+            self.apply_timetable(now_us);
         } else if self.terms.until_us.is_some_and(|until| until <= now_us) {
-            self.follow(now_us);
+            self.apply_timetable(now_us);
         }
         if self.gate.channels() == 0 {
-            self.rest(now_us);
+            self.idle(now_us);
             return self.terms.until_us;
         }
         if !self.is_awake {
             self.is_awake = true;
             self.pacer.resume(now_us);
-            self.tally.turn(now_us, Some(self.pacer.is_open()));
+            self.usage_sums.set_open(now_us, Some(self.pacer.is_open()));
         }
-        let mut wake_us = self.look(now_us);
+        let mut wake_us = self.check_neighbours(now_us);
         wake_us = wake_us.min(self.terms.until_us.unwrap_or(u64::MAX));
         wake_us = wake_us.min(self.pace());
-        wake_us = wake_us.min(self.tell());
+        wake_us = wake_us.min(self.publish());
         Some(wake_us)
     }
 
-    /// Another timetable, or another epoch of it.
-    fn follow(&mut self, now_us: u64) {
-        self.read_terms(now_us);
-        self.look_us = 0;
+    /// Applies another timetable, or another epoch of it.
+    fn apply_timetable(&mut self, now_us: u64) {
+        self.update_terms(now_us);
+        self.check_us = 0;
         self.set_course(now_us);
     }
 
-    fn read_terms(&mut self, now_us: u64) {
-        let has_windows = !self.trouble.is_degraded();
-        let terms = |table: &Timetable| Terms::at(table, &self.place.grant_id, self.gate.uuid(), now_us, has_windows);
-        self.terms = self.table.as_deref().map_or(Terms::none(None), terms);
-        self.sight.follow();
+    fn update_terms(&mut self, now_us: u64) {
+        let has_windows = !self.edge_failures.is_degraded();
+        let terms =
+            |table: &Timetable| ShareTerms::at(table, &self.place.grant_id, self.gate.uuid(), now_us, has_windows);
+        self.terms = self.table.as_deref().map_or(ShareTerms::none(None), terms);
+        self.residency_view.terms_changed();
     }
 
     fn set_course(&mut self, now_us: u64) {
-        let untold = self.place.untold();
-        let course = if self.trouble.is_degraded() {
+        let default_timeline = self.place.default_timeline();
+        let course = if self.edge_failures.is_degraded() {
             Course::always()
-        } else if self.is_held {
+        } else if self.is_yielding {
             Course::never()
         } else {
             match &self.table {
-                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &untold),
-                None => untold,
+                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &default_timeline),
+                None => default_timeline,
             }
         };
         if course != *self.pacer.course() {
@@ -237,104 +240,109 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// There are no channels: the gate is left as new ones are to find it, and nobody is promised anything.
-    fn rest(&mut self, now_us: u64) {
+    /// Handles a card without channels: the gate is left as new ones are to find it, and no window
+    /// is owed.
+    fn idle(&mut self, now_us: u64) {
         if self.is_awake {
             self.is_awake = false;
-            self.is_held = false;
-            self.tally.turn(now_us, None);
+            self.is_yielding = false;
+            self.usage_sums.set_open(now_us, None);
             self.count();
             self.set_course(now_us);
         }
         self.pacer.rest(now_us);
         self.planned = None;
-        // A channel may come to be in this instant; then the next step, for which it wakes this thread, finds what failed.
+        // A channel may be made at this instant; then the next step, for which it wakes this
+        // thread, sees the failure.
         let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
         self.set_slices(now_us);
         let mut status = self.status(now_us, [None; 2]);
-        status.utilization_ppm = self.see(now_us).utilization_ppm;
-        self.board.tell(self.place.index, status, None);
+        status.utilization_ppm = self.report_measured(now_us).utilization_ppm;
+        self.status_page.publish(self.place.index, status, None);
     }
 
-    /// Looks now and then who has the card, where that decides about slices or about whether it may run. When to look again.
-    fn look(&mut self, now_us: u64) -> u64 {
+    /// Checks the neighbours on the card, where they decide about slices or about running. Returns
+    /// the instant of the next check.
+    fn check_neighbours(&mut self, now_us: u64) -> u64 {
         let gives_way = self.terms.gives_way();
         let is_wanted = gives_way
-            || self.steers()
-            || self.trouble.is_degraded()
+            || self.has_weighted_slices()
+            || self.edge_failures.is_degraded()
             || self.wanted_slice_us != self.slice_us
             || self.takes_turns;
-        if now_us < self.look_us {
-            return if is_wanted { self.look_us } else { u64::MAX };
+        if now_us < self.check_us {
+            return if is_wanted { self.check_us } else { u64::MAX };
         }
-        self.look_us = now_us + LOOKING_US;
-        let mut is_held = false;
-        if gives_way || self.steers() {
-            self.sight.take();
-            self.sight.ask(now_us, &self.place.state_dir, &self.terms.others);
+        self.check_us = now_us + CHECK_INTERVAL_US;
+        let mut is_yielding = false;
+        if gives_way || self.has_weighted_slices() {
+            self.residency_view.read_log();
+            self.residency_view.refresh_neighbours(now_us, &self.place.state_dir, &self.terms.others);
         }
         if gives_way {
-            let verdict = self.sight.verdict(now_us, &self.terms);
-            is_held = !verdict.may_run;
-            self.look_us = self.look_us.min(verdict.look_at_us);
+            let verdict = self.residency_view.verdict(now_us, &self.terms);
+            is_yielding = !verdict.may_run;
+            self.check_us = self.check_us.min(verdict.look_at_us);
         }
-        if is_held != self.is_held {
-            self.is_held = is_held;
+        if is_yielding != self.is_yielding {
+            self.is_yielding = is_yielding;
             self.set_course(now_us);
         }
-        if self.trouble.retry_us().is_some_and(|at| at <= now_us) {
-            self.try_again();
+        if self.edge_failures.retry_us().is_some_and(|at| at <= now_us) {
+            self.retry_hard_caps();
         }
         self.set_slices(now_us);
         self.rotate(now_us);
-        if is_wanted { self.look_us } else { u64::MAX }
+        if is_wanted { self.check_us } else { u64::MAX }
     }
 
-    /// Its share is one of time slices: by weight, or of windows that others have, too.
-    fn steers(&self) -> bool {
+    /// Returns whether its share is one of time slices: by weight, or of windows that others have,
+    /// too.
+    fn has_weighted_slices(&self) -> bool {
         self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
     }
 
     fn set_slices(&mut self, now_us: u64) {
-        if self.steers() {
-            self.tally.add_up(now_us);
-            // All who share windows are off the card at the same time.
-            let closed_us = if self.terms.sharing == Sharing::Windows { self.tally.throttled_us } else { 0 };
-            let slice_us = self.sight.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
+        if self.has_weighted_slices() {
+            self.usage_sums.add_elapsed(now_us);
+            // All containers that share windows are off the card at the same time.
+            let closed_us = if self.terms.sharing == Sharing::Windows { self.usage_sums.throttled_us } else { 0 };
+            let slice_us = self.residency_view.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
             self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
         } else {
-            let low_us = || self.sight.low_slice_us(now_us, &self.terms, self.gate.groups());
+            let low_us = || self.residency_view.low_slice_us(now_us, &self.terms, self.gate.groups());
             self.wanted_slice_us = self.terms.gives_way().then(low_us);
         }
         if self.wanted_slice_us != self.slice_us {
             match self.gate.set_slice(self.wanted_slice_us) {
                 Ok(()) => self.slice_us = self.wanted_slice_us,
-                // It is set again at the next look.
-                Err(_) => self.trouble.failures += 1,
+                // The next check sets it again.
+                Err(_) => self.edge_failures.failures += 1,
             }
         }
     }
 
-    /// Where more groups work than its share has slices for, they take turns.
+    /// Rotates its groups, where more of them work than its share has slices for.
     fn rotate(&mut self, now_us: u64) {
-        let has_share = (self.steers() || self.terms.gives_way()) && !self.trouble.is_degraded();
+        let has_share = (self.has_weighted_slices() || self.terms.gives_way()) && !self.edge_failures.is_degraded();
         if has_share && now_us < self.turn_us {
             return;
         }
-        self.turn_us = now_us + LOOKING_US;
-        let on_card =
-            has_share.then(|| self.sight.on_card(now_us, &self.terms, self.gate.groups(), LOOKING_US)).flatten();
+        self.turn_us = now_us + CHECK_INTERVAL_US;
+        let on_card = has_share
+            .then(|| self.residency_view.on_card(now_us, &self.terms, self.gate.groups(), CHECK_INTERVAL_US))
+            .flatten();
         if on_card.is_none() && !self.takes_turns {
             return;
         }
         match self.gate.rotate(on_card) {
             Ok(_) => self.takes_turns = on_card.is_some(),
             // The next turn names them again.
-            Err(_) => self.trouble.failures += 1,
+            Err(_) => self.edge_failures.failures += 1,
         }
     }
 
-    /// Makes what moves are due. When the next one is.
+    /// Makes the moves that are due. Returns the instant of the next one.
     fn pace(&mut self) -> u64 {
         loop {
             let now_us = self.clock.now_us();
@@ -350,57 +358,57 @@ impl<C: Clock> CardScheduler<C> {
                 return next.at_us;
             }
             self.planned = None;
-            self.make(next.what, planned.map_or(now_us, |planned| planned.at_us), now_us);
+            self.make_move(next.what, planned.map_or(now_us, |planned| planned.at_us), now_us);
         }
     }
 
-    fn make(&mut self, what: Move, planned_us: u64, now_us: u64) {
+    fn make_move(&mut self, what: Move, planned_us: u64, now_us: u64) {
         self.edges.all += 1;
         self.edges.began(now_us.saturating_sub(planned_us));
-        let result = self.attempt(what);
+        let result = self.attempt_move(what);
         let ended_us = self.clock.now_us();
         match result {
             Ok(Edge { calls, .. }) => {
-                self.trouble.over();
+                self.edge_failures.succeeded();
                 match what {
                     Move::Open => self.opened(calls, planned_us, (now_us, ended_us)),
                     Move::Close => self.closed(calls, planned_us, (now_us, ended_us)),
                 }
             }
-            Err(error) => match self.trouble.failed(what, &error, ended_us, self.terms.period_us) {
-                Remedy::Retry => self.pacer.failed(ended_us + self.terms.period_us / 4),
-                Remedy::Degrade => self.degrade(error, ended_us),
+            Err(error) => match self.edge_failures.failed(what, &error, ended_us, self.terms.period_us) {
+                FailureAction::Retry => self.pacer.failed(ended_us + self.terms.period_us / 4),
+                FailureAction::Degrade => self.degrade(error, ended_us),
             },
         }
     }
 
     fn opened(&mut self, calls: usize, planned_us: u64, call: (u64, u64)) {
-        self.opening = call;
-        self.sight.opened();
+        self.last_opening = call;
+        self.residency_view.channels_opened();
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
-        self.tally.turn(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
+        self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
         if self.terms.gives_way() {
-            // Who goes before it comes now, or has no work.
-            self.look_us = self.look_us.min(call.1 + FIRST_LOOK_US);
+            // A neighbour that goes before it comes now, or has no work.
+            self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
         }
     }
 
     fn closed(&mut self, calls: usize, planned_us: u64, call: (u64, u64)) {
-        let effects = self.sight.effects(self.opening, call);
+        let effects = self.residency_view.edge_effects(self.last_opening, call);
         if let Some(opened_us) = effects.opened_us {
             self.pacer.correct_opening(opened_us);
         }
         let closed_us = effects.closed_us.unwrap_or(call.1);
         self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
-        self.tally.turn(closed_us, Some(false));
+        self.usage_sums.set_open(closed_us, Some(false));
         self.ran = effects.ran;
         self.count();
         // A period is complete.
-        self.tell_us = 0;
+        self.publish_us = 0;
     }
 
-    /// A few times, one after the other.
-    fn attempt(&mut self, what: Move) -> Result<Edge, EdgeError> {
+    /// Makes a move, with a few attempts.
+    fn attempt_move(&mut self, what: Move) -> Result<Edge, EdgeError> {
         let mut attempt = 1;
         loop {
             let result = match what {
@@ -410,7 +418,7 @@ impl<C: Clock> CardScheduler<C> {
             match result {
                 Ok(edge) => return Ok(edge),
                 Err(error) => {
-                    self.trouble.failures += 1;
+                    self.edge_failures.failures += 1;
                     if attempt == ATTEMPTS || is_hopeless(&error) {
                         return Err(error);
                     }
@@ -421,47 +429,47 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// The card cannot take channels off: time slices are what is left.
+    /// Falls back to time slices: the card cannot take channels off.
     fn degrade(&mut self, error: EdgeError, now_us: u64) {
-        // Whatever is off comes back, if it can.
-        let is_back = self.attempt(Move::Open).is_ok();
-        if self.trouble.degrade(&error, is_back, now_us) {
+        // Channels that are off are put back, if that can be done.
+        let is_back = self.attempt_move(Move::Open).is_ok();
+        if self.edge_failures.degrade(&error, is_back, now_us) {
             let (error, card): (&dyn std::error::Error, _) = (&error, self.gate.uuid());
             if is_back {
                 tracing::warn!(
                     error,
                     card,
-                    "the card does not take the container off: its share of time is a weight from now on"
+                    "the card cannot take the container off: its share of time is a weight from now on"
                 );
             } else {
-                tracing::warn!(error, card, "the card does not put the container back; it is tried again each second");
+                tracing::warn!(error, card, "the card does not put the container back; retrying each second");
             }
         }
-        self.read_terms(now_us);
+        self.update_terms(now_us);
         self.set_course(now_us);
         self.pacer.rest(now_us);
         self.pacer.moved(Move::Open, now_us, now_us);
-        self.tally.turn(now_us, Some(is_back));
-        (self.look_us, self.tell_us) = (0, 0);
-        if self.trouble.is_fatal(&error, now_us) {
+        self.usage_sums.set_open(now_us, Some(is_back));
+        (self.check_us, self.publish_us) = (0, 0);
+        if self.edge_failures.is_fatal(&error, now_us) {
             self.fatal = Some(error);
         }
     }
 
-    fn try_again(&mut self) {
-        // What is off is put back even if nothing is taken off any more.
+    fn retry_hard_caps(&mut self) {
+        // Channels that are off are put back even if none is taken off any more.
         let moves = [Move::Open, Move::Close, Move::Open];
-        let tried = moves.into_iter().try_for_each(|what| self.attempt(what).map(drop));
+        let tried = moves.into_iter().try_for_each(|what| self.attempt_move(what).map(drop));
         let now_us = self.clock.now_us();
         match tried {
             Ok(()) => {
-                if self.trouble.recover() {
+                if self.edge_failures.recover() {
                     tracing::warn!(
                         card = self.gate.uuid(),
                         "the card takes the container off again: its share of time is exact"
                     );
                 }
-                self.read_terms(now_us);
+                self.update_terms(now_us);
                 self.set_course(now_us);
             }
             Err(error) => self.degrade(error, now_us),

@@ -1,17 +1,17 @@
-//! The clock of all schedules, or one that is played.
+//! Clock of the schedules; tests have one of their own.
 
 use std::{fmt, thread, time::Duration};
 
-/// See the module.
+/// A clock, and pauses on it.
 pub(super) trait Clock: fmt::Debug {
-    /// `CLOCK_MONOTONIC`, microseconds.
+    /// Returns `CLOCK_MONOTONIC`, in microseconds.
     fn now_us(&self) -> u64;
 
-    /// Returns after so long.
+    /// Pauses.
     fn pause_us(&self, pause_us: u64);
 }
 
-/// The kernel's.
+/// The clock of the kernel.
 #[derive(Debug)]
 pub(super) struct Monotonic;
 

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::{Container, SIGKILL};
 use crate::{
     helper::{ContainerProcess, protocol},
-    io::{ChildEnds, Owner, ProcessIo},
-    reaper::Exit,
+    io::{ChildEnds, ProcessIo, StreamContext},
+    reaper::ProcessExit,
     sync::lock,
     task::{
         Context,
@@ -42,7 +42,8 @@ impl Container {
         Ok(())
     }
 
-    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not told.
+    /// Start of an exec. One that could not be started has ended, for who waits for it; that is not
+    /// published.
     pub(in crate::task) async fn start_exec(
         self: &Arc<Self>,
         context: &Arc<Context>,
@@ -52,7 +53,7 @@ impl Container {
         exec.check(Change::Start)?;
         let started = self.run_exec(context, exec).await;
         if started.is_err() && exec.pid() == 0 {
-            exec.set_exited(Exit { status: START_FAILED, at: SystemTime::now() });
+            exec.set_exited(ProcessExit { status: START_FAILED, at: SystemTime::now() });
         }
         started
     }
@@ -61,7 +62,7 @@ impl Container {
         let slot = self.exec_slot()?;
         self.init.check_use(Use::Exec)?;
         let spec = self.fixed.exec_rules.apply(&exec.spec).map_err(TaskError::Gpu)?;
-        let owner = Owner { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
+        let owner = StreamContext { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, ends) = ProcessIo::open(&exec.stdio, &owner).await.map_err(TaskError::Io)?;
         let (child, exit) = self.make_exec(context, spec, ends, Duration::MAX).await?;
         let pid = child.pid;
@@ -94,14 +95,14 @@ impl Container {
         process: serde_json::Value,
         mut ends: ChildEnds,
         limit: Duration,
-    ) -> Result<(ContainerProcess, oneshot::Receiver<Exit>), TaskError> {
+    ) -> Result<(ContainerProcess, oneshot::Receiver<ProcessExit>), TaskError> {
         let request = protocol::Exec {
             id: self.fixed.id.clone(),
             runtime_root: self.fixed.runtime_root.clone(),
             cgroup: self.fixed.cgroup.clone(),
             process,
             stdio: ends.kind,
-            mediated: mediated::beside(self.fixed.mediated.as_deref(), &mut ends.descriptors)?,
+            mediated: mediated::pass_listener(self.fixed.mediated.as_deref(), &mut ends.descriptors)?,
             io_owner: self.fixed.io_owner,
             fence: self.fixed.fence,
         };
@@ -115,7 +116,8 @@ impl Container {
         Ok((child, exit))
     }
 
-    /// From the check that init lives until the exec's end was told, init's end is not told.
+    /// Takes a slot that keeps init's end from being published, from the check that init lives
+    /// until the exec's end was published.
     pub(in crate::task) fn exec_slot(self: &Arc<Self>) -> Result<ExecSlot, TaskError> {
         let mut lifecycle = lock(&self.lifecycle);
         if lifecycle.init_ended {
@@ -129,7 +131,7 @@ impl Container {
         self: &Arc<Self>,
         context: &Arc<Context>,
         exec: Arc<Process>,
-        exit: oneshot::Receiver<Exit>,
+        exit: oneshot::Receiver<ProcessExit>,
         slot: ExecSlot,
     ) {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
@@ -137,16 +139,16 @@ impl Container {
             let Ok(exit) = exit.await else { return };
             drop(exec.operation.lock().await);
             exec.set_exited(exit);
-            container.tell_exit(&context, &exec, exit);
+            container.publish_exit(&context, &exec, exit);
             drop(slot);
         });
     }
 
     /// Delete of an exec: its output is delivered, and its id is free.
-    pub(in crate::task) async fn delete_exec(&self, exec: &Process) -> Result<Exit, TaskError> {
+    pub(in crate::task) async fn delete_exec(&self, exec: &Process) -> Result<ProcessExit, TaskError> {
         let _operation = exec.operation.lock().await;
         if exec.state() == State::Created {
-            exec.set_exited(Exit { status: 0, at: SystemTime::now() });
+            exec.set_exited(ProcessExit { status: 0, at: SystemTime::now() });
         }
         exec.check(Change::Delete)?;
         let exit = exec.wait().await?;

@@ -1,4 +1,5 @@
-//! Signals to a container that is frozen, or about to be, in a cgroup whose files a test writes in the kernel's place.
+//! Signals to a container that is frozen, or about to be, in a cgroup whose files a test writes in
+//! the kernel's place.
 
 use std::{fs, process::Child};
 
@@ -7,7 +8,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     helper::ContainerProcess,
-    io::{Owner, ProcessIo, Stdio},
+    io::{ProcessIo, StdioPaths, StreamContext},
     reaper::Reaper,
     sys,
 };
@@ -15,10 +16,11 @@ use crate::{
 const SIGTERM: u32 = libc::SIGTERM.unsigned_abs();
 const FROZEN: &str = "populated 1\nfrozen 1\n";
 
-/// A container that runs. Its init is no more than somebody who can be sent signals, and is in no cgroup.
+/// A container that runs. Its init is no more than somebody who can be sent signals, and is in no
+/// cgroup.
 struct Running {
     container: Arc<Container>,
-    events: Events,
+    events: TaskEvents,
     cgroup: TempDir,
     init: Child,
 }
@@ -43,19 +45,19 @@ impl Running {
         };
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(child.id()).unwrap();
-        let init = Process::new(String::new(), Stdio::default(), None, serde_json::Value::Null);
-        let owner = Owner { id: "c", namespace: "ns", reaper: &Arc::new(Reaper::default()) };
+        let init = Process::new(String::new(), StdioPaths::default(), None, serde_json::Value::Null);
+        let owner = StreamContext { id: "c", namespace: "ns", reaper: &Arc::new(Reaper::default()) };
         let (io, _) = ProcessIo::open(&init.stdio, &owner).await.unwrap();
         init.attach(ContainerProcess { pid, pidfd: sys::pidfd_open(pid).unwrap(), warnings: Vec::new() }, io);
         init.change(Change::Start).unwrap();
-        Self { container: Container::new(fixed, init), events: Events::new("ns".to_owned()), cgroup, init: child }
+        Self { container: Container::new(fixed, init), events: TaskEvents::new("ns".to_owned()), cgroup, init: child }
     }
 
     fn is_to_be_frozen(&self) -> bool {
         fs::read_to_string(self.cgroup.path().join("cgroup.freeze")).unwrap() == "1"
     }
 
-    /// As the kernel does when all of the cgroup stand still.
+    /// Reports the cgroup as frozen, as the kernel does once all its processes have stopped.
     fn all_stand_still(&self) {
         fs::write(self.cgroup.path().join("cgroup.events"), FROZEN).unwrap();
     }
@@ -72,7 +74,8 @@ impl Drop for Running {
     }
 }
 
-/// It would wait in the freezer for somebody to resume the container, who has no reason to: it was killed.
+/// A killed process would wait in the freezer for somebody to resume the container, who has no
+/// reason to.
 #[tokio::test]
 async fn who_is_killed_while_being_paused_is_thawed() {
     for all in [false, true] {
@@ -115,7 +118,7 @@ async fn who_is_killed_and_does_not_end_is_killed_with_all_others() {
         running.container.kill("", SIGKILL, false).await.unwrap();
         assert_eq!(killed(), "", "init alone");
         if ends {
-            running.container.init.set_exited(Exit { status: 137, at: std::time::SystemTime::now() });
+            running.container.init.set_exited(ProcessExit { status: 137, at: std::time::SystemTime::now() });
         }
         tokio::time::sleep(KILL_PAUSE * 2).await;
         assert_eq!(killed(), if ends { "" } else { "1" });

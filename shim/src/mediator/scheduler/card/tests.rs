@@ -1,8 +1,8 @@
-//! A card's thread step by step on a clock that is played, with a gate that is.
+//! Steps of a card's thread, on a fake clock, with a fake gate.
 
 mod achieved;
+mod edge_failure;
 mod slices;
-mod trouble;
 mod windows;
 
 use std::{
@@ -30,7 +30,7 @@ use runtime_config::{Bytes, request::Priority};
 
 use super::*;
 use crate::{
-    mediator::scheduler::{board::Utilization, clock::Monotonic},
+    mediator::scheduler::{clock::Monotonic, status_page::Utilization},
     sync::lock,
 };
 
@@ -40,9 +40,9 @@ const OWN: u32 = 100;
 const OTHER: u32 = 200;
 
 #[derive(Debug, Default)]
-struct Played(AtomicU64);
+struct FakeClock(AtomicU64);
 
-impl Clock for Arc<Played> {
+impl Clock for Arc<FakeClock> {
     fn now_us(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -53,37 +53,37 @@ impl Clock for Arc<Played> {
 }
 
 #[derive(Debug)]
-struct PlayedGate {
-    clock: Arc<Played>,
-    state: Mutex<GateState>,
+struct FakeGate {
+    clock: Arc<FakeClock>,
+    state: Mutex<FakeGateState>,
     moved: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct GateState {
+struct FakeGateState {
     is_closed: bool,
-    /// Its channels are.
+    /// Its channels are off.
     is_off: bool,
     channels: usize,
     groups: usize,
-    /// When which call ended, and whether it opened.
+    /// End of each call, and true if it opened.
     edges: Vec<(u64, bool)>,
     slices: Vec<Option<u64>>,
-    /// How many of its groups were to be on the card.
+    /// Numbers of its groups that were to be on the card.
     turns: Vec<Option<usize>>,
-    /// What is logged so long before the end of the next closing.
-    off: Option<(PlayedLog, u64)>,
-    /// What the next calls are answered with.
+    /// Log to which the next closing adds a switch, that long before its end.
+    off: Option<(FakeSwitchLog, u64)>,
+    /// Statuses of the next calls.
     refusals: VecDeque<RmStatus>,
-    /// How many of the next time slices are refused.
+    /// Number of the next time slices that are refused.
     refused_slices: u32,
 }
 
-impl PlayedGate {
+impl FakeGate {
     fn turn(&self, is_closed: bool) -> Result<Edge, EdgeError> {
         let mut state = lock(&self.state);
         state.is_closed = is_closed;
-        // Nothing is to be told to the driver.
+        // Nothing to ask the driver.
         if state.channels == 0 || state.is_off == is_closed {
             return Ok(Edge::default());
         }
@@ -101,7 +101,7 @@ impl PlayedGate {
     }
 }
 
-impl Gate for PlayedGate {
+impl Gate for FakeGate {
     fn uuid(&self) -> &str {
         "GPU-a"
     }
@@ -138,36 +138,36 @@ impl Gate for PlayedGate {
     }
 }
 
-/// What the card's log of switches will say.
+/// Log of the card's switches.
 #[derive(Debug, Default, Clone)]
-struct PlayedLog(Arc<Mutex<Vec<Switch>>>);
+struct FakeSwitchLog(Arc<Mutex<Vec<Switch>>>);
 
-impl PlayedLog {
+impl FakeSwitchLog {
     fn add(&self, at_us: u64, process: u32, presence: Presence) {
         self.add_of(at_us, process, process, presence);
     }
 
-    /// Of one of several groups of a container's.
+    /// Adds a switch of one of several groups of a container.
     fn add_of(&self, at_us: u64, process: u32, context: u32, presence: Presence) {
         lock(&self.0).push(Switch { at_ns: at_us * 1_000, process, context, presence });
     }
 }
 
-impl SwitchLog for PlayedLog {
+impl SwitchLog for FakeSwitchLog {
     fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
         into.append(&mut lock(&self.0));
         Ok(Taken::default())
     }
 }
 
-/// The driver's samples: each 200 ms, how busy the card was.
+/// The driver's samples of use, each 200 ms.
 #[derive(Debug)]
-struct PlayedCard {
-    state: Mutex<CardState>,
+struct FakeCard {
+    state: Mutex<FakeCardState>,
 }
 
 #[derive(Debug, Default)]
-struct CardState {
+struct FakeCardState {
     meter: Meter,
     work: Work,
     samples: Vec<Sample>,
@@ -177,9 +177,9 @@ struct CardState {
     asked: u32,
 }
 
-impl Utilization for PlayedCard {
+impl Utilization for FakeCard {
     fn measured(&self, _: &str, measured: Measured, in_doubt: bool) -> Seen {
-        let CardState { meter, work, samples, busy_ppm, is_own, is_silent, asked } = &mut *lock(&self.state);
+        let FakeCardState { meter, work, samples, busy_ppm, is_own, is_silent, asked } = &mut *lock(&self.state);
         meter.tell(measured);
         let now_us = measured.at_us;
         while !*is_silent && samples.last().map_or(0, |sample| sample.at_us) + 200_000 <= now_us {
@@ -197,18 +197,18 @@ impl Utilization for PlayedCard {
     }
 }
 
-struct World {
+struct Fixture {
     directory: tempfile::TempDir,
-    card: Arc<PlayedCard>,
-    clock: Arc<Played>,
-    gate: Arc<PlayedGate>,
-    log: PlayedLog,
-    post: Arc<Post>,
-    scheduler: CardScheduler<Arc<Played>>,
+    card: Arc<FakeCard>,
+    clock: Arc<FakeClock>,
+    gate: Arc<FakeGate>,
+    log: FakeSwitchLog,
+    mailbox: Arc<Mailbox>,
+    scheduler: CardScheduler<Arc<FakeClock>>,
 }
 
-impl World {
-    /// On a card whose driver keeps no log.
+impl Fixture {
+    /// Makes a card whose driver has no log.
     fn new(is_capped: bool) -> Self {
         Self::with(is_capped, false)
     }
@@ -219,41 +219,41 @@ impl World {
 
     fn of(is_capped: bool, has_log: bool, is_without_windows: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let clock = Arc::new(Played::default());
-        let gate = Arc::new(PlayedGate {
+        let clock = Arc::new(FakeClock::default());
+        let gate = Arc::new(FakeGate {
             clock: Arc::clone(&clock),
-            state: Mutex::new(GateState { groups: 1, ..GateState::default() }),
+            state: Mutex::new(FakeGateState { groups: 1, ..FakeGateState::default() }),
             moved: Condvar::new(),
         });
-        let (place, post, board) = parts(&directory, is_capped);
-        let state = Mutex::new(CardState { busy_ppm: 1_000_000, ..CardState::default() });
-        let card = Arc::new(PlayedCard { state });
-        board.tell_container(Arc::clone(&card) as _);
-        let place = Place { is_without_windows, ..place };
-        let log = PlayedLog::default();
+        let (place, mailbox, status_page) = parts(&directory, is_capped);
+        let state = Mutex::new(FakeCardState { busy_ppm: 1_000_000, ..FakeCardState::default() });
+        let card = Arc::new(FakeCard { state });
+        status_page.set_utilization(Arc::clone(&card) as _);
+        let place = CardPlace { is_without_windows, ..place };
+        let log = FakeSwitchLog::default();
         let opened = log.clone();
-        let sight = Sight::new(OWN, Box::new(move || Ok(has_log.then_some(Box::new(opened) as _))));
-        let told = (Arc::clone(&post), board);
-        let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, sight, told, Arc::clone(&clock));
-        Self { directory, card, clock, gate, log, post, scheduler }
+        let residency_view = ResidencyView::new(OWN, Box::new(move || Ok(has_log.then_some(Box::new(opened) as _))));
+        let outputs = (Arc::clone(&mailbox), status_page);
+        let scheduler = CardScheduler::new(place, Arc::clone(&gate) as _, residency_view, outputs, Arc::clone(&clock));
+        Self { directory, card, clock, gate, log, mailbox, scheduler }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, GateState> {
+    fn state(&self) -> std::sync::MutexGuard<'_, FakeGateState> {
         lock(&self.gate.state)
     }
 
     fn channels(&self, channels: usize) {
         let mut state = self.state();
-        // New ones come as the gate stands.
+        // New channels are on or off as the gate is.
         (state.channels, state.is_off) = (channels, channels > 0 && state.is_closed);
     }
 
-    fn tell(&self, epochs: Vec<Epoch>) {
+    fn set_epochs(&self, epochs: Vec<Epoch>) {
         let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
-        self.post.tell(Some(Arc::new(table)));
+        self.mailbox.send(Some(Arc::new(table)));
     }
 
-    /// Steps as its thread would, each a little late. The instant until which nothing is to be done.
+    /// Steps as its thread would, each a little late. Returns the instant of the next step.
     fn run_until(&mut self, until_us: u64) -> Option<u64> {
         loop {
             let wake = self.scheduler.step();
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// How long it was open since an instant.
+    /// Time that it was open since an instant.
     fn open_us(&self, since_us: u64) -> u64 {
         let state = self.state();
         let mut all = 0;
@@ -284,7 +284,7 @@ impl World {
         StatusFile::read(&self.directory.path().join("status")).unwrap()
     }
 
-    /// The neighbour's mediator.
+    /// Sets the neighbour's mediator.
     fn neighbour_is(&self, process: u32) {
         let path = status_file(self.directory.path(), "other").unwrap();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -299,19 +299,19 @@ impl World {
         lock(&self.card.state).busy_ppm = busy_ppm;
     }
 
-    /// Of the last second, and in all.
+    /// Share of the last second, and use in all.
     fn achieved(&self) -> (Option<u32>, Option<u64>) {
         let card = &self.status().cards[0];
         (card.achieved_1s_ppm, card.used_us)
     }
 }
 
-fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (Place, Arc<Post>, Arc<Board>) {
+fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (CardPlace, Arc<Mailbox>, Arc<StatusPage>) {
     let file = StatusFile::create(&directory.path().join("status")).unwrap();
-    let board = Arc::new(Board::new(file, ["GPU-a".to_owned()].into_iter()));
+    let status_page = Arc::new(StatusPage::new(file, ["GPU-a".to_owned()].into_iter()));
     let state_dir = directory.path().to_owned();
-    let place = Place { index: 0, grant_id: "own".into(), state_dir, is_capped, is_without_windows: false };
-    (place, Arc::new(Post::new("GPU-a".into()).unwrap()), board)
+    let place = CardPlace { index: 0, grant_id: "own".into(), state_dir, is_capped, is_without_windows: false };
+    (place, Arc::new(Mailbox::new("GPU-a".into()).unwrap()), status_page)
 }
 
 fn epoch(from_us: u64, pass: Pass, priority: Priority, neighbours: Vec<Neighbour>) -> Epoch {

@@ -1,0 +1,84 @@
+"""A private containerd with egpu on simulated cards, and with images that no registry is asked for.
+
+For critest, a kubelet and nerdctl alike.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, f"{HERE}/../gpu")
+from measure.containerd import SIMULATED, Containerd, egpu_config, write  # noqa: E402
+
+CRI = """[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "egpu.test/pause:latest"
+disable_apparmor = true
+restrict_oom_score_adj = true
+disable_hugetlb_controller = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{tools}"
+conf_dir = "{work}/net.d"
+[plugins."io.containerd.grpc.v1.cri".containerd]
+default_runtime_name = "{handler}"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
+runtime_type = "io.containerd.egpu.v1"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.drop-in]
+runtime_type = "io.containerd.runc.v2"
+runtime_path = "{binaries}/containerd-shim-egpu-v1"
+"""
+HANDLERS = ("runc", "egpu", "drop-in")
+
+
+def require(*programs):
+    for program in programs:
+        if not os.access(program, os.X_OK):
+            sys.exit(f"{program} is not there: see README.md")
+
+
+def cri_config(work, handler, tools, runc, binaries):
+    """Writes the pods' network; returns the part of containerd's configuration that is for CRI."""
+    ipam = {"type": "host-local", "subnet": "10.213.0.0/16", "dataDir": f"{work}/ipam",
+            "routes": [{"dst": "0.0.0.0/0"}]}
+    plugins = [{"type": "ptp", "ipam": ipam}]
+    network = {"cniVersion": "0.4.0", "name": "egpu-cri", "plugins": plugins}
+    os.makedirs(f"{work}/net.d")
+    write(f"{work}/net.d/10-ptp.conflist", json.dumps(network))
+    return CRI.format(work=work, handler=handler, tools=tools, runc=runc, binaries=binaries)
+
+
+class Node:
+    """A containerd whose images hold busybox, tools.c, facts.sh and the programs that are given."""
+
+    def __init__(self, work, binaries, containerd, cri="", settings=(), programs=()):
+        self.work = work
+        cards = SIMULATED.format(model="Tesla V100-PCIE-32GB", memory="32768MiB", count=4)
+        write(f"{work}/egpu.toml", egpu_config(work, cards, *settings))
+        disabled = () if cri else ("io.containerd.grpc.v1.cri",)
+        self.containerd = Containerd(work, containerd, disabled, cri)
+        tools, images = f"{work}/tools", [sys.executable, f"{HERE}/images.py", f"{work}/images"]
+        subprocess.run(["gcc", "-O1", "-static", "-o", tools, f"{HERE}/tools.c"], check=True)
+        archive = f"{work}/images.tar"
+        subprocess.run([*images, shutil.which("busybox"), tools, archive, *programs], check=True)
+        path = f"{binaries}:{containerd}:{os.environ['PATH']}"
+        self.environment = dict(os.environ, EGPU_CONFIG=f"{work}/egpu.toml", PATH=path)
+
+    def start(self, namespace="k8s.io"):
+        self.containerd.start(self.environment)
+        load = self.containerd.ctr(namespace, "images", "import", f"{self.work}/images.tar")
+        subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
+
+    def close(self):
+        """Ends containerd. What a broken run has left mounted is named, not guessed at."""
+        self.containerd.stop()
+        with open("/proc/self/mountinfo", encoding="utf-8") as file:
+            if f" {self.work}/" in file.read():
+                print(f"mounts are left below {self.work}: look there", file=sys.stderr)
+            else:
+                shutil.rmtree(self.work)

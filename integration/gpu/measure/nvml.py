@@ -1,0 +1,41 @@
+"""Samples NVML's account of a card's processes until standard input ends.
+
+usage: python3 -m measure.nvml CARD LIMIT_BYTES
+Prints how many samples were taken, the largest sum, and how many were above the limit. Exit
+status 1 when one was.
+"""
+
+import ctypes
+import select
+import sys
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_v2_t"""
+
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong),
+                ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)]
+
+
+def main(card, limit):
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    assert nvml.nvmlInit_v2() == 0
+    device = ctypes.c_void_p()
+    assert nvml.nvmlDeviceGetHandleByIndex_v2(card, ctypes.byref(device)) == 0
+    table = (Process * 512)()
+    samples, most, above = 0, 0, 0
+    while not select.select([sys.stdin], [], [], 0.002)[0]:
+        count = ctypes.c_uint(512)
+        found = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), table)
+        assert found == 0, found
+        used = sum(one.used for one in table[: count.value] if one.used != 2**64 - 1)
+        samples += 1
+        most = max(most, used)
+        above += used > limit
+    sizes = f"most {most / 2**20:.1f} MiB, limit {limit / 2**20:.1f} MiB"
+    print(f"{samples} samples, {sizes}, above it {above}")
+    return 1 if above else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,220 @@
+//! The layers: which crate may use which, no cycle between crates nor between the top-level modules of one, and where
+//! `unsafe` may stand.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
+
+mod source;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    fs,
+    path::PathBuf,
+};
+
+use source::Edges;
+
+/// One crate of the layers.
+struct Layer {
+    name: &'static str,
+    /// Folder below the repository.
+    folder: &'static str,
+    /// Crates of this repository that it depends on, tests apart.
+    may_use: &'static [&'static str],
+    unsafe_code: UnsafeCode,
+}
+
+enum UnsafeCode {
+    Forbidden,
+    /// Module `sys` alone may.
+    InSys,
+}
+use UnsafeCode::{Forbidden, InSys};
+
+/// The layers, the lowest first.
+///
+/// `fence` is not part of the mediator: `trace` installs the same filter. Simulated cards stay in `cards`, since the
+/// configuration says at discovery which kind a node has. `cards` and `ledger` take their settings from `runtime-config`,
+/// which has the units of `base`.
+#[rustfmt::skip]
+const LAYERS: &[Layer] = &[
+    Layer { name: "base", folder: "nvidia-glue/base", may_use: &[], unsafe_code: Forbidden },
+    Layer { name: "abi", folder: "nvidia-glue/abi", may_use: &[], unsafe_code: Forbidden },
+    Layer { name: "runtime-config", folder: "runtime-config", may_use: &["base"], unsafe_code: Forbidden },
+    Layer { name: "account", folder: "nvidia-glue/account", may_use: &["abi", "base"], unsafe_code: Forbidden },
+    Layer { name: "schedule", folder: "nvidia-glue/schedule", may_use: &["abi", "base"], unsafe_code: Forbidden },
+    Layer { name: "fence", folder: "nvidia-glue/fence", may_use: &["abi"], unsafe_code: Forbidden },
+    Layer { name: "driver", folder: "nvidia-glue/driver", may_use: &["abi", "base", "schedule"], unsafe_code: InSys },
+    Layer { name: "cards", folder: "nvidia-glue/cards", may_use: &["base", "runtime-config"], unsafe_code: InSys },
+    Layer {
+        name: "simulator",
+        folder: "nvidia-glue/simulator",
+        may_use: &["abi", "base", "cards", "driver", "schedule"],
+        unsafe_code: Forbidden,
+    },
+    Layer {
+        name: "mediator",
+        folder: "nvidia-glue/mediator",
+        may_use: &["abi", "account", "base", "driver", "schedule"],
+        unsafe_code: Forbidden,
+    },
+    Layer {
+        name: "ledger",
+        folder: "nvidia-glue/ledger",
+        may_use: &["base", "cards", "runtime-config", "schedule"],
+        unsafe_code: Forbidden,
+    },
+    Layer { name: "trace", folder: "nvidia-glue/trace", may_use: &["abi", "base", "driver", "fence"], unsafe_code: InSys },
+    Layer { name: "testing", folder: "nvidia-glue/testing", may_use: &["abi", "base", "trace"], unsafe_code: Forbidden },
+    Layer {
+        name: "nvidia-glue",
+        folder: "nvidia-glue",
+        may_use: &[
+            "abi", "account", "base", "cards", "driver", "fence", "ledger", "mediator", "runtime-config", "schedule",
+            "simulator", "trace",
+        ],
+        unsafe_code: Forbidden,
+    },
+    Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
+];
+
+/// Modules of one crate that still use each other: no other may join them.
+#[rustfmt::skip]
+const KNOWN_CYCLES: &[(&str, &[&str])] = &[
+    ("runtime-config", &["config", "request"]),
+    ("account", &[
+        "exports", "host_mappings", "lib", "managed", "objects", "page_tables", "processor_mappings", "registrations",
+        "reserve", "uvm",
+    ]),
+    ("driver", &["file_watch", "lib"]),
+    ("driver", &["nvidia", "switch_log"]),
+    ("cards", &["lib", "simulated"]),
+    ("simulator", &[
+        "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
+    ]),
+    ("mediator", &[
+        "call", "context", "control", "driver_time", "host_mappings", "making", "managed", "session", "staging",
+        "utilization", "version",
+    ]),
+    ("ledger", &["account", "floors"]),
+    ("ledger", &["admit", "reserve", "waiting"]),
+    ("ledger", &["change", "settings", "store"]),
+    ("egpu-shim", &["bundle", "registry"]),
+    ("egpu-shim", &["gpu", "task"]),
+    ("egpu-shim", &["helper", "mediator"]),
+];
+
+fn repository() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+#[test]
+fn dependencies_are_those_of_the_table() {
+    let known: BTreeSet<&str> = LAYERS.iter().map(|layer| layer.name).collect();
+    for layer in LAYERS {
+        let manifest = fs::read_to_string(repository().join(layer.folder).join("Cargo.toml")).unwrap();
+        let section = manifest.split("\n[").find(|section| section.starts_with("dependencies]")).unwrap();
+        let names = section.lines().skip(1).filter_map(|line| line.split(['.', '=', ' ']).next());
+        let uses: BTreeSet<&str> = names.filter(|name| known.contains(name)).collect();
+        let may_use = layer.may_use.iter().copied().collect();
+        assert_eq!(uses, may_use, "{}: its dependencies (left) are not those of the table (right)", layer.name);
+    }
+}
+
+#[test]
+fn every_crate_below_nvidia_glue_is_in_the_table() {
+    let folders = fs::read_dir(repository().join("nvidia-glue")).unwrap().map(|entry| entry.unwrap().path());
+    for folder in folders.filter(|folder| folder.join("Cargo.toml").exists()) {
+        assert!(LAYERS.iter().any(|layer| repository().join(layer.folder) == folder), "{}", folder.display());
+    }
+}
+
+#[test]
+fn crates_make_no_cycle() {
+    for (at, layer) in LAYERS.iter().enumerate() {
+        for used in layer.may_use {
+            assert!(LAYERS[..at].iter().any(|lower| lower.name == *used), "{} uses {used}, no lower layer", layer.name);
+        }
+    }
+}
+
+#[test]
+fn top_level_modules_make_no_cycle() {
+    let mut wrong = String::new();
+    for layer in LAYERS {
+        let edges = source::module_edges(&repository().join(layer.folder));
+        let of_layer = KNOWN_CYCLES.iter().filter(|(name, _)| *name == layer.name);
+        let known: Vec<BTreeSet<&str>> = of_layer.map(|(_, cycle)| cycle.iter().copied().collect()).collect();
+        let found = cycles(&edges);
+        for mended in known.iter().filter(|cycle| !found.contains(cycle)) {
+            writeln!(wrong, "{}: no such cycle any more, take it off KNOWN_CYCLES: {mended:?}", layer.name).unwrap();
+        }
+        for cycle in found.iter().filter(|cycle| !known.contains(cycle)) {
+            writeln!(wrong, "{}: these modules use each other:", layer.name).unwrap();
+            for module in cycle {
+                let used: Vec<&str> = edges[*module].iter().map(String::as_str).collect();
+                let used: Vec<&str> = used.into_iter().filter(|used| cycle.contains(used)).collect();
+                writeln!(wrong, "  {module} -> {}", used.join(", ")).unwrap();
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// The groups of modules that use each other, directly or through others.
+fn cycles(edges: &Edges) -> Vec<BTreeSet<&str>> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        edges.keys().map(|module| (module.as_str(), reach(edges, module))).collect();
+    let mut cycles: Vec<BTreeSet<&str>> = Vec::new();
+    for (module, reach) in &reached {
+        let cycle: BTreeSet<&str> = reach.iter().copied().filter(|other| reached[other].contains(module)).collect();
+        if !cycle.is_empty() && !cycles.contains(&cycle) {
+            cycles.push(cycle);
+        }
+    }
+    cycles
+}
+
+fn reach<'a>(edges: &'a Edges, module: &str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&str> = edges[module].iter().map(String::as_str).collect();
+    while let Some(module) = open.pop() {
+        if reached.insert(module) {
+            open.extend(edges[module].iter().map(String::as_str));
+        }
+    }
+    reached
+}
+
+#[test]
+fn unsafe_code_stands_where_the_table_says() {
+    for layer in LAYERS {
+        let source = repository().join(layer.folder).join("src");
+        let root = fs::read_to_string(source.join("lib.rs")).unwrap();
+        match layer.unsafe_code {
+            Forbidden => {
+                assert!(root.contains("#![forbid(unsafe_code)]"), "{}: lib.rs does not forbid unsafe", layer.name)
+            }
+            InSys => {
+                let allowing: Vec<PathBuf> = files(&source).into_iter().filter(|file| allows_unsafe(file)).collect();
+                assert_eq!(allowing, [source.join("sys.rs")], "{}: modules that allow unsafe", layer.name);
+            }
+        }
+    }
+}
+
+fn allows_unsafe(file: &PathBuf) -> bool {
+    fs::read_to_string(file).unwrap().contains("allow(unsafe_code")
+}
+
+fn files(folder: &PathBuf) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for path in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}

@@ -1,0 +1,133 @@
+//! The mediation of one container: what its listeners, its main thread and its worker threads
+//! share.
+
+use std::{
+    mem,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use nvidia_glue::{
+    driver::DeviceFile,
+    mediate::{ExitedProcesses, Pid, Session},
+};
+
+use super::{
+    caller::ThreadCache,
+    outbox::Outbox,
+    processes::{ContainerProcess, ProcessTable},
+};
+use crate::sync::Monitor;
+
+/// Work for the thread that reclaims what the container no longer uses.
+#[derive(Debug, Default)]
+struct PendingReclaim {
+    /// Objects of processes that have ended.
+    left: Option<ExitedProcesses>,
+    /// Objects of files that were closed, which a scan of open files finds.
+    closed_files: bool,
+}
+
+/// The session of the container, and the queues between its threads.
+#[derive(Debug)]
+pub(super) struct Mediation {
+    pub(super) session: Session,
+    pub(super) processes: Arc<ProcessTable>,
+    pub(super) threads: ThreadCache,
+    pub(super) outbox: Arc<Outbox>,
+    /// Calls are being handled, or were a moment ago.
+    pub(super) is_active: AtomicBool,
+    /// No call is to be taken up.
+    is_paused: Monitor<bool>,
+    pending_reclaim: Monitor<PendingReclaim>,
+    /// The accounts may have changed.
+    needs_accounting: Monitor<bool>,
+    /// Open for as long as the process lives.
+    _cards: Vec<DeviceFile>,
+}
+
+impl Mediation {
+    pub(super) fn new(
+        session: Session,
+        processes: Arc<ProcessTable>,
+        outbox: Arc<Outbox>,
+        cards: Vec<DeviceFile>,
+    ) -> Self {
+        Self {
+            session,
+            threads: ThreadCache::new(Arc::clone(&processes)),
+            processes,
+            outbox,
+            is_active: AtomicBool::new(false),
+            is_paused: Monitor::default(),
+            pending_reclaim: Monitor::default(),
+            needs_accounting: Monitor::default(),
+            _cards: cards,
+        }
+    }
+
+    /// Forgets a process that has ended, and has the objects that it left reclaimed.
+    ///
+    /// Its number may be another process's from now on.
+    pub(super) fn process_ended(&self, process: &Arc<ContainerProcess>) {
+        self.threads.forget(process);
+        let left = self.session.process_exited(Pid(process.pid));
+        self.pending_reclaim.update(|pending| pending.left.get_or_insert_default().add(left));
+    }
+
+    /// Has closed files looked for, and does not wait for that.
+    pub(super) fn request_closed_file_scan(&self) {
+        self.pending_reclaim.update(|pending| pending.closed_files = true);
+    }
+
+    /// Reclaims as it is requested. It may have to wait for processes of the container, so it has a
+    /// thread of its own.
+    pub(super) fn run_reclaim(&self) -> ! {
+        loop {
+            let is_nothing = |pending: &mut PendingReclaim| pending.left.is_none() && !pending.closed_files;
+            let PendingReclaim { left, closed_files } = mem::take(&mut *self.pending_reclaim.wait_while(is_nothing));
+            if let Some(left) = left {
+                self.session.reclaim_after_exit(&left);
+            }
+            if closed_files {
+                self.session.look_for_closed_files();
+            }
+        }
+    }
+
+    /// Wakes the accounting thread: a call has been handled.
+    pub(super) fn request_accounting(&self) {
+        self.needs_accounting.set(true);
+    }
+
+    /// Ends a round of accounting that found nothing to do.
+    ///
+    /// A process whose call was handled at this instant is looked for once more; later calls
+    /// request accounting themselves.
+    pub(super) fn end_accounting(&self) {
+        self.needs_accounting.set(false);
+        if !self.processes.known_pids().is_empty() {
+            self.needs_accounting.set(true);
+        }
+    }
+
+    /// Waits for a call to be handled after [`Mediation::end_accounting`].
+    pub(super) fn wait_for_accounting(&self) {
+        drop(self.needs_accounting.wait_while(|is_needed| !*is_needed));
+    }
+
+    /// Pauses or resumes the taking up of calls.
+    pub(super) fn set_paused(&self, is_paused: bool) {
+        // No call waits for the container's turn, so that none is open when the container is
+        // frozen.
+        self.session.hurry(is_paused);
+        self.is_paused.set(is_paused);
+    }
+
+    pub(super) fn is_paused(&self) -> bool {
+        self.is_paused.get()
+    }
+
+    pub(super) fn wait_while_paused(&self) {
+        drop(self.is_paused.wait_while(|is_paused| *is_paused));
+    }
+}

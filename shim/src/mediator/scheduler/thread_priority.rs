@@ -1,0 +1,171 @@
+//! Priority of the threads that schedule: the lowest real-time one, or else the highest of the
+//! others.
+//!
+//! Taking one needs a privilege that the mediator drops, and threads inherit it from the thread
+//! that starts them. So the mediator takes it while it is privileged, starts one thread that keeps
+//! it and starts those that schedule, and gives it back for itself.
+
+use std::{
+    io,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+};
+
+use rustix::process::{getpriority_process, setpriority_process};
+
+use super::{STACK, card::CardScheduler, clock::Monotonic};
+use crate::sys;
+
+/// The priority that the kernel granted.
+#[derive(Debug)]
+enum Granted {
+    RealTime,
+    /// The highest of the others, and the error of taking a real-time one: some kernels give none
+    /// to a cgroup that has no budget for it (`CONFIG_RT_GROUP_SCHED`).
+    Preferred(io::Error),
+    Nothing(io::Error),
+}
+
+/// Priority that the calling thread has taken, and that the threads it starts inherit.
+#[derive(Debug)]
+pub(super) struct TakenPriority {
+    granted: Granted,
+    /// The thread's nice value before.
+    nice: i32,
+}
+
+/// Takes the priority for the calling thread; to be called while the mediator is privileged.
+pub(super) fn take() -> TakenPriority {
+    // 0: this thread.
+    let nice = getpriority_process(None).unwrap_or(0);
+    let granted = match sys::become_real_time() {
+        Ok(()) => Granted::RealTime,
+        Err(error) if setpriority_process(None, -20).is_ok() => Granted::Preferred(error),
+        Err(error) => Granted::Nothing(error),
+    };
+    TakenPriority { granted, nice }
+}
+
+/// Starts the threads that schedule.
+#[derive(Debug)]
+pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
+
+impl TakenPriority {
+    /// Hands the priority over to a thread of its own; the calling one has what it had before.
+    pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
+        let Self { granted, nice } = self;
+        let (sender, receiver) = sync_channel(0);
+        thread::Builder::new()
+            .name("starter".into())
+            .stack_size(STACK)
+            .spawn(move || start_all(&receiver, &granted))?;
+        sys::become_ordinary()?;
+        setpriority_process(None, nice)?;
+        Ok(ThreadStarter(sender))
+    }
+}
+
+impl ThreadStarter {
+    /// Starts a card's thread.
+    pub(super) fn start(&self, scheduler: Box<CardScheduler<Monotonic>>) -> io::Result<()> {
+        self.0.send(scheduler).map_err(|_| io::Error::other("the thread that starts others has ended"))
+    }
+}
+
+fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Granted) {
+    while let Ok(scheduler) = schedulers.recv() {
+        warn_once(granted);
+        let run = move || {
+            let error = scheduler.run();
+            // The shim sees the exit; a message might not get there.
+            tracing::error!(%error, "the scheduler of a card has failed");
+            sys::exit_now(1)
+        };
+        if let Err(error) = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run) {
+            tracing::error!(%error, "cannot start the scheduler of a card");
+            sys::exit_now(1);
+        }
+    }
+}
+
+/// Warns once if no real-time priority was granted.
+fn warn_once(granted: &Granted) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let (error, is_preferred) = match granted {
+        Granted::RealTime => return,
+        Granted::Preferred(error) => (error, true),
+        Granted::Nothing(error) => (error, false),
+    };
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(%error, is_preferred, "no real-time priority was granted: on a busy host, turns may begin and end late");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::unistd::{geteuid, getppid};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use testing::skipped;
+
+    use super::*;
+    use crate::mediator::privileges::{Role, drop_privileges};
+
+    const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
+    const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
+
+    /// Privileges are dropped for good, so another process, of this test alone, does that.
+    #[test]
+    fn nobody_takes_a_priority_once_rights_are_given_up() {
+        if std::env::var_os(IN_CHILD).is_some() {
+            return gives_up_rights();
+        }
+        if !geteuid().is_root() {
+            return skipped("needs root: who has no rights cannot give them up");
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        child.args(["--exact", NAME, "--nocapture", "--test-threads", "1"]).env(IN_CHILD, "1");
+        let output = child.output().unwrap();
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
+    }
+
+    /// Drops privileges as a mediator does.
+    fn gives_up_rights() {
+        let taken = take();
+        if matches!(taken.granted, Granted::Nothing(_)) {
+            skipped("this machine gives nobody a priority");
+        }
+        // Limits as the parent may have left them. Without the right to set them there is nothing
+        // to lower.
+        for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
+            let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+        }
+        drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
+        let _starter = taken.hand_over().unwrap();
+        has_none_and_takes_none();
+        thread::spawn(has_none_and_takes_none).join().unwrap();
+    }
+
+    fn has_none_and_takes_none() {
+        // From the third on, as the second may contain anything: 19 is the nice value, 40 the
+        // real-time priority, 41 the policy.
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+        let field = |number: usize| fields[number - 3].parse::<i32>().unwrap();
+        assert_eq!((field(40), field(41)), (0, libc::SCHED_OTHER), "an ordinary thread: {stat}");
+        // The mediator's own filter knows no such call.
+        assert_eq!(sys::become_real_time().unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+        // This call it allows, to give a priority back.
+        assert!(setpriority_process(None, field(19) - 1).is_err(), "a nice value below {}", field(19));
+        for resource in [Resource::Rtprio, Resource::Nice] {
+            assert_eq!(getrlimit(resource), Rlimit { current: Some(0), maximum: Some(0) }, "{resource:?}");
+            let more = Rlimit { current: Some(1), maximum: Some(1) };
+            assert!(setrlimit(resource, more).is_err(), "{resource:?}");
+        }
+    }
+}
