@@ -113,9 +113,7 @@ fn exempt(node: &Node) {
     });
     assert!(late.start().is_err());
     // The shim's log comes to containerd by a FIFO.
-    eventually("that is in the log", || {
-        node.containerd_log().contains("monitors its cards unmediated").then_some(())
-    });
+    eventually("that is in the log", || node.containerd_log().contains("monitors its cards unmediated").then_some(()));
     privileged.end();
     held.end();
 }

@@ -29,7 +29,8 @@ params! {
         rmCtrlFd: i32 @1184, hClient: Handle @1188, hMemory: Handle @1192, rmStatus: u32 @1196,
     }
     UVM_MAP_EXTERNAL_ALLOCATION_PARAMS [9264] since R550_40_53 {
-        base: u64 @0, length: u64 @8, offset: u64 @16, gpuAttributesCount: u64 @9240,
+        base: u64 @0, length: u64 @8, offset: u64 @16, perGpuAttributes: [UvmGpuMappingAttributes; 256] @24,
+        gpuAttributesCount: u64 @9240,
         rmCtrlFd: i32 @9248, hClient: Handle @9252, hMemory: Handle @9256, rmStatus: u32 @9260,
     }
     UVM_FREE_PARAMS_525 = "UVM_FREE_PARAMS" [24] before R590 { base: u64 @0, length: u64 @8, rmStatus: u32 @16 }
