@@ -59,6 +59,11 @@ impl<T: Layout> Field<T> {
         self.at
     }
 
+    /// Returns the number of its bytes.
+    pub const fn size(self) -> usize {
+        T::SIZE
+    }
+
     /// Bytes of the field; `None` when `bytes` ends before it does.
     pub fn bytes(self, bytes: &[u8]) -> Option<&[u8]> {
         bytes.get(self.at()..self.at().checked_add(T::SIZE)?)
@@ -206,6 +211,8 @@ const R545: DriverRelease = DriverRelease::new(545, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 /// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
 const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
+const R555: DriverRelease = DriverRelease::new(555, 0, 0);
+const R565: DriverRelease = DriverRelease::new(565, 0, 0);
 const R570: DriverRelease = DriverRelease::new(570, 0, 0);
 const R580: DriverRelease = DriverRelease::new(580, 0, 0);
 const R590: DriverRelease = DriverRelease::new(590, 0, 0);
@@ -283,11 +290,10 @@ use params;
 /// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
 #[macro_export]
 macro_rules! encode {
-    ($name:path { $($field:ident: $value:expr),* $(,)? }) => {{
-        type Params = $name;
-        let mut bytes = [0_u8; Params::SIZE];
+    ($name:ty { $($field:ident: $value:expr),* $(,)? }) => {{
+        let mut bytes = [0_u8; <$name>::SIZE];
         // A field lies within its struct, or the struct does not compile.
-        $(let _ = Params::$field.set(&mut bytes, $value);)*
+        $(let _ = <$name>::$field.set(&mut bytes, $value);)*
         bytes
     }};
 }

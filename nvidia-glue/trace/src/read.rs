@@ -71,7 +71,7 @@ mod tests {
             tid: 11,
             event: Event::Ioctl(Ioctl {
                 file: 1,
-                command: 0xc030_462b,
+                command: abi::escapes::command(abi::escapes::NV_ESC_RM_ALLOC, 48),
                 name: Some("NV_ESC_RM_ALLOC".into()),
                 subject: Some("NV01_DEVICE_0".into()),
                 args: Traced::new(vec![1, 2], Some(vec![1, 3])),

@@ -5,6 +5,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 use abi::{
     Abi, Call, Decoded, Node, Row,
     decode::{self, Alloc, Control},
+    escapes::command_size,
     layout::{Descriptor, Pointer, read_u32},
 };
 
@@ -75,7 +76,7 @@ impl Captured {
     pub(super) fn before(memory: &Memory, abi: Abi, node: Node, command: u32, argument: u64) -> Self {
         let row = decode::row(abi, node, command).ok();
         // Type and size of a command (asm-generic/ioctl.h); UVM's have neither.
-        let in_command = if node == Node::Uvm { 0 } else { (command >> 16 & 0x3fff) as usize };
+        let in_command = if node == Node::Uvm { 0 } else { command_size(command) };
         let length = row.map_or(in_command, |row| row.size().max(in_command));
         let args = Piece::read(memory, argument, length);
         let call = decode::decode(abi, node, command, &args.before).ok().map(|Decoded { call, .. }| call);

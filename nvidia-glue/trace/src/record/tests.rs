@@ -10,7 +10,13 @@ use std::{
     sync::Arc,
 };
 
-use abi::Node;
+use abi::{
+    Handle, Node,
+    classes::NV01_DEVICE_0,
+    encode,
+    escapes::{NV_ESC_RM_ALLOC, command},
+    params::{NV0080_ALLOC_PARAMETERS, NVOS64_PARAMETERS},
+};
 use base::Roots;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, Holder, NvidiaDriver};
 
@@ -18,8 +24,8 @@ use super::record;
 use crate::{Event, Ioctl, Line, read};
 
 const VICTIM: &str = "EGPU_TRACE_VICTIM";
-const ALLOC: u32 = 0xc030_462b;
-const UNKNOWN: u32 = 0xc008_4699;
+const ALLOC: u32 = command(NV_ESC_RM_ALLOC, NVOS64_PARAMETERS::SIZE);
+const UNKNOWN: u32 = command(0x99, 8);
 
 /// Body of the traced program: run by the tests below, in a process of its own.
 #[test]
@@ -34,11 +40,10 @@ fn victim() {
         file: Arc::new(OpenOptions::new().read(true).write(true).open(directory.join(name)).unwrap()),
     };
     let control = open("nvidiactl", Node::Control);
-    let mut args = [0_u8; 48];
-    args[0..4].copy_from_slice(&0xc1d0_0001_u32.to_le_bytes());
-    args[12..16].copy_from_slice(&0x80_u32.to_le_bytes());
-    let mut params = Buffer { holder: Holder::Args, offset: 16, bytes: vec![0; 56] };
-    params.bytes[0] = 5;
+    let mut args = encode!(NVOS64_PARAMETERS { hRoot: Handle(0xc1d0_0001), hClass: NV01_DEVICE_0 });
+    let offset = NVOS64_PARAMETERS::pAllocParms.at();
+    let bytes = encode!(NV0080_ALLOC_PARAMETERS { deviceId: 5 }).to_vec();
+    let mut params = Buffer { holder: Holder::Args, offset, bytes };
     let mut call = || {
         let buffers = std::slice::from_mut(&mut params);
         driver.ioctl(&control, DriverCall { command: ALLOC, args: &mut args, buffers, files: &[] }).unwrap_err()
