@@ -16,7 +16,7 @@ use std::{
 use base::ProcessId;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::is_there;
+use super::participants::is_there;
 
 /// Smallest piece that the driver's allocator hands out (PMA's granule): 4 KiB pages take as much
 /// (src/nvidia/src/kernel/mem_mgr/video_mem.c, `_vidmemPmaAllocate`).

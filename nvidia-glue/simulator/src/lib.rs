@@ -29,10 +29,12 @@ mod escapes;
 mod file_watch;
 mod objects;
 mod open_files;
+mod participants;
 mod state;
 #[cfg(test)]
 mod tests;
 mod uvm;
+mod uvm_file;
 mod vid_heap;
 
 use std::{
@@ -45,9 +47,7 @@ use std::{
 };
 
 use abi::{Abi, Handle, Node};
-use base::ProcessId;
 use cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes};
-use rustix::{process::Pid as ThreadId, thread::sched_getaffinity};
 
 use self::{
     call::Call,
@@ -225,11 +225,4 @@ impl Driver for SimulatedDriver {
 
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC).open(path)
-}
-
-/// Tells whether a process that takes part in the simulation is there. A mediator sees no other one in `/proc`, but the kernel answers of every number whether it is
-/// anybody's.
-fn is_there(process: ProcessId) -> bool {
-    let is_anybodys = |pid: i32| ThreadId::from_raw(pid).is_some_and(|pid| sched_getaffinity(Some(pid)).is_ok());
-    ProcessId::of(process.pid).map_or_else(|_| process.pid > 0 && is_anybodys(process.pid), |now| now == process)
 }

@@ -12,7 +12,7 @@ use super::{
     engines::Engines,
     objects::{Client, HostMemory, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
-    uvm::UvmFile,
+    uvm_file::UvmFile,
 };
 
 /// `NV_ERR_GPU_IS_LOST`.

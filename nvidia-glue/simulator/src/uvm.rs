@@ -3,11 +3,7 @@
 //! A file of it is one address space for all cards. What its mappings hold stays until it is unmapped, freed, or the file is
 //! closed, whatever becomes of the handle. Structs are those of 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen here.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    sync::Arc,
-};
+use std::io;
 
 use abi::{Status, params::*, uvm::*};
 use nix::errno::Errno;
@@ -16,53 +12,13 @@ use super::{
     bytes::{get, put},
     call::Call,
     controls::uuid_bytes,
-    objects::{Kind, Memory, VideoMemory},
+    objects::{Kind, Memory},
     state::State,
+    uvm_file::{Channel, Mapping, Range, UvmFile},
 };
 
 /// Cards that a call can name (`UVM_MAX_GPUS`).
 const MOST_GPUS: usize = 256;
-
-/// An open file of the node.
-#[derive(Debug, Default)]
-pub(super) struct UvmFile {
-    /// What it was initialized with.
-    flags: Option<u64>,
-    /// Cards that were registered; with the address space, where one was.
-    cards: BTreeMap<usize, Option<(u32, u32)>>,
-    /// Channels by client and handle.
-    channels: BTreeMap<(u32, u32), Channel>,
-    /// By their first address.
-    ranges: BTreeMap<u64, Range>,
-    groups: BTreeSet<u64>,
-    last_group: u64,
-}
-
-/// A channel that was registered: it keeps its group.
-#[derive(Debug)]
-struct Channel {
-    card: usize,
-    _buffers: Option<Arc<VideoMemory>>,
-}
-
-/// A range of addresses that an ioctl has made.
-#[derive(Debug)]
-struct Range {
-    length: u64,
-    /// What is mapped there; none in a pool of semaphores.
-    mappings: Vec<Mapping>,
-    external: bool,
-}
-
-/// Memory of one allocation at some addresses of one card's view.
-#[derive(Debug, Clone)]
-struct Mapping {
-    card: usize,
-    start: u64,
-    /// The last byte's address.
-    last: u64,
-    _memory: Memory,
-}
 
 /// Field with the 16 bytes of a card's UUID.
 type Uuid = Field<[u8; 16]>;
@@ -426,15 +382,5 @@ fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
             Ok(())
         }
         _ => Err(Status::INVALID_ADDRESS),
-    }
-}
-
-impl UvmFile {
-    /// Every piece of a card that a mapping holds.
-    #[cfg(test)]
-    pub(super) fn pieces(&self) -> impl Iterator<Item = Arc<VideoMemory>> {
-        let mapped =
-            self.ranges.values().flat_map(|range| range.mappings.iter().filter_map(|mapping| mapping._memory.video()));
-        mapped.chain(self.channels.values().filter_map(|channel| channel._buffers.clone()))
     }
 }

@@ -81,11 +81,7 @@ const LAYERS: &[Layer] = &[
 /// Modules of one crate that still use each other: no other may join them.
 #[rustfmt::skip]
 const KNOWN_CYCLES: &[(&str, &[&str])] = &[
-    ("simulator", &[
-        "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
-    ]),
     ("mediator", &["calls", "channels", "grant", "locks", "memory", "objects", "reclaim", "session", "view"]),
-    ("egpu-shim", &["helper", "mediator"]),
 ];
 
 fn repository() -> PathBuf {

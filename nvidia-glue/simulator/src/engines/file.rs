@@ -16,7 +16,7 @@ use base::ProcessId;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::{
-    super::is_there,
+    super::participants::is_there,
     time::{Channel, Channels, Engine, GroupKey, Sample},
 };
 

@@ -104,7 +104,7 @@ fn live(state: &State) -> u64 {
     };
     let objects = state.clients.values().flat_map(|client| client.objects.values().map(|object| &object.kind));
     let exports = state.exports.values().flat_map(|export| export.objects.values());
-    let mapped = state.uvm.values().flat_map(super::uvm::UvmFile::pieces);
+    let mapped = state.uvm.values().flat_map(super::uvm_file::UvmFile::pieces);
     let pieces = objects.chain(exports).flat_map(of_kind).chain(mapped);
     let distinct: BTreeMap<*const VideoMemory, u64> =
         pieces.map(|piece| (Arc::as_ptr(&piece), piece.piece.bytes())).collect();
