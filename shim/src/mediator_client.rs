@@ -18,12 +18,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    message::{self, FromMediator, ToMediator},
-    setup::Setup,
-};
 use crate::{
     helper::{HelperClient, HelperError},
+    mediator::{
+        Setup,
+        message::{self, FromMediator, ToMediator},
+    },
     reaper::{ProcessExit, Reaper},
     sys,
 };

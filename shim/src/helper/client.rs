@@ -10,11 +10,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use super::frame::{self, FrameError};
 use super::protocol::{
     Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
 use super::zygote::Zygote;
+use crate::frame::{self, FrameError};
 use crate::mediator::Setup;
 use crate::sys;
 

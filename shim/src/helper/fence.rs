@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use nvidia_glue::fence::{Action, Arch, program};
 
-use super::frame::{self, FrameError};
+use crate::frame::{self, FrameError};
 use crate::sys::{self, SeccompInstruction};
 
 /// A filter that is not in force.

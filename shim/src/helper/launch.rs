@@ -27,7 +27,6 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 
 use super::fence::{Filter, FilterError};
-use super::frame;
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, CgroupPlace, Ends};
 use super::protocol::WorkerReply;
@@ -35,6 +34,7 @@ use super::rlimits;
 use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
+use crate::frame;
 use crate::sys::{self, Forked};
 
 /// A process that could not be made.

@@ -22,7 +22,6 @@ mod device_filter;
 mod devices;
 mod exec;
 mod fence;
-pub(crate) mod frame;
 mod hook_namespaces;
 mod id_maps;
 mod image;
@@ -51,8 +50,8 @@ mod working_directory;
 pub mod zygote;
 pub mod zygote_supervisor;
 
+pub use crate::frame::FrameError;
 pub use client::{ContainerProcess, HelperClient, HelperError};
-pub use frame::FrameError;
 pub use rootfs::MountError;
 pub use state::StateError;
 pub use zygote::{Zygote, spawn};

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::launch::Launched;
 use super::log_capture::LogCapture;
 use super::protocol::{Failure, FailureKind, Hello, Operation, WorkerReply};
-use super::{create, delete, exec, frame, image, inventory, start};
-use crate::{mediator, sys};
+use super::{create, delete, exec, image, inventory, start};
+use crate::{frame, mediator, sys};
 
 /// The result of an operation: the reply, and a descriptor beside it.
 struct Answer {

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::frame::{self, FrameError};
 use super::worker;
+use crate::frame::{self, FrameError};
 use crate::sys::{self, Forked};
 
 /// The shim's end of a running zygote.

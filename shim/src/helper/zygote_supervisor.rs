@@ -21,7 +21,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{HelperClient, Zygote, frame};
+use super::{HelperClient, Zygote};
+use crate::frame;
 use crate::{args::Identity, reaper::Reaper, sys};
 
 /// One that lived this long was no failure to start.

@@ -32,7 +32,7 @@ pub(super) use self::client::{Broker, OpenedThread};
 use self::server::Server;
 use super::privileges::{self, Role};
 use crate::{
-    helper::frame::{self, FrameError},
+    frame::{self, FrameError},
     sys::{self, Forked},
 };
 

@@ -31,7 +31,7 @@ use super::{
     scheduler::Scheduler,
     thread_cpu_time,
 };
-use crate::helper::frame::{self, FrameError};
+use crate::frame::{self, FrameError};
 
 const INTAKE: u64 = 0;
 const CONTROL: u64 = 1;

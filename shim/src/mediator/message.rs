@@ -147,7 +147,7 @@ pub struct Excess {
 }
 
 /// Sends one message; `WouldBlock` when the socket is full and not blocking.
-pub(super) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];

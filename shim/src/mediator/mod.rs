@@ -24,7 +24,6 @@
 mod address_space;
 mod broker;
 mod caller;
-pub mod client;
 mod event_loop;
 mod listener;
 mod mediation;
@@ -50,10 +49,7 @@ use nvidia_glue::{
     usage::UsageFile,
 };
 
-pub use self::{
-    client::{Mediator, MediatorError},
-    setup::{MediatedDriver, Setup},
-};
+pub use self::setup::{MediatedDriver, Setup};
 use self::{
     event_loop::EventLoop,
     mediation::Mediation,

@@ -10,7 +10,7 @@ use crate::{
     gpu::GpuError,
     helper::{HelperError, protocol::FailureKind},
     io::IoError,
-    mediator::MediatorError,
+    mediator_client::MediatorError,
     options::OptionsError,
     registry::RegistryError,
 };

@@ -28,10 +28,8 @@ use super::{
 use crate::{
     gpu::{ExcessRules, GpuError, MediationPlan},
     io::{ProcessIo, StdioPaths, StreamContext},
-    mediator::{
-        Mediator,
-        message::{Excess, FromMediator, KillReason},
-    },
+    mediator::message::{Excess, FromMediator, KillReason},
+    mediator_client::Mediator,
     sys,
 };
 

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::mediator::Mediator;
+use crate::mediator_client::Mediator;
 
 /// Interval at which the status is read while it is to be written in time.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

@@ -11,7 +11,7 @@ use nvidia_glue::mediate::{Number, Numbers};
 
 use super::{BrokerReply, BrokerRequest, ProcFile};
 use crate::{
-    helper::frame::{self, FrameError},
+    frame::{self, FrameError},
     sync::{Monitor, lock},
     sys,
 };

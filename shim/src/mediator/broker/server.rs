@@ -27,7 +27,7 @@ use super::{
     BrokerReply, BrokerRequest, ProcFile, to_wire,
 };
 use crate::{
-    helper::frame::{self, FrameError},
+    frame::{self, FrameError},
     sync::lock,
     sys,
 };
