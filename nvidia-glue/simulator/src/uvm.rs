@@ -1,7 +1,9 @@
 //! The ioctls of `/dev/nvidia-uvm`.
 //!
-//! A file of it is one address space for all cards. What its mappings hold stays until it is unmapped, freed, or the file is
-//! closed, whatever becomes of the handle. Structs are those of 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen here.
+//! A file of it is one address space for all cards. What its mappings hold stays until it is
+//! unmapped, freed, or the file is closed, whatever becomes of the handle. Structs are those of
+//! 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen
+//! here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,12 +28,12 @@ const MOST_GPUS: usize = 256;
 /// An open file of the node.
 #[derive(Debug, Default)]
 pub(super) struct UvmFile {
-    /// What it was initialized with.
+    /// Flags that it was initialized with.
     flags: Option<u64>,
     /// Cards that were registered; with the address space, where one was.
     cards: BTreeMap<usize, Option<(u32, u32)>>,
     /// Channels by client and handle.
-    channels: BTreeMap<(u32, u32), Channel>,
+    channels: BTreeMap<(u32, u32), RegisteredChannel>,
     /// By their first address.
     ranges: BTreeMap<u64, Range>,
     groups: BTreeSet<u64>,
@@ -40,7 +42,7 @@ pub(super) struct UvmFile {
 
 /// A channel that was registered: it keeps its group.
 #[derive(Debug)]
-struct Channel {
+struct RegisteredChannel {
     card: usize,
     _buffers: Option<Arc<VideoMemory>>,
 }
@@ -49,7 +51,7 @@ struct Channel {
 #[derive(Debug)]
 struct Range {
     length: u64,
-    /// What is mapped there; none in a pool of semaphores.
+    /// Mappings there; none in a pool of semaphores.
     mappings: Vec<Mapping>,
     external: bool,
 }
@@ -67,20 +69,20 @@ struct Mapping {
 /// Field with the 16 bytes of a card's UUID.
 type Uuid = Field<[u8; 16]>;
 
-type Act = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
+type UvmHandler = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
 
 /// One ioctl: its struct's size, the field for the status, the function that executes it.
-struct Row {
+struct UvmRow {
     size: usize,
     status: Field<u32>,
-    act: Act,
+    act: UvmHandler,
 }
 
-/// Row of an ioctl; structs are those of 580.
-fn row(command: u32) -> Option<Row> {
+/// UvmRow of an ioctl; structs are those of 580.
+fn row(command: u32) -> Option<UvmRow> {
     macro_rules! row {
         ($params:ident, $act:expr) => {
-            Row { size: $params::SIZE, status: $params::rmStatus, act: $act }
+            UvmRow { size: $params::SIZE, status: $params::rmStatus, act: $act }
         };
     }
     Some(match command {
@@ -133,7 +135,7 @@ pub(super) fn execute(state: &mut State, command: u32, mut call: Call<'_>) -> io
     if command == UVM_DEINITIALIZE {
         return Ok(0);
     }
-    let Row { size, status, act } = row(command).ok_or(Errno::EINVAL)?;
+    let UvmRow { size, status, act } = row(command).ok_or(Errno::EINVAL)?;
     if call.args.len() < size {
         return Err(Errno::EFAULT.into());
     }
@@ -269,7 +271,7 @@ fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status
     if channels.contains_key(&name) {
         return Err(Status::INVALID_CHANNEL);
     }
-    channels.insert(name, Channel { card, _buffers: kept });
+    channels.insert(name, RegisteredChannel { card, _buffers: kept });
     Ok(())
 }
 
@@ -389,7 +391,8 @@ fn map_external(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Takes addresses out of what is mapped for a card; of a mapping that goes beyond them, the rest stays.
+/// Takes addresses out of what is mapped for a card; of a mapping that goes beyond them, the rest
+/// stays.
 fn unmap(mappings: &mut Vec<Mapping>, card: usize, start: u64, last: u64) {
     let (touched, mut kept): (Vec<Mapping>, Vec<Mapping>) =
         mappings.drain(..).partition(|mapping| mapping.card == card && mapping.start <= last && mapping.last >= start);

@@ -26,7 +26,8 @@ pub const PROGRAMS: [&str; 7] = ["nvidia-smi", "cuda", "managed", "pytorch", "ex
 
 const NO_RIGHTS: Status = Status::INSUFFICIENT_PERMISSIONS;
 
-/// What the simulated driver answers otherwise than the driver did: the class, control or command, its status, the reason.
+/// Answers of the simulated driver that differ from the driver's: the class, control or command,
+/// its status, the reason.
 pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (
         AMPERE_SMC_CONFIG_SESSION,
@@ -44,7 +45,7 @@ pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (UVM_MM_INITIALIZE, Status::OK, "of a process in which memory cannot be watched"),
 ];
 
-/// What a program did.
+/// Returns the trace of a program.
 pub fn recorded(program: &str) -> (Header, Vec<Line>) {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fixtures/traces");
     let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
@@ -61,12 +62,13 @@ pub fn node(name: &str) -> Node {
     }
 }
 
-/// Whether it is that escape of the driver's.
+/// Returns whether it is that escape of the driver's.
 pub fn is_escape(call: &Ioctl, number: u8) -> bool {
     call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == u32::from(number)
 }
 
-/// What a call is about: the class of an allocation, the number of a control, else the command.
+/// Returns the subject of a call: the class of an allocation, the number of a control, else the
+/// command.
 pub fn number(call: &Ioctl) -> u32 {
     match call.command {
         _ if is_escape(call, NV_ESC_RM_ALLOC) => NVOS21_PARAMETERS::hClass.get(call.args.after()).unwrap(),

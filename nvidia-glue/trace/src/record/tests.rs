@@ -1,4 +1,5 @@
-//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls fail with ENOTTY.
+//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls
+//! fail with ENOTTY.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +27,7 @@ const VICTIM: &str = "EGPU_TRACE_VICTIM";
 const ALLOC: u32 = command(NV_ESC_RM_ALLOC, NVOS64_PARAMETERS::SIZE);
 const UNKNOWN: u32 = command(0x99, 8);
 
-/// What the traced program does: run by the tests below, in a process of its own.
+/// Body of the traced program: run by the tests below, in a process of its own.
 #[test]
 #[ignore = "is run by the other tests, under the tracer"]
 fn victim() {
