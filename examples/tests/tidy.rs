@@ -1,4 +1,5 @@
-//! Comments are tidy: the first line of a documentation comment names the thing, and lines are short.
+//! Comments are tidy: the first line of a documentation comment names the thing, and lines are
+//! short.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops; helpers are not seen as tests")]
 
 use std::{fs, path::Path};

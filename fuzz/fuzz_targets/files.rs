@@ -6,10 +6,9 @@
 use libfuzzer_sys::fuzz_target;
 use nvidia_glue::{
     block_file::BlockFile,
-    driver::{Presence, Switch},
     driver_files::ld_cache,
     schedule::{
-        Timeline, Residency, Status, Timetable,
+        Presence, Residency, Status, Switch, Timeline, Timetable,
         priority::Yielding,
         soft::{Groups, SoftMember, Steering},
     },

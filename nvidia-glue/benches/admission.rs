@@ -55,7 +55,7 @@ struct Node {
     limits: Limits,
     ledger: Ledger,
     log: DecisionLog,
-    /// Where containers' cgroups would be: a folder of a hierarchy that is not there, and so known
+    /// Path of the containers' cgroups: a folder of a hierarchy that is not there, and so known
     /// to be empty.
     cgroups: PathBuf,
 }

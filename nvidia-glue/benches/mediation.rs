@@ -93,15 +93,16 @@ fn inventory(directory: &Path) -> Inventory {
 fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
     let card = &inventory.cards[0];
     let granted = GrantedCard {
-        index: 0,
         uuid: card.uuid.clone(),
+        index: card.index,
         minor: card.minor,
         pci: card.pci,
         memory_limit: Bytes(8 << 30),
         channels: 512,
         monitored: false,
         whole: false,
-        model: card.model.clone(),
+        is_capped: false,
+        needs_windows: false,
     };
     let setup = SessionSetup {
         cards: vec![granted],

@@ -102,7 +102,8 @@ impl<'a> Monitor<'a> {
         // A ring that is not full has zeros at its end.
         pids.retain(|pid| *pid != NO_PID && *pid != 0);
         let valid = self.page.word(LOAD).is_some_and(|stamp| stamp != 0 && stamp != u64::MAX);
-        let page = self.page.word(LOAD + 8).filter(|_| valid).map(|both| (both & u64::from(u32::MAX)) as u32);
+        let both = self.page.word(LOAD + 8).filter(|_| valid);
+        let page = both.and_then(|both| u32::try_from(both & u64::from(u32::MAX)).ok());
         Ok(Utilization { page, sampled, pids })
     }
 }

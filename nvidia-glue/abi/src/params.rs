@@ -211,6 +211,8 @@ const R545: DriverRelease = DriverRelease::new(545, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 /// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
 const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
+const R555: DriverRelease = DriverRelease::new(555, 0, 0);
+const R565: DriverRelease = DriverRelease::new(565, 0, 0);
 const R570: DriverRelease = DriverRelease::new(570, 0, 0);
 const R580: DriverRelease = DriverRelease::new(580, 0, 0);
 const R590: DriverRelease = DriverRelease::new(590, 0, 0);

@@ -37,14 +37,14 @@ struct CardAccount {
     denials: u64,
     frames: Frames,
     /// Nobody else has the card.
-    is_alone: bool,
+    has_sole_holder: bool,
     /// Most channels of it.
     channels: u32,
 }
 
 impl CardAccount {
     fn frames_limit(&self) -> u64 {
-        if self.is_alone { u64::MAX } else { frames::most(self.limit) }
+        if self.has_sole_holder { u64::MAX } else { frames::most(self.limit) }
     }
 }
 
@@ -68,7 +68,7 @@ impl Cards {
         let cards = limits.iter().take(usize::from(Card::HOST.0));
         let limited = |limit: &Bytes| CardAccount { limit: limit.floor_to_kib().0, channels, ..CardAccount::default() };
         // It has no frames that somebody needs whole.
-        let host = CardAccount { is_alone: true, ..limited(&host) };
+        let host = CardAccount { has_sole_holder: true, ..limited(&host) };
         Self { cards: cards.map(limited).collect(), host, kept: 0, by_process: HashMap::default() }
     }
 
@@ -116,9 +116,9 @@ impl Cards {
     }
 
     /// Nobody else has the card: whatever is held open of it is kept from nobody.
-    pub(super) fn is_alone(&mut self, card: Card) {
+    pub(super) fn set_sole_holder(&mut self, card: Card) {
         if let Some(state) = self.state_mut(card) {
-            state.is_alone = true;
+            state.has_sole_holder = true;
         }
     }
 
@@ -181,7 +181,7 @@ impl Cards {
         }
     }
 
-    /// Returns whether a limit is exceeded as it is; `asked`, of which the cause is told, is
+    /// Returns whether a limit is exceeded as it is; `asked`, whose cause is reported, is
     /// already counted.
     pub(super) fn excess(&self, card: Card, asked: Bytes, layout: Layout) -> Option<OverQuota> {
         let state = self.state(card).ok()?;

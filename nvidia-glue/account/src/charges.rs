@@ -73,7 +73,7 @@ impl Charges {
         (card, bytes): (Card, Bytes),
         layout: Layout,
     ) -> Option<ChargeId> {
-        let extent = Extent::worst(layout, bytes.0);
+        let extent = Extent::unplaced(layout, bytes.0);
         let charge = Charge {
             bytes: bytes.0,
             layout,
@@ -235,7 +235,7 @@ impl Charges {
 
     /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that
     /// is.
-    pub(super) fn look_at_kept(&mut self, cards: &mut Cards) -> Bytes {
+    pub(super) fn update_kept(&mut self, cards: &mut Cards) -> Bytes {
         let kept = self.pins.kept();
         cards.set_kept(kept.0);
         kept
@@ -244,7 +244,7 @@ impl Charges {
     /// Makes it `bytes` large.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
         if let Some(charge) = self.get_mut(id) {
-            let extent = Extent::worst(charge.layout, bytes.0);
+            let extent = Extent::unplaced(charge.layout, bytes.0);
             charge.change(cards, bytes, extent);
         }
     }
@@ -254,7 +254,7 @@ impl Charges {
         if let Some(charge) = self.get_mut(id) {
             let extent = Extent::at(charge.layout, address, charge.bytes);
             let is_there = cards.has_room_in_frames(charge.card, extent);
-            let extent = if is_there { extent } else { Extent::worst(charge.layout, charge.bytes) };
+            let extent = if is_there { extent } else { Extent::unplaced(charge.layout, charge.bytes) };
             charge.change(cards, Bytes(charge.bytes), extent);
         }
     }

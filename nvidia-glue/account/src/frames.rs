@@ -39,7 +39,7 @@ const CARD_END: u64 = 1 << 52;
 
 impl Extent {
     /// Of memory of which nobody knows where it is.
-    pub(super) fn worst(layout: Layout, bytes: u64) -> Self {
+    pub(super) fn unplaced(layout: Layout, bytes: u64) -> Self {
         Self::Unplaced(layout.frames(bytes).into())
     }
 
@@ -50,7 +50,7 @@ impl Extent {
             (Layout::Contiguous, Some(end)) if end < CARD_END => {
                 Self::Run { first: address / GRANULE, last: end / GRANULE }
             }
-            _ => Self::worst(layout, bytes),
+            _ => Self::unplaced(layout, bytes),
         }
     }
 }

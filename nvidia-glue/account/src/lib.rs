@@ -33,6 +33,8 @@ mod cards;
 mod charges;
 mod frames;
 mod intervals;
+#[cfg(any(test, feature = "model"))]
+pub mod model;
 mod pins;
 #[cfg(test)]
 mod tests;

@@ -40,7 +40,7 @@ pub(super) struct Tree {
     dependants: BTreeSet<(Index, Index)>,
     /// The same the other way round.
     dependencies: BTreeSet<(Index, Index)>,
-    /// (who is told, of whose errors).
+    /// (who is notified, of whose errors).
     notifiers: BTreeSet<(Index, Index)>,
     /// The same the other way round.
     notified: BTreeSet<(Index, Index)>,
@@ -155,15 +155,15 @@ impl Tree {
         }
     }
 
-    /// `notifier` is told of the errors of `user`.
+    /// `notifier` is notified of the errors of `user`.
     pub(super) fn notify(&mut self, notifier: Index, user: Index) {
         self.notifiers.insert((notifier, user));
         self.notified.insert((user, notifier));
     }
 
-    /// Returns whether something that would go with an object is told of the errors of something
-    /// that would not.
-    pub(super) fn is_told_by_others(&self, index: Index) -> bool {
+    /// Returns whether something that would go with an object is notified of the errors of
+    /// something that would not.
+    pub(super) fn has_outside_notifiers(&self, index: Index) -> bool {
         if self.notifiers.is_empty() {
             return false;
         }

@@ -11,7 +11,7 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-/// A file through which one process tells others a value that changes.
+/// A file in which one process publishes a value that changes.
 ///
 /// One block at offset 0: the length of the JSON text (4 bytes, little-endian), the first 8 bytes
 /// of its SHA-256, the text. It is written whole with one call and without a lock; a reader that
@@ -25,7 +25,7 @@ pub struct BlockFile<T> {
 /// Length of what stands before the text.
 const HEADER: usize = 4 + CHECKSUM;
 const CHECKSUM: usize = 8;
-/// Nobody has that much to tell; whatever is longer is not ours.
+/// Nobody has that much to publish; whatever is longer is not ours.
 const LONGEST: usize = 16 << 20;
 /// A writer is done within microseconds; this often it is met halfway only if it died there.
 const ATTEMPTS: u32 = 100;
@@ -33,7 +33,7 @@ const ATTEMPTS: u32 = 100;
 /// Reason for which a block cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadBlockError {
-    /// The file cannot be read; `NotFound` when nobody tells anything.
+    /// The file cannot be read; `NotFound` when nobody publishes anything.
     #[error("the file {} cannot be read", path.display())]
     Read {
         /// The file.

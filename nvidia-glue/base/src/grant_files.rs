@@ -46,7 +46,7 @@ pub fn path(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFilesError
     Ok(directory(state_dir).join(grant_id))
 }
 
-/// Returns where the mediator of a grant's container tells what it uses:
+/// Returns the file in which the mediator of a grant's container publishes what it uses:
 /// `<state_dir>/inject/<grant>/usage`. It goes with the grant's other files.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn usage_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFile
     Ok(path(state_dir, grant_id)?.join("usage"))
 }
 
-/// Returns where the mediator of a grant tells of its scheduling.
+/// Returns the file in which the mediator of a grant publishes its scheduling.
 ///
 /// # Errors
 /// When `grant_id` is none.

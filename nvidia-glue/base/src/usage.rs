@@ -14,7 +14,7 @@ pub struct Usage {
     /// Host memory that the driver has pinned for it, or keeps for what it has pinned itself.
     #[serde(default)]
     pub pinned_memory_used_bytes: Bytes,
-    /// As much as may be; 0: an older mediator, which does not tell, or none.
+    /// As much as may be; 0: an older mediator, which does not say, or none.
     #[serde(default)]
     pub pinned_memory_limit_bytes: Bytes,
     /// Calls that were refused for want of memory.
@@ -43,7 +43,7 @@ pub struct CardUsage {
     /// Its channels.
     #[serde(default)]
     pub channels_used: u32,
-    /// Channels that it may have; 0: an older mediator, which does not tell, or none.
+    /// Channels that it may have; 0: an older mediator, which does not say, or none.
     #[serde(default)]
     pub channels_limit: u32,
 }
@@ -59,5 +59,5 @@ pub struct ProcessUsage {
     pub cards: Vec<(String, Bytes)>,
 }
 
-/// The file through which a mediator tells what its container uses.
+/// The file in which a mediator publishes what its container uses.
 pub type UsageFile = BlockFile<Usage>;

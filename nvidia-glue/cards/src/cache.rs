@@ -112,11 +112,11 @@ fn names(directory: &Path) -> Vec<String> {
 pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inventory> {
     let file: File =
         state_file::read(&config.state_dir.join(CACHE_FILE)).filter(|file: &File| file.stored_at_ms >= since_ms)?;
-    if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !in_order(&file.inventory) {
+    if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !is_in_order(&file.inventory) {
         return None;
     }
     let mut inventory = file.inventory;
-    let faults = health::look_if_possible(roots, &config.state_dir, inventory.source);
+    let faults = health::read_faults_if_possible(roots, &config.state_dir, inventory.source);
     if faults.driver_loaded != file.notes.driver_loaded {
         return None;
     }
@@ -139,7 +139,7 @@ pub(super) fn lock(config: &Config) -> io::Result<Flock<fs::File>> {
 }
 
 /// Returns what [`Inventory`] promises about its order.
-fn in_order(inventory: &Inventory) -> bool {
+fn is_in_order(inventory: &Inventory) -> bool {
     (0..).zip(&inventory.cards).all(|(index, card)| card.index == index)
 }
 

@@ -115,7 +115,7 @@ fn take_undisturbed(roots: &Roots, config: &Config) -> Result<(Option<Key>, Disc
 
 fn with_health(roots: &Roots, config: &Config, discovery: Discovery) -> Inventory {
     let Discovery { mut inventory, notes } = discovery;
-    health::look_if_possible(roots, &config.state_dir, inventory.source).apply(&mut inventory, &notes.forgiven);
+    health::read_faults_if_possible(roots, &config.state_dir, inventory.source).apply(&mut inventory, &notes.forgiven);
     inventory
 }
 

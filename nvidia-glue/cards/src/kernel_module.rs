@@ -11,7 +11,7 @@ use super::{Roots, pci};
 pub struct KernelModule {
     /// `580.159.04`.
     pub version: String,
-    /// True if it is NVIDIA's open kernel module; `None`: not told.
+    /// True if it is NVIDIA's open kernel module; `None`: not known.
     pub open: Option<bool>,
 }
 

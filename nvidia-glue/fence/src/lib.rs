@@ -33,7 +33,7 @@ use bpf::Assembler;
 pub use bpf::BpfInstruction;
 pub use table::{ESCAPE_NUMBERS, FRAME_BUFFER_COMMANDS, SIZED_FRAME_BUFFER_COMMANDS, UVM_COMMANDS, UVM_LIFECYCLE};
 
-/// Treatment of a protected call by the kernel.
+/// Action of the kernel on a protected call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The call fails with this errno (`SECCOMP_RET_ERRNO`); at most 4095.
@@ -128,8 +128,8 @@ impl Arch {
         }
     }
 
-    /// Returns the notified call by the audit value and number in `struct seccomp_data`: the filter
-    /// notifies no others. `None`: not one of its calls.
+    /// Returns what a notified call is, by the audit value and number that `struct seccomp_data`
+    /// tells: the filter notifies no others. `None`: not one of its calls.
     pub fn call(self, audit_arch: u32, nr: i32) -> Option<NotifiedCall> {
         let entry = self.entries().iter().find(|entry| entry.audit_arch == audit_arch)?;
         let nr = u32::try_from(nr).ok()? & !X32_BIT;
@@ -275,8 +275,7 @@ fn layout(entry: &Entry, section: &mut Assembler) {
     section.section_if_equal(entry.personality, &personality);
 }
 
-/// Assembles the part that follows once the call is known to be an ioctl. Ends in a return on every
-/// path.
+/// Returns what follows once the call is known to be an ioctl. Ends in a return on every path.
 fn commands(driver_call: Action) -> Assembler {
     let driver_call = driver_call.return_value();
     let mut section = Assembler::default();

@@ -1,5 +1,5 @@
-//! Commands that are the driver's in any release, as far as a number tells. The escapes of known
-//! releases are in [`abi::escapes`].
+//! Commands that are the driver's whatever its release, as far as a number tells. The escapes of
+//! known releases are in [`abi::escapes`].
 
 use std::ops::RangeInclusive;
 

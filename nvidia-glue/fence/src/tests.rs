@@ -381,8 +381,8 @@ fn with_a_listener_only_the_drivers_own_type_is_notified() {
     assert_eq!(answer(command(3, b'T', 0xf0, 16)), ALLOW, "it cannot be told from another driver's");
 }
 
-/// Checks that one range begins where another ends: each command of two bytes, and each bare one
-/// with the driver's highest bits.
+/// Ranges meet without a gap: each command of two bytes, and each bare one with the driver's
+/// highest bits.
 #[test]
 fn what_is_decided_about_ends_where_others_begin() {
     let guarded = |command: u64| {

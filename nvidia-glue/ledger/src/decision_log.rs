@@ -17,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use base::error_chain as chain;
 use jiff::Timestamp;
 
 use crate::{
@@ -166,20 +167,8 @@ impl Line {
 
     fn entry(&self) -> Option<Entry> {
         let (entry, parts) = self.entry.as_ref()?;
-        Some(entry.clone().saying(&parts.join(", ")))
+        Some(entry.clone().with_text(&parts.join(", ")))
     }
-}
-
-/// An error with all its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 fn push_escaped(line: &mut String, value: &str) {
@@ -250,7 +239,7 @@ impl DecisionLog {
         ]);
     }
 
-    /// Appends `lines`, one write each. A failure is told to the process's own log (`tracing`) and
+    /// Appends `lines`, one write each. A failure goes to the process's own log (`tracing`) and
     /// nobody else: no container fails because a log is full.
     pub fn write(&self, lines: &[Line]) {
         let Some(path) = &self.path else { return };

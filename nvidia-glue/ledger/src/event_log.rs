@@ -6,12 +6,12 @@
 //! ```
 //! A line is appended with one call under `O_APPEND`, so that those of several processes never mix.
 //! Whoever finds the file too long starts another one, under a lock on the file, for which nobody
-//! waits; and then writes into it how often each kind was told before, so that counters only grow.
-//! Nothing is synced, and the directory is gone at reboot, as grants are.
+//! waits; and then writes into it how often each kind was written before, so that counters only
+//! grow. Nothing is synced, and the directory is gone at reboot, as grants are.
 //!
 //! Everything in a line is printable ASCII of a bounded length, whatever a container's author
 //! wrote: nobody forges a line, or moves a terminal's cursor. How often a container's doings are
-//! told is for its shim to bound. What cannot be written is told to the process's own log and
+//! told is for its shim to bound. What cannot be written goes to the process's own log and
 //! nobody else: no container fails because of it.
 
 use std::{
@@ -88,7 +88,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All that this version tells.
+    /// Every kind that this version writes.
     pub const ALL: [Self; 17] = [
         Self::Admitted,
         Self::Refused,
@@ -213,7 +213,7 @@ impl Entry {
 
     /// Says it.
     #[must_use]
-    pub fn saying(self, text: &str) -> Self {
+    pub fn with_text(self, text: &str) -> Self {
         Self { text: printable(text, MAX_TEXT), ..self }
     }
 }
@@ -235,7 +235,7 @@ fn printable(text: &str, longest: usize) -> String {
     printable
 }
 
-/// A line of a file that has one before it: how often each kind was told before the file.
+/// A line of a file that has one before it: how often each kind was written before the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     events_before: Totals,
@@ -264,7 +264,7 @@ impl EventLog {
         Self { directory: None, long_enough: LONG_ENOUGH }
     }
 
-    /// Appends the entries, as of now. A failure is told to the process's own log.
+    /// Appends the entries, as of now. A failure goes to the process's own log.
     pub fn write(&self, entries: impl IntoIterator<Item = Entry>) {
         let Some(directory) = &self.directory else { return };
         let mut entries = entries.into_iter().peekable();
@@ -349,7 +349,7 @@ impl Begun {
     /// Its first line.
     fn write_header(mut self, directory: &Path) -> io::Result<()> {
         let mut events_before = self.before;
-        // What others told meanwhile counts, too. Until the line is there, readers count for
+        // What others wrote meanwhile counts, too. Until the line is there, readers count for
         // themselves.
         add(&mut events_before, Tally::of(&fs::read(directory.join(PREVIOUS))?).within);
         let mut line = serde_json::to_vec(&Header { events_before })?;
@@ -365,7 +365,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns how often each kind was told since the machine's start. What was written in the very
+/// Returns how often each kind was written since the machine's start. What was written in the very
 /// instant in which another file was started may be missing.
 ///
 /// # Errors
@@ -416,8 +416,8 @@ impl Tally {
     }
 }
 
-/// Returns what was told before the current file: as it says itself, or, while it does not, as the
-/// one before it tells.
+/// Returns what was written before the current file: as it says itself, or, while it does not, as
+/// the one before it tells.
 fn before(directory: &Path, current: &Tally) -> io::Result<Totals> {
     if let Some(before) = &current.before {
         return Ok(before.clone());

@@ -126,7 +126,7 @@ impl Index {
     }
 
     /// Takes a record in as the next one, in memory alone.
-    pub(super) fn imagine(&mut self, record: Record) {
+    pub(super) fn add_hypothetical(&mut self, record: Record) {
         let record = Record { order: self.summary.next_order, ..record };
         self.summary.next_order += 1;
         self.add_holdings(&record);

@@ -88,7 +88,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 pub struct Ledger {
     store: Store,
     node: Box<dyn Node>,
-    /// The grants of which it has been told that they cannot be taken back yet, and why: an
+    /// Grants that cannot be taken back yet, and why, as far as that is logged: an
     /// admission looks again and again.
     logged: Mutex<HashSet<(String, &'static str)>>,
 }

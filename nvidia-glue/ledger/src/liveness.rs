@@ -1,7 +1,7 @@
 //! Is a process, or a cgroup, still alive? Everything that the ledger asks of `/proc` and
 //! `/sys/fs/cgroup`.
 //!
-//! Whatever cannot be told for certain counts as alive: a grant that is kept too long costs a
+//! Whatever is not certain counts as alive: a grant that is kept too long costs a
 //! retry, one that is given back too early costs somebody else's memory.
 
 use std::{
@@ -23,7 +23,7 @@ pub(crate) enum Population {
     Empty,
     /// At least one process.
     Processes,
-    /// It cannot be told.
+    /// It is not known.
     Unknown,
 }
 
@@ -112,7 +112,7 @@ fn population(directory: &Path) -> Population {
 }
 
 /// A directory that is gone was a cgroup only if what is left of its path is one: a hierarchy that
-/// is not mounted here tells nothing about who lives in it.
+/// is not mounted here says nothing about who lives in it.
 pub(super) fn is_in_cgroup_filesystem(directory: &Path) -> bool {
     let Some(existing) = directory.ancestors().find(|ancestor| ancestor.exists()) else { return false };
     statfs(existing).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.filesystem_type()))

@@ -15,7 +15,7 @@ use super::{
     grant_log::card_name,
     index::{Holding, Index},
     members::{connected_cards, members},
-    set::as_found,
+    set::keep_degraded,
     settings::{Changing, Settings},
     store::Locked,
 };
@@ -105,7 +105,7 @@ impl Ledger {
                 let before = (grant.policy, grant.compute_by);
                 grant.policy = changing.policy;
                 let now = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
-                grant.compute_by = as_found(grant.compute_by, now);
+                grant.compute_by = keep_degraded(grant.compute_by, now);
                 is_changed |= before != (grant.policy, grant.compute_by);
             }
             if is_changed {

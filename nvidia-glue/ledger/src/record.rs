@@ -77,7 +77,7 @@ pub struct Record {
     /// Priority, where it was changed after the admission; `None`: as was asked.
     #[serde(default)]
     pub priority: Option<Priority>,
-    /// Processes of the container have the driver open, as far as its shim has told.
+    /// Processes of the container have the driver open, as far as its shim has reported.
     #[serde(default)]
     pub present: bool,
     /// Its init was asked to end.

@@ -234,7 +234,7 @@ fn listed<'a, T>(
 
 /// Returns what holds a share of a card that is granted anew: a card that was found not to take its
 /// container off does not begin to.
-pub(super) fn as_found(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
+pub(super) fn keep_degraded(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
     match (before, now) {
         (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
         (_, now) => now,
@@ -274,7 +274,7 @@ fn fit(
         check(card, &sums, demand, &limits)
             .map_err(|refusal| refused(locked, index, record, (card, demand), refusal))?;
         let mut changed = demand.grant(card, &sums, &limits);
-        changed.compute_by = as_found(grant.compute_by, changed.compute_by);
+        changed.compute_by = keep_degraded(grant.compute_by, changed.compute_by);
         changed.window_loss_us = grant.window_loss_us;
         (changed.channels, changed.pinned_memory) = (grant.channels, grant.pinned_memory);
         lines.push(grant_fields(Line::new(Event::Reserve, record), &changed));

@@ -4,7 +4,15 @@ use std::io;
 
 use abi::{
     Abi, Handle, Node, Status,
-    layout::{read_u32, write_u32},
+    classes::{NV01_DEVICE_0, NV20_SUBDEVICE_0},
+    controls::{
+        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, NV0000_CTRL_CMD_GPU_GET_PCI_INFO,
+    },
+    encode,
+    params::{
+        NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS as AttachedIds, NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS,
+        NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS as PciInfo, NV0080_ALLOC_PARAMETERS, NV2080_ALLOC_PARAMETERS,
+    },
 };
 use account::{Accounts, Card};
 use driver::{DeviceFile, Driver, OwnClient};
@@ -12,7 +20,10 @@ use driver::{DeviceFile, Driver, OwnClient};
 use crate::{
     GrantedCard, SessionError,
     raw::Raw,
-    view::{cards::CardNames, memory},
+    view::{
+        cards::{CardNames, INVALID_GPU_ID},
+        memory,
+    },
 };
 
 /// One card.
@@ -42,12 +53,6 @@ pub(super) struct Grant {
     names: Vec<CardNames>,
 }
 
-/// `NV01_DEVICE_0` and `NV20_SUBDEVICE_0` (src/common/sdk/nvidia/inc/class/cl0080.h, cl2080.h).
-pub(super) const DEVICE: u32 = 0x80;
-pub(super) const SUBDEVICE: u32 = 0x2080;
-/// Bytes of `NV0080_ALLOC_PARAMETERS` and `NV2080_ALLOC_PARAMETERS`.
-const DEVICE_PARAMS: usize = 56;
-const SUBDEVICE_PARAMS: usize = 4;
 /// Handles of the mediator's own objects; any that are not null will do in a client of its own.
 const OWN_DEVICES: u32 = 0xe690_0000;
 const OWN_SUBDEVICES: u32 = 0xe691_0000;
@@ -159,17 +164,15 @@ fn control(raw: Raw<'_>, call: &'static str, id: u32, params: Vec<u8>) -> Result
 
 /// Every card that the driver has attached, by its id (ctrl0000gpu.h).
 fn attached(raw: Raw<'_>) -> Result<Vec<(u32, PciPlace)>, SessionError> {
-    const IDS: usize = 32;
-    const NONE: u32 = 0xffff_ffff;
-    let list = control(raw, "NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS", 0x201, vec![0; 4 * IDS])?;
+    let params = vec![0; AttachedIds::SIZE];
+    let list = control(raw, "NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS", NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, params)?;
+    let ids = AttachedIds::gpuIds.get(&list).into_iter().flatten();
     let mut cards = Vec::new();
-    for id in (0..IDS).filter_map(|at| read_u32(&list, 4 * at)).take_while(|id| *id != NONE) {
-        let mut params = vec![0; 12];
-        let _ = write_u32(&mut params, 0, id);
-        let answer = control(raw, "NV0000_CTRL_CMD_GPU_GET_PCI_INFO", 0x21b, params)?;
-        let half = |at| abi::layout::read_number(&answer, at, abi::layout::Width::U16);
-        let half = |at| half(at).and_then(|value| u16::try_from(value).ok());
-        if let (Some(domain), Some(bus), Some(device)) = (read_u32(&answer, 4), half(8), half(10)) {
+    for id in ids.take_while(|id| *id != INVALID_GPU_ID) {
+        let params = encode!(PciInfo { gpuId: id }).to_vec();
+        let answer = control(raw, "NV0000_CTRL_CMD_GPU_GET_PCI_INFO", NV0000_CTRL_CMD_GPU_GET_PCI_INFO, params)?;
+        let place = (PciInfo::domain.get(&answer), PciInfo::bus.get(&answer), PciInfo::slot.get(&answer));
+        if let (Some(domain), Some(bus), Some(device)) = place {
             cards.push((id, PciPlace { domain, bus, device }));
         }
     }
@@ -178,17 +181,16 @@ fn attached(raw: Raw<'_>) -> Result<Vec<(u32, PciPlace)>, SessionError> {
 
 fn device_instance(raw: Raw<'_>, gpu_id: u32) -> Result<u32, SessionError> {
     const CALL: &str = "NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2";
-    let mut params = vec![0; 32];
-    let _ = write_u32(&mut params, 0, gpu_id);
-    let answer = control(raw, CALL, 0x205, params)?;
-    read_u32(&answer, 8).ok_or(SessionError::Refused { call: CALL, status: Status::INVALID_ARGUMENT })
+    let params = encode!(NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS { gpuId: gpu_id }).to_vec();
+    let answer = control(raw, CALL, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, params)?;
+    NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS::deviceInstance
+        .get(&answer)
+        .ok_or(SessionError::Refused { call: CALL, status: Status::INVALID_ARGUMENT })
 }
 
 /// Parameters of a device of the card that the driver gives this number.
 pub(super) fn device_params(device_instance: u32) -> Vec<u8> {
-    let mut params = vec![0; DEVICE_PARAMS];
-    let _ = write_u32(&mut params, 0, device_instance);
-    params
+    encode!(NV0080_ALLOC_PARAMETERS { deviceId: device_instance }).to_vec()
 }
 
 /// The mediator's own device and subdevice of a card.
@@ -200,9 +202,10 @@ fn own_subdevice(raw: Raw<'_>, at: u32, device_instance: u32) -> Result<(Handle,
             (status, _) => Err(SessionError::Refused { call, status }),
         }
     };
-    let device = alloc(raw.client, Handle(OWN_DEVICES + at), DEVICE, device_params(device_instance), "NV01_DEVICE_0")?;
-    let params = vec![0; SUBDEVICE_PARAMS];
-    Ok((device, alloc(device, Handle(OWN_SUBDEVICES + at), SUBDEVICE, params, "NV20_SUBDEVICE_0")?))
+    let device =
+        alloc(raw.client, Handle(OWN_DEVICES + at), NV01_DEVICE_0, device_params(device_instance), "NV01_DEVICE_0")?;
+    let params = vec![0; NV2080_ALLOC_PARAMETERS::SIZE];
+    Ok((device, alloc(device, Handle(OWN_SUBDEVICES + at), NV20_SUBDEVICE_0, params, "NV20_SUBDEVICE_0")?))
 }
 
 /// The bytes of `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.

@@ -27,14 +27,14 @@ use std::time::Duration;
 /// holders, and when nothing else holds it.
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
-pub use base::Pid;
+pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
 pub use memory::quota::NotGranted;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, Undo};
-pub use setup::{GrantedCard, SessionError, SessionSetup};
+pub use setup::{SessionError, SessionSetup};
 pub use view::utilization_controls::Seen;
 
 /// A system call that the filter stopped.

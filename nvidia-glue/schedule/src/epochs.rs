@@ -16,12 +16,12 @@ const PERIODS_AT_MOST: u64 = 4;
 pub type CardEpochs = BTreeMap<String, Vec<Epoch>>;
 
 /// The epochs of the next timetables: `turns` is what is to come on the cards of `before`, `before`
-/// what was told of them so far. Cards that a container ties to each other come together.
+/// what was written for them so far. Cards that a container ties to each other come together.
 ///
 /// - A grant that is gone has no turn any more, in any epoch: its processes are gone, too.
 /// - Containers that are tied to each other change together, at the beginning of a period
-///   [`PERIODS_AHEAD`] from now. What was told of the time until then stays, card by card: also
-///   where, after a kill, not all cards of a container were told the same.
+///   [`PERIODS_AHEAD`] from now. What was written for the time until then stays, card by card: also
+///   where, after a kill, not all cards of a container got the same.
 /// - Whoever comes to be where all others keep what they have runs at once: there is nobody to
 ///   disturb.
 pub fn advance(before: CardEpochs, turns: &[Turn], now_us: u64) -> CardEpochs {
@@ -34,7 +34,7 @@ pub fn advance(before: CardEpochs, turns: &[Turn], now_us: u64) -> CardEpochs {
                 cards.get_mut(*uuid).into_iter().flatten().for_each(|epoch| epoch.put(turn));
             }
         } else if holds_already(&cards, &group) {
-            // What is told needs no change but for what is shown.
+            // What is written needs no change but for what is shown.
             for (uuid, turn) in &group {
                 cards.get_mut(*uuid).and_then(|epochs| epochs.last_mut()).into_iter().for_each(|last| last.put(turn));
             }
@@ -71,7 +71,7 @@ impl ByGrant {
     }
 }
 
-/// Returns what was told of each card, from the epoch that holds now on, without those that are
+/// Returns what was written for each card, from the epoch that holds now on, without those that are
 /// gone.
 fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
     let is_there: BTreeSet<&str> = turns.iter().map(|turn| turn.grant_id.as_str()).collect();
@@ -95,7 +95,7 @@ fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<Stri
     before.into_iter().map(|(uuid, before)| (uuid, of_card(before))).collect()
 }
 
-/// Returns whether those of `group` who were told of their turns keep them as they are, from now
+/// Returns whether those of `group` who have turns keep them as they are, from now
 /// on.
 fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
     group.iter().all(|(uuid, turn)| {
@@ -105,7 +105,7 @@ fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)
     })
 }
 
-/// Returns whether the last that is told is what is to come.
+/// Returns whether the last epoch is what is to come.
 fn holds_already(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
     group.iter().all(|(uuid, turn)| {
         let last = cards.get(*uuid).and_then(|epochs| epochs.last());

@@ -21,7 +21,7 @@ pub struct Measured {
     pub used_us: Option<u64>,
     /// Its grant, in millionths of the card's time.
     pub share_ppm: u32,
-    /// It has no channels there, and uses nothing until more is told.
+    /// It has no channels there, and uses nothing until more is measured.
     pub rests: bool,
 }
 
@@ -59,7 +59,7 @@ impl Meter {
     }
 
     /// Returns what it used of the card's time between two instants, in millionths of it; until it
-    /// was told last, if that is earlier. `None`: not known.
+    /// was measured last, if that is earlier. `None`: not known.
     pub fn used_ppm(&self, from_us: u64, until_us: u64) -> Option<u32> {
         let (first_us, last_us) = (self.sums.front()?.0, self.sums.back()?.0);
         let rests = self.last.is_some_and(|last| last.rests);
@@ -70,7 +70,7 @@ impl Meter {
         u32::try_from(used_us.saturating_mul(MILLION) / passed_us).ok()
     }
 
-    /// Returns what was granted, as it was told last; the whole card before.
+    /// Returns what was granted, as it was entered last; the whole card before.
     pub fn share_ppm(&self) -> u32 {
         self.last.map_or(1_000_000, |last| last.share_ppm)
     }

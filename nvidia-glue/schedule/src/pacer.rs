@@ -1,7 +1,7 @@
 //! Keeps one container to its spans of time on one card: when to put its channels on the card and
 //! when to take them off.
 //!
-//! Pure: it is told what time it is. Its caller asks what comes [`next`](Pacer::next), does that at
+//! Pure: it is given the time. Its caller asks what comes [`next`](Pacer::next), does that at
 //! the instant named, and says how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
 //! What counts is the time during which the channels are on the card. A call that puts them there
@@ -376,7 +376,7 @@ impl Lead {
     }
 
     fn learn(&mut self, took_us: u64, calls: usize) {
-        // Nothing was to be told to the driver, which says nothing of how long that takes.
+        // Nothing was asked of the driver, which says nothing of how long that takes.
         if calls == 0 {
             return;
         }

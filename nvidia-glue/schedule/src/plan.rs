@@ -29,7 +29,7 @@ const COST_ROUNDS: u32 = 3;
 /// Steps in which shares are made smaller that cannot be laid out as they are.
 const SHRINK_STEPS: u64 = 16;
 
-/// Turns as they were told, by grant.
+/// Turns as they were written, by grant.
 type Told<'a> = BTreeMap<&'a str, &'a Turn>;
 
 /// Every container's turn, in the order of `members`, which is the ledger's. Windows stay where

@@ -4,7 +4,7 @@
 //! Whether they want the card is seen on the card itself ([`Residency`](super::Residency)): a
 //! context that is displaced comes back only when it has work. So a low container that runs looks
 //! every few milliseconds whether one of the others has come, and leaves at once when it has. While
-//! it waits, nothing displaces the others, so nothing tells whether they still work: it is let in
+//! it waits, nothing displaces the others, so nothing shows whether they still work: it is let in
 //! once in a while. Do the others come back, they work, and it waits on, longer each time; do they
 //! not, it stays.
 //!
@@ -51,7 +51,7 @@ pub struct Verdict {
     pub look_at_us: u64,
 }
 
-/// Decides for one container of low priority on one card. Pure: it is told the time.
+/// Decides for one container of low priority on one card. Pure: it is given the time.
 #[derive(Debug, Clone)]
 pub struct Yielding {
     state: PriorityState,

@@ -61,7 +61,7 @@ pub struct SoftMember {
     pub idle_us: u64,
 }
 
-/// Finds one container's slice on one card. Pure: it is told the time.
+/// Finds one container's slice on one card. Pure: it is given the time.
 #[derive(Debug, Clone)]
 pub struct Steering {
     /// Factor by which the slice is multiplied.
@@ -79,7 +79,7 @@ pub struct Steering {
 pub struct Groups {
     /// Those that can do work.
     pub all: usize,
-    /// Those that were seen to do some of late; `None`: nobody can tell.
+    /// Those that were seen to do some of late; `None`: not known.
     pub working: Option<usize>,
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use base::block_file::BlockFile;
 
-/// The file in which [`Status`] is told, beside the container's usage file.
+/// The file of [`Status`], beside the container's usage file.
 pub type StatusFile = BlockFile<Status>;
 
 /// Status of a mediator's scheduling.
@@ -49,7 +49,7 @@ pub struct CardStatus {
     pub channels: usize,
     /// Compute channel groups.
     pub groups: usize,
-    /// True if it has work for the card, as far as can be told; `None`: cannot be told.
+    /// True if it has work for the card, as far as is known; `None`: not known.
     pub busy: Option<bool>,
     /// Time during which its channels were on the card.
     pub open_us: u64,
@@ -57,7 +57,7 @@ pub struct CardStatus {
     pub throttled_us: u64,
     /// Card time that it used: its windows in which anything ran; where it has none, its time on
     /// the compute engine, but no more than the card was busy. `None`: its windows are others',
-    /// too, and there is no log of the card's switches; or the driver does not tell how busy the
+    /// too, and there is no log of the card's switches; or the driver does not say how busy the
     /// card is.
     pub used_us: Option<u64>,
     /// Its grant of the card's time, in millionths.

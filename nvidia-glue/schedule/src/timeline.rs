@@ -2,7 +2,7 @@
 
 use super::{Pass, Timetable, Window};
 
-/// Spans in which a container runs on a card, from now on as far as the timetable tells.
+/// Spans in which a container runs on a card, from now on as far as the timetable goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
     /// One after the other, without a gap between; the last one has no end.

@@ -57,7 +57,7 @@ pub struct CardTurn {
     /// The share that was granted, in millionths of the card's time: the length of its windows, or
     /// its weight among all. What a view shows beside what was achieved.
     pub share_ppm: u32,
-    /// The others that share the card, by grant: whose status tells whether the card is wanted. Not
+    /// The others that share the card, by grant: whose status says whether the card is wanted. Not
     /// written down: whoever reads an epoch finds them in its turns.
     #[serde(skip)]
     pub neighbours: Vec<Neighbour>,

@@ -64,7 +64,7 @@ impl Work {
         known.until_us < now_us
     }
 
-    /// Counts what samples tell, which are in order, until now. Answers what is known at the end of
+    /// Counts what samples show, which are in order, until now. Answers what is known at the end of
     /// each, and at least what was known.
     pub fn add(&mut self, meter: &Meter, samples: &[Sample], now_us: u64) -> Vec<Worked> {
         let Some(mut known) = self.known else { return Vec::new() };

@@ -61,7 +61,7 @@ impl Check {
 pub struct Findings {
     /// The cards.
     pub inventory: Result<Inventory, DiscoverError>,
-    /// Persistence mode by UUID of the card, of those that tell.
+    /// Persistence mode by UUID of the card, of those that say.
     pub persistence: Vec<(String, bool)>,
     /// Calls that the kernel has.
     pub kernel: KernelFeatures,

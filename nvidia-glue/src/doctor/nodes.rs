@@ -46,9 +46,9 @@ pub(super) fn checks(roots: &Roots, inventory: Option<&Inventory>) -> Vec<Check>
     let uvm_nodes =
         uvm.map(|major| [node("nvidia-uvm".to_owned(), major, 0), node("nvidia-uvm-tools".to_owned(), major, 1)]);
     let look = |node: &Node| found(roots, &node.name);
-    let mut checks = vec![judge(NODES, &nodes, look, "nvidia-modprobe -c 0")];
+    let mut checks = vec![check_nodes(NODES, &nodes, look, "nvidia-modprobe -c 0")];
     checks.push(match &uvm_nodes {
-        Some(nodes) => judge(UVM, nodes, look, "nvidia-modprobe -u -c 0"),
+        Some(nodes) => check_nodes(UVM, nodes, look, "nvidia-modprobe -u -c 0"),
         None => Check::warning(
             UVM,
             "the nvidia-uvm module is not loaded, as often after a start of the machine; CUDA needs it",
@@ -76,7 +76,7 @@ fn found(roots: &Roots, name: &str) -> Found {
     }
 }
 
-fn judge(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) -> Check {
+fn check_nodes(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) -> Check {
     let wrong: Vec<String> = nodes
         .iter()
         .filter_map(|node| match look(node) {
@@ -127,7 +127,7 @@ mod tests {
         let nodes = [node("nvidia0".into(), 195, 0), node("nvidiactl".into(), 195, 255)];
         let with = |first, second| {
             let look = move |node: &Node| if node.minor == 0 { first } else { second };
-            judge(NODES, &nodes, look, "make")
+            check_nodes(NODES, &nodes, look, "make")
         };
         let good = Found::Device(195, 255);
         assert_eq!(with(Found::Device(195, 0), good), Check::ok(NODES, "/dev/nvidia0, /dev/nvidiactl"));

@@ -90,7 +90,7 @@ fn place_libraries(
             }
         }
     }
-    loader::announce(rootfs, mounts, &names, warnings);
+    loader::update_loaders(rootfs, mounts, &names, warnings);
     Ok(())
 }
 

@@ -41,7 +41,7 @@ const DEFAULT_DIRS: [&str; 6] = [
 /// Tells the image's loaders. The libraries are in directories that loaders search by themselves,
 /// so what cannot be done is a warning: it matters only where the image has another driver's
 /// libraries in its cache.
-pub(super) fn announce(rootfs: &Rootfs, mounts: &Mounts<'_>, names: &[Name], warnings: &mut Vec<String>) {
+pub(super) fn update_loaders(rootfs: &Rootfs, mounts: &Mounts<'_>, names: &[Name], warnings: &mut Vec<String>) {
     if names.is_empty() {
         return;
     }

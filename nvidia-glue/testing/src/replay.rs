@@ -26,8 +26,8 @@ pub const PROGRAMS: [&str; 7] = ["nvidia-smi", "cuda", "managed", "pytorch", "ex
 
 const NO_RIGHTS: Status = Status::INSUFFICIENT_PERMISSIONS;
 
-/// Answers of the simulated driver that differ from the driver's: the class, control or command,
-/// its status, the reason.
+/// Differences between the simulated driver's answers and the driver's: the class, control or
+/// command, its status, the reason.
 pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (
         AMPERE_SMC_CONFIG_SESSION,
@@ -45,7 +45,7 @@ pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (UVM_MM_INITIALIZE, Status::OK, "of a process in which memory cannot be watched"),
 ];
 
-/// Returns the trace of a program.
+/// Returns what a program did.
 pub fn recorded(program: &str) -> (Header, Vec<Line>) {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fixtures/traces");
     let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
@@ -67,7 +67,7 @@ pub fn is_escape(call: &Ioctl, number: u8) -> bool {
     call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == u32::from(number)
 }
 
-/// Returns the subject of a call: the class of an allocation, the number of a control, else the
+/// Returns what a call is about: the class of an allocation, the number of a control, else the
 /// command.
 pub fn number(call: &Ioctl) -> u32 {
     match call.command {

@@ -8,14 +8,14 @@ use std::{
 };
 
 /// Name of the root module, where it defines items of its own.
-pub const ROOT: &str = "lib";
+pub(crate) const ROOT: &str = "lib";
 
 /// Edges between the top-level modules of one crate.
-pub type Edges = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Edges = BTreeMap<String, BTreeSet<String>>;
 
 /// Edges between the top-level modules of the crate in `folder`. Re-exports of `lib.rs` count as
 /// their module; the items that `lib.rs` defines count as the module [`ROOT`].
-pub fn module_edges(folder: &Path) -> Edges {
+pub(crate) fn module_edges(folder: &Path) -> Edges {
     let root_file = folder.join("src/lib.rs");
     let tokens = tokens_without_tests(&fs::read_to_string(&root_file).unwrap());
     let root = Root::of(&tokens);

@@ -27,7 +27,7 @@ impl Serialize for TracedBytes {
     }
 }
 
-/// Returns the pieces that are not zero, with their offsets.
+/// Returns what is not zero, with its offsets.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -23,7 +23,7 @@ pub struct Header {
     pub driver: Option<String>,
     /// The program's machine, `x86_64` or `aarch64`.
     pub machine: String,
-    /// Command that was run.
+    /// The command that was run.
     pub command: Vec<String>,
 }
 
@@ -46,8 +46,8 @@ pub struct Line {
     pub event: Event,
 }
 
-/// Event of a trace. Open files are numbered from 1 in the order in which they are seen: two
-/// numbers are two open file descriptions, whatever their descriptors are called.
+/// One event. Open files are numbered from 1 in the order in which they are seen: two numbers are
+/// two open file descriptions, whatever their descriptors are called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -60,14 +60,14 @@ pub enum Event {
     },
     /// The last descriptor of an open file is gone.
     Close {
-        /// Number of the file.
+        /// The open file's number.
         file: u32,
     },
     /// A call on one of them.
     Ioctl(Ioctl),
     /// A mapping of one of them.
     Mmap {
-        /// Number of the file.
+        /// The open file's number.
         file: u32,
         /// The address asked for.
         address: u64,
@@ -113,9 +113,10 @@ pub struct Ioctl {
     /// The control's or the class's name or number, where the call has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Bytes that its argument points to.
+    /// The bytes that its argument points to.
     pub args: Traced,
-    /// Targets of pointers in there, and in one another; one comes after the one that points to it.
+    /// Buffers that pointers in there, and in one another, point to; one comes after the one that
+    /// it hangs from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buffers: Vec<TracedBuffer>,
     /// Open files that the call names.
@@ -140,10 +141,10 @@ pub struct Traced {
     pub after: Option<TracedBytes>,
 }
 
-/// Target of a pointer.
+/// A buffer that a pointer points to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedBuffer {
-    /// Holder of the pointer: `None` for the argument struct, else the buffer of this index.
+    /// Place of the pointer: `None` in the argument struct, else in the buffer of this index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<usize>,
     /// Offset of the 8-byte pointer in there.
@@ -156,7 +157,7 @@ pub struct TracedBuffer {
 /// A descriptor that a call names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedFile {
-    /// Holder of its number: `None` for the argument struct, else the buffer of this index.
+    /// Place of its number: `None` in the argument struct, else in the buffer of this index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<usize>,
     /// Offset of the 4-byte number in there.

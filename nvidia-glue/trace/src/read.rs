@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use super::{Header, Line};
 
-/// Reason that a trace cannot be read.
+/// Reason for which a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -12,7 +12,7 @@ pub enum TraceError {
     Read {
         /// Counted from 1.
         number: usize,
-        /// Its cause.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -32,7 +32,7 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         number: usize,
-        /// Its cause.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },

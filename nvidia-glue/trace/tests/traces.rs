@@ -87,7 +87,7 @@ fn nothing_that_they_need_is_refused() {
     assert_eq!(refused, known.map(str::to_owned).into_iter().collect());
 }
 
-/// Returns the reason for which the tables refuse a call.
+/// Refusal of a call by the tables.
 fn refusal(abi: Abi, node: Node, call: &Ioctl) -> Option<String> {
     let decoded = decode::decode(abi, node, call.command, &call.args.before.0).unwrap();
     if let Action::Refuse(..) = decoded.row.action() {

@@ -6,6 +6,7 @@ use crate::named::named;
 named! {
     CLASSES, id: u32;
     NV01_ROOT
+    NV01_CONTEXT_DMA
     NV01_ROOT_NON_PRIV
     NV01_TIMER
     NV01_EVENT

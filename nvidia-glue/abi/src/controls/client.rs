@@ -67,7 +67,7 @@ pub(super) const CLIENT: &[ControlRow] = &[
     row(0x00000216, "NV0000_CTRL_CMD_GPU_DETACH_IDS", View(ViewKind::DetachIds), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000219, "NV0000_CTRL_CMD_GPU_GET_VIDEO_LINKS", View(ViewKind::VideoLinks), "ctrl0000/ctrl0000gpu.h"),
     row(0x0000021b, "NV0000_CTRL_CMD_GPU_GET_PCI_INFO", View(ViewKind::PciInfo), "ctrl0000/ctrl0000gpu.h"),
-    row(0x00000240, "NV0000_CTRL_CMD_GPU_GET_SVM_SIZE", Pass, "ctrl0000/ctrl0000gpu.h"),
+    row(0x00000240, "NV0000_CTRL_CMD_GPU_GET_SVM_SIZE", View(ViewKind::SvmSize), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000274, "NV0000_CTRL_CMD_GPU_GET_UUID_INFO", View(ViewKind::UuidInfo), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000275, "NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID", View(ViewKind::UuidFromGpuId), "ctrl0000/ctrl0000gpu.h"),
     row(0x00000278, "NV0000_CTRL_CMD_GPU_MODIFY_DRAIN_STATE", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl0000/ctrl0000gpu.h"),

@@ -159,6 +159,27 @@ pub enum ViewKind {
     DrainState,
     /// `NV0000_CTRL_CMD_GPU_GET_VIDEO_LINKS`.
     VideoLinks,
+    /// `NV0000_CTRL_CMD_GPU_GET_SVM_SIZE`.
+    SvmSize,
+}
+
+impl ViewKind {
+    /// Returns whether the parameters begin with the id of the card that the control is about.
+    pub const fn names_a_card(self) -> bool {
+        matches!(
+            self,
+            Self::IdInfo
+                | Self::IdInfoV2
+                | Self::PciInfo
+                | Self::UuidFromGpuId
+                | Self::AsyncAttachId
+                | Self::WaitAttachId
+                | Self::InitStatus
+                | Self::DrainState
+                | Self::VideoLinks
+                | Self::SvmSize
+        )
+    }
 }
 
 /// Scheduling decision.

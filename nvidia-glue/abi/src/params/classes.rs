@@ -7,7 +7,7 @@ params! {
     NV0005_ALLOC_PARAMETERS [24] { hParentClient: Handle @0, hSrcResource: Handle @4, hClass: u32 @8, notifyIndex: u32 @12, data: ptr @16 }
 
     // NV01_DEVICE_0
-    NV0080_ALLOC_PARAMETERS [56] { deviceId: u32 @0, hClientShare: Handle @4, hTargetClient: Handle @8, hTargetDevice: Handle @12 }
+    NV0080_ALLOC_PARAMETERS [56] { deviceId: u32 @0, hClientShare: Handle @4, hTargetClient: Handle @8, hTargetDevice: Handle @12, flags: u32 @16 }
 
     // NV01_MEMORY_SYSTEM, NV01_MEMORY_LOCAL_USER, NV50_MEMORY_VIRTUAL
     NV_MEMORY_ALLOCATION_PARAMS [128 or 120] {
@@ -20,7 +20,7 @@ params! {
     NV_CHANNEL_ALLOC_PARAMS [368 or 360 or 304] {
         hObjectError: Handle @0, hObjectBuffer: Handle @4, gpFifoOffset: u64 @8, gpFifoEntries: u32 @16,
         flags: u32 @20, hContextShare: Handle @24, hVASpace: Handle @28, hUserdMemory: [Handle; 8] @32,
-        userdOffset: [u64; 8] @64, engineType: u32 @128,
+        userdOffset: [u64; 8] @64, engineType: u32 @128, hObjectEccError: Handle @140,
     }
 
     // NV20_SUBDEVICE_0
@@ -70,4 +70,9 @@ params! {
 
     // NV50_P2P
     NV503B_ALLOC_PARAMETERS [88 or 72 or 32] { hSubDevice: Handle @0, hPeerSubDevice: Handle @4 }
+
+    // NV01_CONTEXT_DMA
+    NV_CONTEXT_DMA_ALLOCATION_PARAMS [32] {
+        hSubDevice: Handle @0, flags: u32 @4, hMemory: Handle @8, offset: u64 @16, limit: u64 @24,
+    }
 }

@@ -1,6 +1,8 @@
 //! Parameters of the controls of `NV_ESC_RM_CONTROL` (ctrl/).
 
-use super::{Field, FieldInfo, Handle, Layout, R545, R550, R570, R580, R595, Releases, Struct, params, ptr};
+use super::{
+    Field, FieldInfo, Handle, Layout, R545, R550, R555, R565, R570, R580, R595, Releases, Struct, params, ptr,
+};
 
 params! {
     // An element of the lists of NV2080_CTRL_CMD_FB_GET_INFO and its like.
@@ -64,9 +66,9 @@ params! {
         hObject: Handle @0, index: u32 @4, hResult = "data.hResult": Handle @8,
         iResult = "data.iResult": u64 @8,
     }
-    NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS [12] {}
+    NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS [12] { sharePolicy: RS_SHARE_POLICY @0 }
     NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS [12] { hParent: Handle @0, classId: u32 @4, hObject: Handle @8 }
-    NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS [16] { hObject: Handle @0 }
+    NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS [16] { hObject: Handle @0, sharePolicy: RS_SHARE_POLICY @4 }
     NV0000_CTRL_CLIENT_OBJECTS_ARE_DUPLICATES_PARAMS [12] {
         hObject1: Handle @0, hObject2: Handle @4, bDuplicates: u8 @8,
     }
@@ -121,6 +123,7 @@ params! {
         protectedMemPrivate = "data.vidMemUsage.protectedMemPrivate": u64 @40,
         protectedMemSharedOwned = "data.vidMemUsage.protectedMemSharedOwned": u64 @48,
         protectedMemSharedDuped = "data.vidMemUsage.protectedMemSharedDuped": u64 @56,
+        smcSubscription = "smcSubscription.computeInstanceId": u32 @64,
     }
     NV2080_CTRL_GPU_GET_PID_INFO_PARAMS [14408] {
         pidInfoListCount: u32 @0, pidInfoList: [NV2080_CTRL_GPU_PID_INFO; 200] @8,
@@ -174,4 +177,26 @@ params! {
     NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS [8] { enable: u8 @0, flags: u32 @4 }
     NVA06C_CTRL_INTERLEAVE_LEVEL_PARAMS [4] { tsgInterleaveLevel: u32 @0 }
     NVA06F_CTRL_INTERLEAVE_LEVEL_PARAMS [4] { channelInterleaveLevel: u32 @0 }
+    RS_SHARE_POLICY [12] { target: Handle @0, r#type = "type": u16 @8, action: u8 @10 }
+    NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS_525 = "NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS" [104] before R565 {
+        flags: u32 @0, hClient: Handle @4, hChannel: Handle @8, gfxpPreemptMode: u32 @80,
+        cilpPreemptMode: u32 @84,
+    }
+    NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS [112] since R565 {
+        flags: u32 @0, hClient: Handle @4, hChannel: Handle @8, gfxpPreemptMode: u32 @88,
+        cilpPreemptMode: u32 @92,
+    }
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO [56] { base: u64 @0, limit: u64 @8, reserved: u64 @16 }
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS [904] {
+        numFBRegions: u32 @0, fbRegion: [NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO; 16] @8,
+    }
+    NV2080_CTRL_GPU_P2P_PEER_CAPS_PEER_INFO [52 or 48] { gpuId: u32 @0 }
+    NV2080_CTRL_GET_P2P_CAPS_PARAMS_525 = "NV2080_CTRL_GET_P2P_CAPS_PARAMS" [1544] before R555 {
+        bAllCaps: u8 @0, bUseUuid: u8 @1, peerGpuCount: u32 @4,
+    }
+    NV2080_CTRL_GET_P2P_CAPS_PARAMS [1672] since R555 {
+        bAllCaps: u8 @0, bUseUuid: u8 @1, peerGpuCount: u32 @4,
+        peerGpuCaps: [NV2080_CTRL_GPU_P2P_PEER_CAPS_PEER_INFO; 32] @8,
+    }
+    NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_PARAMS [4] { exceptionMask: u32 @0 }
 }

@@ -1,6 +1,6 @@
 //! Structs of the escapes (nvos.h, nv-unix-nvos-params-wrappers.h).
 
-use super::{Field, FieldInfo, Handle, Layout, R535, R550, R570, R580, Releases, Struct, params, ptr};
+use super::{Field, FieldInfo, Handle, Layout, R535, R550, R570, R580, RS_SHARE_POLICY, Releases, Struct, params, ptr};
 
 params! {
     // NV_ESC_RM_FREE
@@ -126,7 +126,7 @@ params! {
     }
 
     // NV_ESC_RM_SHARE
-    NVOS57_PARAMETERS [24] { hClient: Handle @0, hObject: Handle @4, status: u32 @20 }
+    NVOS57_PARAMETERS [24] { hClient: Handle @0, hObject: Handle @4, sharePolicy: RS_SHARE_POLICY @8, status: u32 @20 }
 
     // NV_ESC_CARD_INFO, one of an array
     nv_ioctl_card_info_t [72] {

@@ -92,7 +92,7 @@ impl Accounts {
         for cut in self.managed.cut(mm, span) {
             match cut.value.state {
                 RangeState::Pending { thread: other, .. } if other != thread => {
-                    self.managed.overtake(mm, cut.span, cut.value);
+                    self.managed.supersede(mm, cut.span, cut.value);
                 }
                 _ => self.discharge_everywhere(cut.value.process, cut.span.length()),
             }
@@ -145,7 +145,7 @@ impl Accounts {
 
     /// The process of a range is gone, and the range with it, except where a file that several
     /// processes share keeps it. What that released.
-    fn bury(&mut self, range: Range, span: Span) -> u128 {
+    fn end_range(&mut self, range: Range, span: Span) -> u128 {
         if range.file.map_or_else(|| self.uvm.any_shared(), |file| self.uvm.is_shared(file)) {
             self.managed.add_zombie(span, range);
             return 0;

@@ -77,7 +77,7 @@ impl Accounts {
     }
 
     /// Nobody else has `card`: how many of its frames are held open is nobody's business.
-    pub fn has_alone(&mut self, card: Card) {
-        self.cards.is_alone(card);
+    pub fn set_sole_holder(&mut self, card: Card) {
+        self.cards.set_sole_holder(card);
     }
 }

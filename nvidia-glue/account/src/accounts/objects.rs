@@ -28,7 +28,7 @@ pub struct Placement<'a> {
     /// USERD: the channel outlives its handle ([`Accounts::attach`]).
     pub dependencies: &'a [Handle],
     /// Objects of the same client that the driver goes on using for it by an address of its own,
-    /// without holding them: those that are to be told of a channel's errors. Those that are not
+    /// without holding them: those that are notified of a channel's errors. Those that are not
     /// known are left out.
     pub notifiers: &'a [Handle],
     /// Length of the memory that it is; 0: none of its own, or nobody has said.
@@ -49,9 +49,9 @@ impl<'a> Placement<'a> {
         Self { dependencies, ..self }
     }
 
-    /// The same, and `notifiers` are told of its errors.
+    /// The same, and `notifiers` are notified of its errors.
     #[must_use]
-    pub const fn telling(self, notifiers: &'a [Handle]) -> Self {
+    pub const fn with_notifiers(self, notifiers: &'a [Handle]) -> Self {
         Self { notifiers, ..self }
     }
 

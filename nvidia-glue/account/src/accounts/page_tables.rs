@@ -254,7 +254,7 @@ impl Accounts {
         Err(Refusal::TooMany { counted: Counted::PageTableKib, limit })
     }
 
-    /// The mapping has been told, or will not be made.
+    /// The mapping has been entered, or will not be made.
     pub fn release_page_tables(&mut self, reservation: PageTableReservation) {
         for card in reservation.cards {
             let tables = &mut self.page_tables;

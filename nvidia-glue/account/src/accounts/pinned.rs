@@ -55,6 +55,6 @@ impl Accounts {
 
     /// Returns how much memory of the host's is gone but for what pinned memory may keep of it.
     pub fn kept_by_pins(&mut self) -> Bytes {
-        self.charges.look_at_kept(&mut self.cards)
+        self.charges.update_kept(&mut self.cards)
     }
 }

@@ -171,10 +171,10 @@ impl Accounts {
         Some(ObjectView { kind: object.kind, charge, length: object.length, has_dependencies })
     }
 
-    /// Returns whether freeing an object would leave something that tells it, or what goes with it,
-    /// of its errors. A client's own handle leaves nothing.
-    pub fn is_told_by_others(&self, name: ObjectName) -> bool {
-        name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.is_told_by_others(index))
+    /// Returns whether freeing an object would leave something that notifies it, or what goes with
+    /// it, of its errors. A client's own handle leaves nothing.
+    pub fn has_outside_notifiers(&self, name: ObjectName) -> bool {
+        name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.has_outside_notifiers(index))
     }
 
     /// Returns who made the clients that have an object of `class` on `card`: an engine's, MPS's,

@@ -156,7 +156,7 @@ impl Accounts {
             return fits;
         }
         // What is pinned goes without anybody's looking at what that keeps.
-        self.charges.look_at_kept(&mut self.cards);
+        self.charges.update_kept(&mut self.cards);
         self.cards.fits_laid_out(card, bytes, layout)
     }
 

@@ -236,7 +236,7 @@ fn the_bound_goes_with_the_quota_and_is_none_where_nobody_else_is() {
     accounts.set_limit(CARD, QUOTA).unwrap();
     let scattered = |granules| AllocRequest { layout: Layout::Scattered, ..memory(Bytes(granules * GRANULE)) };
     assert!(is_over_frames(accounts.reserve(scattered(97)).unwrap_err()));
-    accounts.has_alone(CARD);
+    accounts.set_sole_holder(CARD);
     let alone = accounts.reserve(scattered(97)).unwrap();
     accounts.cancel(alone);
 }

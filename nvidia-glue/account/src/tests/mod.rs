@@ -2,23 +2,11 @@
 
 mod frames;
 mod managed;
-mod model;
 mod objects;
 mod page_tables;
 mod properties;
 mod quota;
 mod sharing;
-
-/// Names that the model needs, the same as outside.
-mod api {
-    pub(super) use abi::{
-        Handle,
-        memory::{FRAME, GRANULE, Layout},
-    };
-    pub(super) use base::{Pid, units::Bytes};
-
-    pub(super) use super::{super::*, CHANNEL, GROUP};
-}
 
 use abi::{Handle, Status, memory::Layout};
 use base::{Pid, units::Bytes};

@@ -2,7 +2,8 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{CHANNEL, CLIENT, GROUP, Handle, Kind, Placement, accounts, model::run, plain};
+use super::{CHANNEL, CLIENT, GROUP, Handle, Kind, Placement, accounts, plain};
+use crate::model::run;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]

@@ -148,7 +148,7 @@ pub(super) fn look(roots: &Roots, state_dir: &Path, source: Source) -> Result<Fa
 
 /// [`look`] for callers that go on without an answer: some sandboxes have no kernel log, and NVML,
 /// asked for the inventory, has had its say all the same.
-pub(super) fn look_if_possible(roots: &Roots, state_dir: &Path, source: Source) -> Faults {
+pub(super) fn read_faults_if_possible(roots: &Roots, state_dir: &Path, source: Source) -> Faults {
     look(roots, state_dir, source).unwrap_or_else(|error| {
         tracing::warn!(%error, "card errors in the kernel's log are not seen");
         Faults::default()

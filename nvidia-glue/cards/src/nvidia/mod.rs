@@ -1,4 +1,4 @@
-//! The cards that NVIDIA's driver has, as NVML tells of them.
+//! The cards that NVIDIA's driver has, as NVML reports them.
 //!
 //! Nothing that NVML says about one card keeps the others from being listed: what it does not
 //! support is left at a neutral value, and a card that cannot be used is listed with the reason.

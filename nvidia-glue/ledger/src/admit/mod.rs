@@ -26,7 +26,7 @@ use crate::{
 use reserve::ReserveRequest;
 pub(crate) use waiting::MAX_WAITERS;
 pub use waiting::{Patience, Waiter};
-use waiting::{Wait, imagined};
+use waiting::{Wait, hypothetical_record};
 
 /// A container that asks to be admitted.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ impl Ledger {
         self.admit_planned(admission, &plan, lines, log)
     }
 
-    /// Everything that can be told without looking at other containers.
+    /// Checks everything that does not depend on other containers.
     fn validate(&self, admission: &Admission<'_>) -> Result<Plan, AdmitError> {
         let container = || Box::new(admission.container.clone());
         if let Err((cgroup, problem)) = check_cgroups(admission.cgroups) {
@@ -104,7 +104,7 @@ impl Ledger {
     ) -> Result<Record, AdmitError> {
         let mut attempt = Attempt::new(self, admission, plan, lines);
         loop {
-            match attempt.go_on(log) {
+            match attempt.try_once(log) {
                 Ok(Some(record)) => return Ok(record),
                 Ok(None) => attempt.wait.pause(),
                 Err(error) => return Err(attempt.refused(error, log)),
@@ -140,7 +140,7 @@ impl Ledger {
             index.save(locked);
             return Err(failed(error));
         }
-        // A container whose turn nobody could tell would not run.
+        // A container whose turn is not written would not run.
         let told = index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
         if let Err(error) = told {
             roll_back(&record.cards, admission.into(), steps);
@@ -170,7 +170,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The grant; `None`: there is no room, and the container waits.
-    pub(super) fn go_on(&mut self, log: &DecisionLog) -> Result<Option<Record>, AdmitError> {
+    pub(super) fn try_once(&mut self, log: &DecisionLog) -> Result<Option<Record>, AdmitError> {
         let (ledger, admission) = (self.ledger, self.admission);
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
         if self.wait.is_ended() {
@@ -269,7 +269,7 @@ fn new_record(
         order: index.next_order(),
         exclusive: !cards.is_empty() && cards.iter().all(|card| card.exclusive),
         admitted_at: Timestamp::now().to_string(),
-        ..imagined(locked, admission, cards)
+        ..hypothetical_record(locked, admission, cards)
     })
 }
 

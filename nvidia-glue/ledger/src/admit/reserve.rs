@@ -31,7 +31,7 @@ pub(super) struct ReserveRequest<'a> {
 }
 
 impl Ledger {
-    /// Chooses and reserves. `steps` tells what was done; after a failure it also tells how that
+    /// Chooses and reserves. `steps` lists what was done; after a failure it also lists how that
     /// was undone.
     pub(super) fn reserve(
         &self,
@@ -132,7 +132,7 @@ fn reserve_chosen(
             return Err(error);
         }
     }
-    if let Some(waiter) = reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
+    if let Some(waiter) = reserve_request.ahead.first_displaced(locked, admission, &grants).map_err(failed)? {
         roll_back(&grants, admission.into(), steps);
         return Err(kept(admission, waiter));
     }
@@ -181,7 +181,7 @@ fn choose(
         })
         .collect();
     let sets = ranked(admission.inventory, &described, choices.len(), admission.request.placement);
-    let mut loser = None;
+    let mut displaced = None;
     for set in sets.into_iter().take(MAX_LAYOUTS_TRIED) {
         let pairs = choices.iter().zip(&set);
         let planned: Option<Vec<Planned>> =
@@ -195,12 +195,12 @@ fn choose(
         if check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?.is_err() {
             continue;
         }
-        match reserve_request.ahead.loser(locked, admission, &grants).map_err(failed)? {
+        match reserve_request.ahead.first_displaced(locked, admission, &grants).map_err(failed)? {
             None => return Ok(planned),
-            Some(waiter) => loser = loser.or(Some(waiter)),
+            Some(waiter) => displaced = displaced.or(Some(waiter)),
         }
     }
-    if let Some(waiter) = loser {
+    if let Some(waiter) = displaced {
         return Err(kept(admission, waiter));
     }
     Err(no_room(locked, index, admission, settings, choices).map_err(failed)?)

@@ -233,7 +233,7 @@ impl Ledger {
         Ok(waiters)
     }
 
-    /// Returns whether a process lives, as far as can be told.
+    /// Returns whether a process lives, as far as is known.
     fn is_there(&self, pid_namespace: u64, process: ProcessId) -> bool {
         pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
     }
@@ -289,7 +289,7 @@ impl Ledger {
             let Ok(plan) = select::plan(admission.inventory, &waiter.request) else { continue };
             let its = waiter.admission(admission);
             if let Some(grants) = fits(locked, &mut index, &its, &plan)? {
-                index.imagine(imagined(locked, &its, grants));
+                index.add_hypothetical(hypothetical_record(locked, &its, grants));
                 ahead.waiters.push((waiter, plan));
             }
         }
@@ -307,7 +307,7 @@ pub(super) struct EarlierWaiters {
 
 impl EarlierWaiters {
     /// The first one that does not fit any more once `newcomer` has `grants`.
-    pub(super) fn loser(
+    pub(super) fn first_displaced(
         &self,
         locked: &Locked<'_>,
         newcomer: &Admission<'_>,
@@ -317,11 +317,11 @@ impl EarlierWaiters {
             return Ok(None);
         }
         let mut index = Index::of(locked, &self.staying);
-        index.imagine(imagined(locked, newcomer, grants.to_vec()));
+        index.add_hypothetical(hypothetical_record(locked, newcomer, grants.to_vec()));
         for (waiter, plan) in &self.waiters {
             let its = waiter.admission(newcomer);
             match fits(locked, &mut index, &its, plan)? {
-                Some(grants) => index.imagine(imagined(locked, &its, grants)),
+                Some(grants) => index.add_hypothetical(hypothetical_record(locked, &its, grants)),
                 None => return Ok(Some(waiter.into())),
             }
         }
@@ -343,7 +343,7 @@ impl Waiter {
 }
 
 /// The record that would come of an admission.
-pub(super) fn imagined(locked: &Locked<'_>, admission: &Admission<'_>, cards: Vec<CardGrant>) -> Record {
+pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>, cards: Vec<CardGrant>) -> Record {
     Record {
         version: RECORD_VERSION,
         boot_id: locked.store().boot_id().to_owned(),

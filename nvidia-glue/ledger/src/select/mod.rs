@@ -1,4 +1,4 @@
-//! From a request to what is asked of which card: everything about a request that can be told
+//! From a request to what is asked of which card: everything about a request that is known
 //! without the ledger.
 //!
 //! [`plan`] has no side effects. What it refuses is refused before anything is reserved.

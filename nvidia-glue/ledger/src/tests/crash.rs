@@ -136,9 +136,9 @@ fn wait_and_be_admitted(bench: &Bench) -> bool {
     let more = request(devices(&[0]), part(20 << 10, cap(20)));
     let mut attempt = bench.attempt_for("new", &more, FOR_LEAVING, (SHIM + 1, bench.limits));
     bench.leave("old0")
-        && matches!(attempt.go_on(&bench.log), Ok(None))
+        && matches!(attempt.try_once(&bench.log), Ok(None))
         && bench.ledger.release(&key("old0"), ReleaseReason::Ended, &bench.log).is_ok()
-        && matches!(attempt.go_on(&bench.log), Ok(Some(_)))
+        && matches!(attempt.try_once(&bench.log), Ok(Some(_)))
 }
 
 #[test]

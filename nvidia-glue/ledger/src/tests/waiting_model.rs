@@ -135,7 +135,7 @@ impl Play<'_> {
             let request = request(devices(cards), part(gib << 10, ComputeShare::Unlimited));
             self.bench.attempt(&name(id), &request, patience)
         });
-        let outcome = match attempt.go_on(&self.bench.log) {
+        let outcome = match attempt.try_once(&self.bench.log) {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::Waits,
             Err(error) => {

@@ -4,10 +4,16 @@ use std::cell::Cell;
 
 use abi::{
     Handle, Status,
-    classes::{Class, ClassKind},
+    classes::{Class, ClassKind, MPS_COMPUTE},
+    controls::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
     decode::{Alloc, AllocContextDma, AllocObject, Dup},
-    layout::{Direction, read_u32, read_u64, write_u32},
-    memory::{self, Layout},
+    encode,
+    layout::Direction,
+    memory::Layout,
+    params::{
+        NV_MEMORY_ALLOCATION_PARAMS, NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS as HandleInfo, NVOS39_PARAMETERS,
+        NVOS55_PARAMETERS, NVOS64_PARAMETERS,
+    },
 };
 use account::{AllocRequest, Card, Kind, ObjectName};
 use base::Bytes;
@@ -35,10 +41,10 @@ impl Session {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         if alloc.params != 0 {
-            flight.copy_unsized(Alloc::PARAMS_AT, alloc.params, alloc.buffer_size())?;
+            flight.copy_unsized(NVOS64_PARAMETERS::pAllocParms.at(), alloc.params, alloc.buffer_size())?;
         }
         if alloc.rights != 0 {
-            let (at, length) = (Alloc::RIGHTS_AT, Alloc::RIGHTS_SIZE);
+            let (at, length) = (NVOS64_PARAMETERS::pRightsRequested.at(), Alloc::RIGHTS_SIZE);
             flight.copy(Holder::Args, at, alloc.rights, length, Direction::InOut)?;
         }
         if class.kind == ClassKind::Root {
@@ -111,9 +117,9 @@ impl Session {
         let making = ObjectAlloc {
             client: alloc.client,
             parent: alloc.parent,
-            handle: (Holder::Args, Alloc::OBJECT_AT),
+            handle: (Holder::Args, NVOS64_PARAMETERS::hObjectNew.at()),
             size: matches!(class.kind, ClassKind::VideoMemory | ClassKind::SystemMemory)
-                .then_some((Holder::Buffer(0), memory::SIZE_AT)),
+                .then_some((Holder::Buffer(0), NV_MEMORY_ALLOCATION_PARAMS::size.at())),
             prepare: &prepare,
         };
         if class.kind == ClassKind::Channel {
@@ -142,7 +148,7 @@ impl Session {
     fn alloc_takes_driver_time(&self, flight: &mut InFlightCall<'_>, card: Option<Card>, kind: ClassKind) {
         let cost = match kind {
             ClassKind::VideoMemory => {
-                driver_time::scrubbing(Bytes(read_u64(flight.params(), memory::SIZE_AT).unwrap_or(0)))
+                driver_time::scrubbing(Bytes(NV_MEMORY_ALLOCATION_PARAMS::size.get(flight.params()).unwrap_or(0)))
             }
             ClassKind::ChannelGroup => driver_time::CHANNEL_GROUP,
             ClassKind::Channel => driver_time::CHANNEL,
@@ -175,14 +181,15 @@ impl Session {
     /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}); `None`: there is
     /// none.
     pub(crate) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Result<Option<u32>, CallEnd> {
-        const GET_HANDLE_INFO: u32 = 0xd02;
-        const CLASS: u32 = 2;
-        let mut params = vec![0; 16];
-        let _ = write_u32(&mut params, 0, object.0) && write_u32(&mut params, 4, CLASS);
-        let asked = self.raw(file, client).control(client, GET_HANDLE_INFO, params);
+        /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID`.
+        const CLASS_ID: u32 = 2;
+        let params = encode!(HandleInfo { hObject: object, index: CLASS_ID }).to_vec();
+        let asked = self.raw(file, client).control(client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, params);
         match asked.map_err(errno)? {
             (Status::OBJECT_NOT_FOUND, _) => Ok(None),
-            (status, params) if status.is_ok() => Ok(read_u32(&params, 8)),
+            (status, params) if status.is_ok() => {
+                Ok(HandleInfo::iResult.get(&params).and_then(|class| u32::try_from(class).ok()))
+            }
             (status, _) => Err(CallEnd::Status(status)),
         }
     }
@@ -222,7 +229,7 @@ impl Session {
         let making = ObjectAlloc {
             client: dup.client,
             parent: dup.parent,
-            handle: (Holder::Args, Dup::OBJECT_AT),
+            handle: (Holder::Args, NVOS55_PARAMETERS::hObject.at()),
             size: None,
             prepare: &prepare,
         };
@@ -249,7 +256,7 @@ impl Session {
             client: alloc.client,
             parent: alloc.parent,
             // The caller chooses it.
-            handle: (Holder::Args, CONTEXT_DMA_OBJECT),
+            handle: (Holder::Args, NVOS39_PARAMETERS::hObjectNew.at()),
             size: None,
             prepare: &prepare,
         };
@@ -270,7 +277,7 @@ impl Session {
         flight.confirm()?;
         self.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
             // The driver would go on writing a channel's errors to where that was. No program that was recorded does it.
-            if lock(&self.accounts).is_told_by_others(ObjectName::new(client, object)) {
+            if lock(&self.accounts).has_outside_notifiers(ObjectName::new(client, object)) {
                 return Err(CallEnd::Status(Status::STATE_IN_USE));
             }
             let file = flight.file.clone();
@@ -293,10 +300,6 @@ impl Session {
 
 /// More bytes of parameters than any class has.
 const PARAMS_MOST: u32 = 4096;
-/// Offset of `NVOS39_PARAMETERS.hObjectNew`.
-const CONTEXT_DMA_OBJECT: usize = 8;
-/// `MPS_COMPUTE`.
-const MPS: u32 = 0x900e;
 /// `has_memory`: it takes memory of its own, as a channel does that is in no group.
 fn kind_of(class: &Class, place: Option<(Card, ObjectRole)>, has_memory: bool) -> Kind {
     match (class.kind, place) {
@@ -307,7 +310,7 @@ fn kind_of(class: &Class, place: Option<(Card, ObjectRole)>, has_memory: bool) -
         (ClassKind::AddressSpace, _) => Kind::AddressSpace,
         (ClassKind::Event(_), _) => Kind::Event,
         (ClassKind::Engine, _) => Kind::Engine(class.id),
-        _ if class.id == MPS => Kind::Engine(MPS),
+        _ if class.id == MPS_COMPUTE => Kind::Engine(MPS_COMPUTE),
         _ => Kind::Other,
     }
 }

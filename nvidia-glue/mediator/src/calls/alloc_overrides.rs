@@ -4,33 +4,21 @@ use abi::{
     Handle, Status,
     classes::ClassKind,
     layout::{read_u32, write_u32},
-    memory::{self, MemoryRequest},
+    memory::MemoryRequest,
+    params::{
+        NV_MEMORY_ALLOCATION_PARAMS, NV_VASPACE_ALLOCATION_PARAMETERS, NV0005_ALLOC_PARAMETERS, NV0080_ALLOC_PARAMETERS,
+    },
 };
 
 use super::in_flight::CallEnd;
 
-/// Fields of `NV0080_ALLOC_PARAMETERS` (class/cl0080.h).
-mod device {
-    pub(crate) const CLIENT_SHARE: usize = 4;
-    pub(crate) const FLAGS: usize = 16;
-    /// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
-    pub(crate) const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;
-}
-
-/// Fields of `NV_VASPACE_ALLOCATION_PARAMETERS` (nvos.h).
-mod address_space {
-    pub(crate) const INDEX: usize = 0;
-    pub(crate) const FLAGS: usize = 4;
-    /// `NV_VASPACE_ALLOCATION_FLAGS_*`: all but `ENABLE_NVLINK_ATS` (4), `IS_FLA` (9), `PTETABLE_HEAP_MANAGED` (13), `ENABLE_NVLINK_ATS_TEST` (14).
-    pub(crate) const ALLOWED: u32 = 0x1def;
-}
-
-/// Fields of `NV0005_ALLOC_PARAMETERS` (class/cl0005.h).
-mod event {
-    pub(crate) const NOTIFY_INDEX: usize = 12;
-    /// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).
-    pub(crate) const WITHOUT_DATA: u32 = 0x1000_0000;
-}
+/// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
+const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;
+/// `NV_VASPACE_ALLOCATION_FLAGS_*` (nvos.h): all but `ENABLE_NVLINK_ATS` (4), `IS_FLA` (9),
+/// `PTETABLE_HEAP_MANAGED` (13), `ENABLE_NVLINK_ATS_TEST` (14).
+const ALLOWED_ADDRESS_SPACE_FLAGS: u32 = 0x1def;
+/// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).
+const WITHOUT_DATA: u32 = 0x1000_0000;
 
 /// What the program has there.
 #[derive(Debug, Default)]
@@ -67,18 +55,20 @@ pub(crate) fn apply(kind: ClassKind, client: Handle, params: &mut [u8]) -> Resul
     };
     match kind {
         ClassKind::Device => {
-            tell(device::CLIENT_SHARE, &|share| if share == 0 { client.0 } else { share })?;
-            tell(device::FLAGS, &|flags| flags | device::PAGE_TABLES_OF_ALL_MEMORY)?;
+            tell(NV0080_ALLOC_PARAMETERS::hClientShare.at(), &|share| if share == 0 { client.0 } else { share })?;
+            tell(NV0080_ALLOC_PARAMETERS::flags.at(), &|flags| flags | PAGE_TABLES_OF_ALL_MEMORY)?;
         }
-        ClassKind::Event(_) => tell(event::NOTIFY_INDEX, &|index| index | event::WITHOUT_DATA)?,
+        ClassKind::Event(_) => tell(NV0005_ALLOC_PARAMETERS::notifyIndex.at(), &|index| index | WITHOUT_DATA)?,
         ClassKind::VideoMemory => {
             if let Some(attr) = MemoryRequest::of_params(params).and_then(|request| request.contiguous_attr()) {
-                let _ = write_u32(params, memory::ATTR_AT, attr);
+                let _ = NV_MEMORY_ALLOCATION_PARAMS::attr.set(params, attr);
             }
         }
         ClassKind::AddressSpace => {
-            let (index, flags) = (read_u32(params, address_space::INDEX), read_u32(params, address_space::FLAGS));
-            if index.is_some_and(|index| index != 0) || flags.is_some_and(|flags| flags & !address_space::ALLOWED != 0)
+            use NV_VASPACE_ALLOCATION_PARAMETERS as Params;
+            let (index, flags) = (Params::index.get(params), Params::flags.get(params));
+            if index.is_some_and(|index| index != 0)
+                || flags.is_some_and(|flags| flags & !ALLOWED_ADDRESS_SPACE_FLAGS != 0)
             {
                 return Err(invalid);
             }

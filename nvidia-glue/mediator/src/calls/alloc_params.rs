@@ -1,19 +1,23 @@
 //! What the parameters of an allocation say: which memory it takes, where it belongs, what it goes with; and whether the container may have it.
 
 use abi::{
-    DriverRelease, Handle, Status,
-    classes::{Class, ClassKind, EventKind, OS_EVENT},
+    Handle, Status,
+    classes::{Class, ClassKind, EventKind, NV01_CONTEXT_DMA, NV50_MEMORY_VIRTUAL, OS_EVENT},
     decode::Alloc,
-    layout::{read_u32, read_u64},
     memory::{self, Layout, MemoryRequest},
+    params::{
+        Field, NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS,
+        NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS as Surface, NV00F8_ALLOCATION_PARAMETERS as Fabric,
+        NV83DE_ALLOC_PARAMETERS as Debugger,
+    },
 };
 use account::{Card, ObjectName};
 use base::Bytes;
 
 use super::{
     channel_params::{
-        CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, USERD_MEMORY, handles,
-        takes_one_address_space,
+        CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, handles, takes_one_address_space,
+        userd_memory,
     },
     in_flight::{CallEnd, InFlightCall},
     object_alloc::SchedulingRole,
@@ -25,12 +29,6 @@ use crate::{
     objects::topology::ObjectRole,
     view,
 };
-
-/// `NV50_MEMORY_VIRTUAL` (src/common/sdk/nvidia/inc/class/cl50a0.h).
-const VIRTUAL_MEMORY: u32 = 0x50a0;
-
-/// `NV01_CONTEXT_DMA`.
-const CONTEXT_DMA: u32 = 0x0002;
 
 /// Whether memory of a card may be asked for so. What is at an address of the program's choice may take more than it says, what is in a range of its
 /// choice opens any frame, and what is localized keeps 64 MiB: no program on a shared card has a use for them.
@@ -86,7 +84,7 @@ impl Session {
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
                 needs.memory = Some((Card::HOST, Bytes(request.host_size())));
             }
-            ClassKind::VirtualMemory if alloc.class == VIRTUAL_MEMORY => {
+            ClassKind::VirtualMemory if alloc.class == NV50_MEMORY_VIRTUAL => {
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
                 let tables = request.page_tables_at_once();
@@ -103,13 +101,17 @@ impl Session {
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
                 return self.channel_requirements(params, alloc, card);
             }
-            ClassKind::ContextShare => needs.dependencies = handles(params, &[0]),
+            ClassKind::ContextShare => {
+                needs.dependencies = handles(params, &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace])
+            }
             ClassKind::MemoryReference => {
-                needs.references = handles(params, &[0, 4]);
+                needs.references = handles(params, &[Surface::hSemaphoreMem, Surface::hMaxSubmittedMem]);
                 self.are_small(alloc.client, &needs.references)?;
             }
             ClassKind::FabricMemory => needs.fabric = Some(self.fabric_requirements(params)?),
-            ClassKind::Plain if alloc.class == CONTEXT_DMA => ContextDmaFields::CLASS.limit_kernel_mapping(params)?,
+            ClassKind::Plain if alloc.class == NV01_CONTEXT_DMA => {
+                ContextDmaFields::CLASS.limit_kernel_mapping(params)?
+            }
             ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}
         }
@@ -130,15 +132,14 @@ impl Session {
     /// object memory is attached later, with which it would be kept.
     fn fabric_requirements(&self, params: &[u8]) -> Result<(Handle, u64), CallEnd> {
         const CONTIGUOUS_OR_NOT: u32 = 1 << 1 | 1 << 2;
-        const SINCE: DriverRelease = DriverRelease::new(535, 0, 0);
-        let fields = (read_u64(params, 8), read_u32(params, 24), read_u32(params, 40));
+        let fields = (Fabric::allocSize.get(params), Fabric::allocFlags.get(params), Fabric::hVidMem.get(params));
         let (Some(bytes), Some(flags), Some(memory)) = fields else {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         };
-        if self.abi.release() < SINCE || flags & !CONTIGUOUS_OR_NOT != 0 || memory == 0 {
+        if !Fabric::RELEASES.contain(self.abi) || flags & !CONTIGUOUS_OR_NOT != 0 || memory == Handle::NONE {
             return Err(CallEnd::Status(Status::NOT_SUPPORTED));
         }
-        Ok((Handle(memory), bytes))
+        Ok((memory, bytes))
     }
 
     fn channel_group_requirements(
@@ -149,7 +150,7 @@ impl Session {
     ) -> Result<AllocRequirements, CallEnd> {
         let notifiers = handles(params, GROUP_NOTIFIERS);
         self.notifiers_are_known(alloc.client, &notifiers)?;
-        let engine = memory::channel_group_engine(params).unwrap_or(0);
+        let engine = NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::engineType.get(params).unwrap_or(0);
         Ok(AllocRequirements {
             memory: Some((card, context_buffers::expected(engine))),
             layout: Some(context_buffers::LAYOUT),
@@ -168,13 +169,13 @@ impl Session {
         // One that is not in a group gets buffers of its own.
         let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
         takes_one_address_space(params, is_grouped)?;
-        let engine = memory::channel_engine(params).unwrap_or(0);
+        let engine = NV_CHANNEL_ALLOC_PARAMS::engineType.get(params).unwrap_or(0);
         Ok(AllocRequirements {
             memory: (!is_grouped).then(|| (card, context_buffers::expected(engine))),
             place: Some((card, ObjectRole::NEW_CHANNEL)),
             role: Some(SchedulingRole::Channel(engine)),
             dependencies: handles(params, CHANNEL_DEPENDENCIES),
-            references: handles(params, USERD_MEMORY),
+            references: userd_memory(params),
             notifiers,
             layout: Some(context_buffers::LAYOUT),
             fabric: None,
@@ -184,9 +185,10 @@ impl Session {
     /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
     /// CUDA made, and all mediators are of one user. What it does not find it writes into the kernel's log.
     fn debugs_own(&self, params: &[u8], client: Handle) -> Result<(), CallEnd> {
-        let field = |at| read_u32(params, at).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT));
-        let (obsolete, named, object) = (field(0)?, Handle(field(4)?), Handle(field(8)?));
-        if obsolete != 0 {
+        let field = |field: Field<Handle>| field.get(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT));
+        let (obsolete, named) = (field(Debugger::hDebuggerClient_Obsolete)?, field(Debugger::hAppClient)?);
+        let object = field(Debugger::hClass3dObject)?;
+        if obsolete != Handle::NONE {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         let named = if named == Handle::NONE { client } else { named };

@@ -3,39 +3,41 @@
 
 use abi::{
     Handle, Status,
-    layout::{read_u32, read_u64},
+    params::{Field, NV_CHANNEL_ALLOC_PARAMS as Channel, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS as Group},
 };
 use account::{Kind, ObjectName};
 
 use super::in_flight::CallEnd;
 use crate::{Session, locks::lock};
 
-/// `hVASpace` of a channel group's parameters.
-pub(crate) const GROUP_DEPENDENCIES: &[usize] = &[8];
-/// `hContextShare` and `hVASpace` of a channel's parameters.
-pub(crate) const CHANNEL_DEPENDENCIES: &[usize] = &[24, 28];
-/// `hUserdMemory[0]` of a channel's parameters. The channel outlives its handle, and keeps the memory.
-pub(crate) const USERD_MEMORY: &[usize] = &[32];
-
-/// `hUserdMemory` and `userdOffset` of a channel's parameters: of eight subdevices each.
-const USERD_HANDLES: std::ops::Range<usize> = 32..64;
-const USERD_OFFSETS: std::ops::Range<usize> = 64..128;
+/// Objects that a channel group goes with.
+pub(crate) const GROUP_DEPENDENCIES: &[Field<Handle>] = &[Group::hVASpace];
+/// Objects that a channel goes with.
+pub(crate) const CHANNEL_DEPENDENCIES: &[Field<Handle>] = &[Channel::hContextShare, Channel::hVASpace];
+/// Memory for errors, of a channel and of a group.
+pub(crate) const CHANNEL_NOTIFIERS: &[Field<Handle>] = &[Channel::hObjectError, Channel::hObjectEccError];
+pub(crate) const GROUP_NOTIFIERS: &[Field<Handle>] = &[Group::hObjectError, Group::hObjectEccError];
 /// Bytes of a USERD (`NV_RAMUSERD_CHAN_SIZE`, Volta and later).
 const USERD_SIZE: u64 = 512;
-/// `hObjectError` and `hObjectEccError` of a channel's parameters, and of a group's.
-pub(crate) const CHANNEL_NOTIFIERS: &[usize] = &[0, 140];
-pub(crate) const GROUP_NOTIFIERS: &[usize] = &[0, 4];
+/// Subdevices that a channel may have memory on.
+const NV_MAX_SUBDEVICES: usize = 8;
+
+/// Returns the memory that a channel's USERD is in. The channel outlives its handle, and keeps it.
+pub(crate) fn userd_memory(params: &[u8]) -> Vec<Handle> {
+    Channel::hUserdMemory.element(0).map_or_else(Vec::new, |memory| handles(params, &[memory]))
+}
 
 /// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
 /// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
 pub(crate) fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), CallEnd> {
-    let [has_share, has_space] = [24, 28].map(|at| !handles(params, &[at]).is_empty());
+    let has = |field| !handles(params, &[field]).is_empty();
+    let (has_share, has_space) = (has(Channel::hContextShare), has(Channel::hVASpace));
     if has_space && (has_share || is_grouped) { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
 }
 
-/// The handles at these offsets, without those that are null.
-pub(crate) fn handles(params: &[u8], at: &[usize]) -> Vec<Handle> {
-    at.iter().filter_map(|at| read_u32(params, *at)).filter(|handle| *handle != 0).map(Handle).collect()
+/// Returns the handles in these fields, without those that are null.
+pub(crate) fn handles(params: &[u8], fields: &[Field<Handle>]) -> Vec<Handle> {
+    fields.iter().filter_map(|field| field.get(params)).filter(|handle| *handle != Handle::NONE).collect()
 }
 
 impl Session {
@@ -47,19 +49,18 @@ impl Session {
     /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
     /// whatever lies there. A range of addresses (0x50a0) is none that it could be in.
     pub(crate) fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
-        let pairs = params.get(USERD_HANDLES).unwrap_or_default().chunks_exact(4);
-        let offsets = params.get(USERD_OFFSETS).unwrap_or_default().chunks_exact(8);
-        let pairs = pairs.zip(offsets).map(|(handle, offset)| (read_u32(handle, 0), read_u64(offset, 0)));
-        for (index, pair) in pairs.enumerate() {
-            let (handle, offset) = (pair.0.unwrap_or(0), pair.1.unwrap_or(0));
-            if handle == 0 && (index == 0 || offset == 0) {
+        for index in 0..NV_MAX_SUBDEVICES {
+            let memory = Channel::hUserdMemory.element(index).and_then(|field| field.get(params));
+            let offset = Channel::userdOffset.element(index).and_then(|field| field.get(params));
+            let (Some(memory), Some(offset)) = (memory, offset) else { continue };
+            if memory == Handle::NONE && (index == 0 || offset == 0) {
                 continue;
             }
             // Only a card's first subdevice has one; programs leave the others out.
             if index > 0 {
                 return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
-            let memory = lock(&self.accounts).object(ObjectName::new(client, Handle(handle)));
+            let memory = lock(&self.accounts).object(ObjectName::new(client, memory));
             let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
             let length = memory.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?.length.0;
             if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {

@@ -2,9 +2,15 @@
 
 use abi::{
     Handle, Status,
-    controls::{ControlRule, ViewKind, rule_of},
+    controls::{
+        ControlRule, NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, ViewKind, rule_of,
+    },
     decode::Control,
-    layout::{read_u32, write_u32},
+    layout::read_u32,
+    params::{
+        NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS, NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS,
+        NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS, NVOS54_PARAMETERS,
+    },
 };
 use driver::Holder;
 
@@ -12,7 +18,6 @@ use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
     Answer, Session, UnknownKind,
     locks::{LockName, lock},
-    memory::context_buffers,
     view,
 };
 
@@ -30,9 +35,9 @@ impl Session {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         // All of them are for the kernel's own use.
-        let _ = write_u32(&mut flight.args, Control::FLAGS_AT, 0);
+        let _ = NVOS54_PARAMETERS::flags.set(&mut flight.args, 0);
         let size = usize::try_from(control.params_size).map_err(|_| CallEnd::Status(Status::INVALID_ARGUMENT))?;
-        self.copy_params(flight, Control::PARAMS_AT, control.params, size)?;
+        self.copy_params(flight, NVOS54_PARAMETERS::params.at(), control.params, size)?;
         if let Some(row) = control.row().filter(|_| control.params != 0) {
             if size < usize::from(row.least_params) {
                 return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
@@ -43,14 +48,7 @@ impl Session {
                 flight.duplicate_files(self.driver.as_ref(), Holder::Buffer(0), row.descriptors)?;
             }
         }
-        let names = self.grant.names();
-        if NAME_A_CARD.contains(&control.id) && !view::cards::names_granted(flight.params(), 0, names) {
-            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
-        }
-        if ATTACH_CARDS.contains(&control.id) {
-            view::cards::restrict_list(flight.params_mut(), names);
-        }
-        if control.id == context_buffers::GET_CONTEXT_SIZE {
+        if control.id == NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE {
             self.may_ask_context_size(control.client, flight.params())?;
         }
         // Some are answered, or take effect here, without the driver.
@@ -77,10 +75,14 @@ impl Session {
             ViewKind::P2pCapsMatrix => view::cards::p2p_matrix_names_granted(params, names),
             ViewKind::P2pCaps | ViewKind::P2pCapsV2 => view::cards::p2p_names_granted(params, names),
             ViewKind::SubdeviceP2pCaps => view::cards::peers_granted(params, names),
+            kind if kind.names_a_card() => view::cards::id_granted(params, names),
             _ => true,
         };
         if !is_granted {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
+        }
+        if matches!(kind, ViewKind::AttachIds | ViewKind::DetachIds) {
+            view::cards::restrict_list(flight.params_mut(), names);
         }
         if kind == ViewKind::PidInfo {
             return self.pid_info(flight, control);
@@ -111,7 +113,7 @@ impl Session {
             ViewKind::DeviceIds => view::cards::device_ids(flight.params_mut(), names),
             ViewKind::ActiveDeviceIds => view::cards::active_device_ids(flight.params_mut(), names),
             ViewKind::UuidInfo => {
-                if !view::cards::names_granted(flight.params(), UUID_INFO_GPU_ID, names) {
+                if !view::cards::names_granted(flight.params(), NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS::gpuId, names) {
                     return Err(CallEnd::Status(Status::OBJECT_NOT_FOUND));
                 }
             }
@@ -131,6 +133,7 @@ impl Session {
             | ViewKind::InitStatus
             | ViewKind::DrainState
             | ViewKind::VideoLinks
+            | ViewKind::SvmSize
             // Answered, but for who sees the driver's own page.
             | ViewKind::PageData
             | ViewKind::PidInfo => {}
@@ -140,7 +143,7 @@ impl Session {
 
     /// Answered from the accounts: the driver knows the mediator only.
     fn pid_info(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
-        let count = read_u32(flight.params(), 0).unwrap_or(0);
+        let count = NV2080_CTRL_GPU_GET_PID_INFO_PARAMS::pidInfoListCount.get(flight.params()).unwrap_or(0);
         if count == 0 || count > view::processes::MOST_PID_INFOS {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
@@ -164,23 +167,15 @@ impl Session {
 
     /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
     fn share_control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
-        let at = if control.id == SHARE_OBJECT { 4 } else { 0 };
-        self.may_be_shared(flight.params().get(at..).unwrap_or_default())?;
+        let policy = match control.id {
+            NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT => NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::sharePolicy,
+            _ => NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS::sharePolicy,
+        };
+        self.may_be_shared(flight.params().get(policy.at()..).unwrap_or_default())?;
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }
 }
-
-/// Controls whose parameters begin with a card's id (ctrl0000gpu.h, ctrl0000unix.h): `GET_ID_INFO`, `GET_INIT_STATUS`, `GET_ID_INFO_V2`,
-/// `GET_PCI_INFO`, `GET_SVM_SIZE`, `GET_UUID_FROM_GPU_ID`, `MODIFY_DRAIN_STATE`, `QUERY_DRAIN_STATE`, `ASYNC_ATTACH_ID`, `WAIT_ATTACH_ID`,
-/// `OS_GET_GPU_INFO`.
-const NAME_A_CARD: [u32; 12] = [0x202, 0x203, 0x205, 0x219, 0x21b, 0x240, 0x275, 0x278, 0x279, 0x289, 0x290, 0x3d07];
-/// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`, `NV0000_CTRL_CMD_GPU_DETACH_IDS`.
-const ATTACH_CARDS: [u32; 2] = [0x215, 0x216];
-/// `NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT`.
-const SHARE_OBJECT: u32 = 0xd06;
-/// Offset of `gpuId` in `NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS`.
-const UUID_INFO_GPU_ID: usize = 260;
 
 /// What the driver knows the container's processes as.
 pub(crate) fn mediator_pid() -> u32 {

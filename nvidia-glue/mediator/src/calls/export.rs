@@ -13,8 +13,20 @@ use std::{
 
 use abi::{
     Handle, Node, Status,
+    controls::{
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+    },
     decode::Control,
-    layout::{Width, read_number, read_u32},
+    layout::read_u32,
+    params::{
+        Field, NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS as ExportObject,
+        NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS as ExportObjects,
+        NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS as ExportObjectInfo,
+        NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS as ImportObject,
+        NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS as ImportObjects,
+    },
 };
 use account::{Hold, Kind, ObjectName};
 use driver::{FileField, Holder};
@@ -29,44 +41,62 @@ use crate::{
     objects::open_files::Token,
 };
 
-/// `NV0000_CTRL_CMD_OS_UNIX_*`.
-const EXPORT_OBJECT: u32 = 0x3d05;
-const IMPORT_OBJECT: u32 = 0x3d06;
-const EXPORT_INFO: u32 = 0x3d08;
-const EXPORT_OBJECTS: u32 = 0x3d0b;
-const IMPORT_OBJECTS: u32 = 0x3d0c;
-
-/// Where the parameters have their fields.
+/// Fields of a control's parameters.
 struct ExportLayout {
-    fd: usize,
-    parent: usize,
-    objects: usize,
+    fd: Field<i32>,
+    /// What objects are imported below.
+    parent: Option<Field<Handle>>,
+    /// Offset of the first object's handle.
+    objects_at: usize,
     most: usize,
-    /// The number of objects and the index of the first, two bytes each; none for a single object.
-    count: Option<usize>,
+    /// Number of objects, and the index of the first; `None`: a single object.
+    count: Option<(Field<u16>, Field<u16>)>,
 }
 
-const ONE_EXPORT: ExportLayout = ExportLayout { fd: 16, parent: 8, objects: 12, most: 1, count: None };
-const ONE_IMPORT: ExportLayout = ExportLayout { fd: 0, parent: 12, objects: 16, most: 1, count: None };
-const MANY_EXPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 76, most: 512, count: Some(2124) };
-const MANY_IMPORTS: ExportLayout = ExportLayout { fd: 0, parent: 4, objects: 8, most: 128, count: Some(648) };
-const INFO: ExportLayout = ExportLayout { fd: 0, parent: 0, objects: 0, most: 0, count: None };
+const ONE_EXPORT: ExportLayout =
+    ExportLayout { fd: ExportObject::fd, parent: None, objects_at: ExportObject::hObject.at(), most: 1, count: None };
+const ONE_IMPORT: ExportLayout = ExportLayout {
+    fd: ImportObject::fd,
+    parent: Some(ImportObject::hParent),
+    objects_at: ImportObject::hObject.at(),
+    most: 1,
+    count: None,
+};
+const MANY_EXPORTS: ExportLayout = ExportLayout {
+    fd: ExportObjects::fd,
+    parent: None,
+    objects_at: ExportObjects::objects.at(),
+    most: 512,
+    count: Some((ExportObjects::numObjects, ExportObjects::index)),
+};
+const MANY_IMPORTS: ExportLayout = ExportLayout {
+    fd: ImportObjects::fd,
+    parent: Some(ImportObjects::hParent),
+    objects_at: ImportObjects::objects.at(),
+    most: 128,
+    count: Some((ImportObjects::numObjects, ImportObjects::index)),
+};
+const INFO: ExportLayout = ExportLayout { fd: ExportObjectInfo::fd, parent: None, objects_at: 0, most: 0, count: None };
 
 impl ExportLayout {
-    /// The handles that are named, by their index in the export.
+    /// Returns the handles that are named, by their index in the export.
     fn objects(&self, params: &[u8]) -> Option<Vec<(u32, Handle)>> {
         let (count, first) = match self.count {
             None => (self.most, 0),
-            Some(at) => {
-                let count = usize::try_from(read_number(params, at, Width::U16)?).ok()?;
-                (count, u32::try_from(read_number(params, at + 2, Width::U16)?).ok()?)
-            }
+            Some((count, first)) => (usize::from(count.get(params)?), u32::from(first.get(params)?)),
         };
         if count > self.most {
             return None;
         }
-        let handle = |at: usize| read_u32(params, self.objects + 4 * at).map(Handle);
-        (0..count).zip(first..).map(|(at, index)| Some((index, handle(at)?))).collect()
+        (0..count).zip(first..).map(|(at, index)| Some((index, self.object(params, at)?))).collect()
+    }
+
+    fn object(&self, params: &[u8], at: usize) -> Option<Handle> {
+        read_u32(params, self.objects_at + at * size_of::<u32>()).map(Handle)
+    }
+
+    fn parent(&self, params: &[u8]) -> Handle {
+        self.parent.and_then(|parent| parent.get(params)).unwrap_or(Handle::NONE)
     }
 }
 
@@ -75,13 +105,14 @@ const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
 impl Session {
     pub(crate) fn export(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let layout = match control.id {
-            EXPORT_OBJECT => ONE_EXPORT,
-            EXPORT_OBJECTS => MANY_EXPORTS,
+            NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => ONE_EXPORT,
+            NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => MANY_EXPORTS,
             _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
         };
         // The driver keeps room for so many with the file.
-        let room = if control.id == EXPORT_OBJECTS { read_number(flight.params(), 8, Width::U16) } else { None };
-        if room.is_some_and(|room| usize::try_from(room).is_ok_and(|room| room > MANY_EXPORTS.most)) {
+        let is_many = control.id == NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
+        let room = ExportObjects::maxObjects.get(flight.params()).filter(|_| is_many);
+        if room.is_some_and(|room| usize::from(room) > MANY_EXPORTS.most) {
             return Err(INVALID);
         }
         let token = self.token(flight, &layout)?;
@@ -154,9 +185,9 @@ impl Session {
 
     pub(crate) fn import(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let layout = match control.id {
-            IMPORT_OBJECT => ONE_IMPORT,
-            IMPORT_OBJECTS => MANY_IMPORTS,
-            EXPORT_INFO => INFO,
+            NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD => ONE_IMPORT,
+            NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD => MANY_IMPORTS,
+            NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO => INFO,
             _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
         };
         // A file to which nothing was exported here, be it another container's.
@@ -181,7 +212,7 @@ impl Session {
         token: &Token,
         index: u32,
     ) -> Result<Answer, CallEnd> {
-        let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
+        let parent = layout.parent(flight.params());
         let prepare = |_: &InFlightCall<'_>| {
             self.is_parent(control.client, parent)?;
             Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
@@ -189,7 +220,7 @@ impl Session {
         let making = ObjectAlloc {
             client: control.client,
             parent,
-            handle: (Holder::Buffer(0), layout.objects),
+            handle: (Holder::Buffer(0), layout.objects_at),
             size: None,
             prepare: &prepare,
         };
@@ -209,7 +240,7 @@ impl Session {
         objects: &[(u32, Handle)],
     ) -> Result<Answer, CallEnd> {
         let client = control.client;
-        let parent = Handle(read_u32(flight.params(), layout.parent).unwrap_or(0));
+        let parent = layout.parent(flight.params());
         let names = [LockName::Client(client), LockName::Export(token.id)];
         let made = self.locks.with(&names, || -> Result<Vec<AllocatedObject>, CallEnd> {
             self.is_parent(client, parent)?;
@@ -232,7 +263,7 @@ impl Session {
             }
             let mut made = Vec::new();
             for (at, reservation) in reserved.into_iter().enumerate() {
-                let object = Handle(read_u32(flight.params(), layout.objects + 4 * at).unwrap_or(0));
+                let object = layout.object(flight.params(), at).unwrap_or(Handle::NONE);
                 let placement = account::Placement::under(parent, object);
                 match accounts.commit(reservation, placement, None) {
                     Ok(_) => made.push(AllocatedObject { client, object }),
@@ -246,7 +277,7 @@ impl Session {
 
     /// What the file that a control names stands for; the file itself when it stands for nothing.
     fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
-        let fd = read_u32(flight.params(), layout.fd).ok_or(INVALID)?.cast_signed();
+        let fd = layout.fd.get(flight.params()).ok_or(INVALID)?;
         let file = self.control_file(flight, fd)?;
         let mut files = lock(&self.files);
         let token = files.token(&file).map_err(errno)?;
@@ -274,10 +305,10 @@ impl Session {
         layout: &ExportLayout,
         token: &Token,
     ) -> Result<(), CallEnd> {
-        if layout.fd + 4 > flight.params().len() {
+        if layout.fd.get(flight.params()).is_none() {
             return Err(INVALID);
         }
-        flight.files.push(FileField { holder: Holder::Buffer(0), offset: layout.fd, file: token.own.clone() });
+        flight.files.push(FileField { holder: Holder::Buffer(0), offset: layout.fd.at(), file: token.own.clone() });
         Ok(())
     }
 

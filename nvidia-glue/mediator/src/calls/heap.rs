@@ -7,6 +7,7 @@ use abi::{
     decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
     layout::{read_u64, write_u32},
     memory::{HeapMemory, Layout},
+    params::{Field, NVOS32_PARAMETERS},
 };
 use account::{AllocRequest, Card, Kind};
 use base::Bytes;
@@ -19,8 +20,8 @@ use super::{
 };
 use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view};
 
-/// Offset of `data.Info.size` in `NVOS32_PARAMETERS`: the largest free region.
-const INFO_LARGEST: usize = 56;
+/// Size of the largest free region, in the answer of `NVOS32_FUNCTION_INFO`.
+const INFO_LARGEST: Field<u64> = NVOS32_PARAMETERS::infoSize;
 
 impl Session {
     pub(crate) fn vid_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap) -> Result<Answer, CallEnd> {
@@ -97,7 +98,7 @@ impl Session {
     }
 
     /// Any function may be answered with the card's total and free memory.
-    fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<usize>) {
+    fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<Field<u64>>) {
         let Some(card) = self.card_of(heap.client, heap.parent) else { return };
         let shown = self.grant.shown(card, &lock(&self.accounts));
         if let Some(shown) = shown {

@@ -5,7 +5,8 @@ use std::{fs::File, io, sync::Arc};
 use abi::{
     Handle, Status,
     decode::{IdleChannels, MapDma, MapMemory, OsEvent, Share, UnmapMemory},
-    layout::{Width, read_number, read_u32, read_u64, write_u32},
+    layout::{read_u32, read_u64},
+    params::{NVOS30_PARAMETERS, NVOS46_PARAMETERS, NVOS47_PARAMETERS, NVOS57_PARAMETERS, RS_SHARE_POLICY},
 };
 use account::{Card, ObjectName};
 use driver::{FileField, Holder};
@@ -21,18 +22,9 @@ use crate::{
     view::{self, utilization_controls::PAGE},
 };
 
-/// Offset of `phClients` in `NVOS30_PARAMETERS`: as many handles as channels are named.
-const IDLE_CLIENTS: usize = 16;
-/// Offset of `timeout` there.
-const IDLE_TIMEOUT: usize = 44;
 /// Bytes of `NV_ESC_ATTACH_GPUS_TO_FD`'s ids: of as many cards as there can be (`NV_MAX_DEVICES`).
 const ATTACHED_MOST: usize = 32 * 4;
-/// Offset of the policy in `NVOS57_PARAMETERS`.
-const SHARE_POLICY: usize = 8;
-/// Offset of `length` in `NVOS46_PARAMETERS`; of `dmaOffset` and, since 550, `size` in `NVOS47_PARAMETERS`.
-const DMA_LENGTH: usize = 24;
-const DMA_OFFSET: usize = 24;
-const DMA_SIZE: usize = 32;
+
 impl Session {
     pub(crate) fn map_memory(&self, flight: &mut InFlightCall<'_>, map: MapMemory) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
@@ -76,7 +68,7 @@ impl Session {
     pub(crate) fn map_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
         let card = self.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-        let length = read_u64(&flight.args, DMA_LENGTH).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
+        let length = NVOS46_PARAMETERS::length.get(&flight.args).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         flight.confirm()?;
         let tables = self.reserve(flight.pid, |accounts| {
             accounts.dma_fits()?;
@@ -98,15 +90,15 @@ impl Session {
     /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of whatever lies in a range, too.
     pub(crate) fn unmap_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
-        let has_size = flight.row.status_at().is_some_and(|at| at > DMA_SIZE);
-        let length = read_u64(&flight.args, DMA_SIZE).filter(|_| has_size).unwrap_or(0);
+        let has_size = flight.args.len() == NVOS47_PARAMETERS::SIZE;
+        let length = NVOS47_PARAMETERS::size.get(&flight.args).filter(|_| has_size).unwrap_or(0);
         if length > 0 {
             flight.confirm()?;
             self.reserve(flight.pid, |accounts| accounts.dma_fits())?;
         }
         self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok()
-                && let Some(offset) = read_u64(&flight.args, DMA_OFFSET)
+                && let Some(offset) = NVOS47_PARAMETERS::dmaOffset.get(&flight.args)
             {
                 let object = ObjectName::new(map.client, map.dma);
                 lock(&self.accounts).dma_unmapped(object, map.device, offset, length);
@@ -180,8 +172,8 @@ impl Session {
     pub(crate) fn idle_channels(&self, flight: &mut InFlightCall<'_>, idle: IdleChannels) -> Result<Answer, CallEnd> {
         self.own_client(idle.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
-        let clients =
-            flight.buffers.iter().find(|buffer| (buffer.holder, buffer.offset) == (Holder::Args, IDLE_CLIENTS));
+        let list = (Holder::Args, NVOS30_PARAMETERS::phClients.at());
+        let clients = flight.buffers.iter().find(|buffer| (buffer.holder, buffer.offset) == list);
         let mut clients = clients.map(|buffer| buffer.bytes.chunks_exact(4)).into_iter().flatten();
         {
             let accounts = lock(&self.accounts);
@@ -189,16 +181,16 @@ impl Session {
                 return Err(CallEnd::Status(Status::INVALID_CLIENT));
             }
         }
-        let asked = read_u32(&flight.args, IDLE_TIMEOUT).unwrap_or(0);
-        let _ = write_u32(&mut flight.args, IDLE_TIMEOUT, asked.min(MOST_IDLE_US));
+        let asked = NVOS30_PARAMETERS::timeout.get(&flight.args).unwrap_or(0);
+        let _ = NVOS30_PARAMETERS::timeout.set(&mut flight.args, asked.min(MOST_IDLE_US));
         flight.execute(self.driver.as_ref())?;
-        let _ = write_u32(&mut flight.args, IDLE_TIMEOUT, asked);
+        let _ = NVOS30_PARAMETERS::timeout.set(&mut flight.args, asked);
         flight.finish()
     }
 
     pub(crate) fn share(&self, flight: &mut InFlightCall<'_>, share: Share) -> Result<Answer, CallEnd> {
         self.own_client(share.client)?;
-        self.may_be_shared(flight.args.get(SHARE_POLICY..).unwrap_or_default())?;
+        self.may_be_shared(flight.args.get(NVOS57_PARAMETERS::sharePolicy.at()..).unwrap_or_default())?;
         self.pass(flight)
     }
 
@@ -208,10 +200,9 @@ impl Session {
     /// harmless: whoever is mediated can only name clients of its own container.
     pub(crate) fn may_be_shared(&self, policy: &[u8]) -> Result<(), CallEnd> {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
-        const CLIENT: u64 = 3;
-        if read_number(policy, 8, Width::U16) == Some(CLIENT) {
-            let target = read_u32(policy, 0).unwrap_or(0);
-            self.own_client(Handle(target))?;
+        const CLIENT: u16 = 3;
+        if RS_SHARE_POLICY::r#type.get(policy) == Some(CLIENT) {
+            self.own_client(RS_SHARE_POLICY::target.get(policy).unwrap_or(Handle::NONE))?;
             return Err(CallEnd::Status(Status::OK));
         }
         Ok(())
@@ -242,7 +233,7 @@ impl Session {
             return Err(CallEnd::Errno(libc::EINVAL));
         }
         let mut ids = flight.args.chunks_exact(4).filter(|id| id.iter().any(|byte| *byte != 0));
-        if !ids.all(|id| view::cards::names_granted(id, 0, self.grant.names())) {
+        if !ids.all(|id| view::cards::id_granted(id, self.grant.names())) {
             return Err(CallEnd::Errno(libc::EINVAL));
         }
         self.pass(flight)

@@ -259,8 +259,11 @@ impl Session {
         let address = address.and_then(|(bytes, at)| read_u64(bytes, at));
         // An allocation in pages of 4 KiB says less than it takes of the card.
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
-        let placement =
-            Placement::under(parent, object).going_with(dependencies).telling(notifiers).long(length).at(address);
+        let placement = Placement::under(parent, object)
+            .going_with(dependencies)
+            .with_notifiers(notifiers)
+            .long(length)
+            .at(address);
         let committed = lock(&self.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(Some(AllocatedObject { client, object })) };
         let freed = self.raw(&flight.file, client).free(object);

@@ -1,6 +1,6 @@
 //! Root clients that come to be.
 
-use abi::{Handle, Node, decode::Alloc, layout::read_u32};
+use abi::{Handle, Node, params::NVOS64_PARAMETERS};
 
 use super::{
     in_flight::{CallEnd, InFlightCall},
@@ -54,7 +54,7 @@ impl Session {
                 let status = flight.execute(self.driver.as_ref());
                 let mut files = lock(&self.files);
                 let made = status.map(|status| {
-                    let client = Handle(read_u32(&flight.args, Alloc::OBJECT_AT).unwrap_or(0));
+                    let client = NVOS64_PARAMETERS::hObjectNew.get(&flight.args).unwrap_or(Handle::NONE);
                     status.is_ok().then_some(client)
                 });
                 if let Ok(Some(client)) = made {

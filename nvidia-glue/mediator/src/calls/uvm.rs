@@ -4,7 +4,7 @@ use abi::{
     Handle, Node, Status,
     decode::{Range, UvmCall, UvmMemory, UvmObject},
     escapes::Action,
-    layout::read_u64,
+    params::{UVM_MAP_EXTERNAL_ALLOCATION_PARAMS, UVM_MAP_EXTERNAL_ALLOCATION_PARAMS_525, UvmGpuMappingAttributes},
 };
 use account::{Card, ManagedReservation, Mm, ObjectName, UvmFile};
 use base::{Bytes, Pid};
@@ -334,17 +334,18 @@ impl Session {
         answer
     }
 
-    /// The cards that `UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` names: entries of 36 bytes that begin with a UUID, and their number right before the
-    /// control file's descriptor.
+    /// Returns the cards that a call to map memory names.
     fn mapped_cards(&self, flight: &InFlightCall<'_>) -> Vec<Card> {
-        const ENTRIES: usize = 24;
-        const ENTRY: usize = 36;
-        let Some(count_at) = flight.row.descriptors().first().and_then(|fd| usize::from(fd.at).checked_sub(8)) else {
-            return Vec::new();
+        use UVM_MAP_EXTERNAL_ALLOCATION_PARAMS as Params;
+        use UVM_MAP_EXTERNAL_ALLOCATION_PARAMS_525 as Params525;
+        let field = match flight.args.len() {
+            Params::SIZE => Params::gpuAttributesCount,
+            _ => Params525::gpuAttributesCount,
         };
-        let count = read_u64(&flight.args, count_at).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        let entries = flight.args.get(ENTRIES..count_at).unwrap_or_default().chunks_exact(ENTRY).take(count);
-        let uuid = |entry: &[u8]| entry.first_chunk::<16>().copied();
+        let count = field.get(&flight.args).and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+        let entries = flight.args.get(Params::perGpuAttributes.at()..field.at()).unwrap_or_default();
+        let entries = entries.chunks_exact(UvmGpuMappingAttributes::SIZE).take(count);
+        let uuid = |entry: &[u8]| UvmGpuMappingAttributes::gpuUuid.get(entry);
         let mut cards: Vec<Card> = entries.filter_map(uuid).filter_map(|uuid| self.grant.by_uuid_bytes(uuid)).collect();
         cards.sort_unstable();
         cards.dedup();

@@ -6,16 +6,11 @@
 
 use std::sync::Mutex;
 
-use abi::{
-    Status,
-    layout::{read_u32, write_u32},
-};
+use abi::{Status, params::nv_ioctl_rm_api_version_t};
 
 use super::in_flight::{CallEnd, InFlightCall};
 use crate::{Answer, Session, locks::lock};
 
-/// Where the string is in the struct, which has a command and a reply before it.
-const TEXT_AT: usize = 8;
 /// `NV_RM_API_VERSION_CMD_RELAXED`, `NV_RM_API_VERSION_CMD_QUERY` (up to 525 `_OVERRIDE`).
 const RELAXED: u32 = b'1' as u32;
 const QUERY: u32 = b'2' as u32;
@@ -26,7 +21,7 @@ pub(crate) struct DriverVersion(Mutex<Option<Vec<u8>>>);
 
 impl Session {
     pub(crate) fn check_version(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        let command = read_u32(&flight.args, 0).unwrap_or_default();
+        let command = nv_ioctl_rm_api_version_t::cmd.get(&flight.args).unwrap_or_default();
         if command == QUERY {
             flight.execute(self.driver.as_ref())?;
             return flight.finish();
@@ -35,10 +30,9 @@ impl Session {
         if let Some(own) = own.filter(|own| !is_accepted(command, text(&flight.args), own)) {
             flight.confirm()?;
             // The reply is that the question was understood.
-            if let Some(reply) = flight.args.get_mut(4..TEXT_AT) {
-                reply.copy_from_slice(&1_u32.to_ne_bytes());
-            }
-            if let Some(text) = flight.args.get_mut(TEXT_AT..TEXT_AT + own.len()) {
+            let _ = nv_ioctl_rm_api_version_t::reply.set(&mut flight.args, 1);
+            let text_at = nv_ioctl_rm_api_version_t::versionString.at();
+            if let Some(text) = flight.args.get_mut(text_at..text_at + own.len()) {
                 text.copy_from_slice(&own);
             }
             return refused(flight);
@@ -64,7 +58,7 @@ impl Session {
         }
         let asked = flight.args.clone();
         flight.args.fill(0);
-        if !write_u32(&mut flight.args, 0, QUERY) {
+        if !nv_ioctl_rm_api_version_t::cmd.set(&mut flight.args, QUERY) {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
         flight.execute(self.driver.as_ref())?;
@@ -86,7 +80,7 @@ fn refused(flight: &InFlightCall<'_>) -> Result<Answer, CallEnd> {
 }
 
 fn text(args: &[u8]) -> &[u8] {
-    args.get(TEXT_AT..).unwrap_or_default()
+    args.get(nv_ioctl_rm_api_version_t::versionString.at()..).unwrap_or_default()
 }
 
 /// Whether the driver accepts a string: all of it up to its end is the same or, if that is asked for, all up to the first point.

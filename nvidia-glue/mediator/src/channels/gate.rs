@@ -27,12 +27,7 @@ use self::{calls::GateCallError, slices::chosen};
 use super::card_channels::CardChannels;
 use crate::{Caller, CallerError, grant::OwnCard, locks::lock};
 
-/// Bytes of `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS`, and where its fields are.
-pub(crate) const PARAMS: usize = 536;
-pub(crate) const COUNT: usize = 4;
-pub(crate) const CLIENTS: usize = 24;
-pub(crate) const CHANNELS: usize = 280;
-/// How many channels one call names at the most.
+/// The most channels that one call names: elements of `hChannelList`.
 pub(crate) const MOST: usize = 64;
 
 /// How long a schedule call waits for the gate: twice the longest period. What is closed for longer lets it be scheduled, and

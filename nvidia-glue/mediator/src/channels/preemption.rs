@@ -11,8 +11,14 @@ use std::sync::atomic::Ordering;
 
 use abi::{
     Handle, Status,
+    controls::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
     decode::Alloc,
+    encode,
     layout::{read_u32, write_u32},
+    params::{
+        NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS as PreemptionBind,
+        NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS as PreemptionMode,
+    },
 };
 
 use crate::{
@@ -22,15 +28,8 @@ use crate::{
     memory::context_buffers::{brings_context, computes},
 };
 
-/// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: its parameters' length, and where the channel or group is and the mode of compute.
-const SET_MODE: u32 = 0x2080_1210;
-const SET_LENGTH: usize = 32;
-const SET_CHANNEL: usize = 4;
-const SET_CILP: usize = 12;
-/// The same in `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`, the mode from its end, as the list before it grows with releases.
-const BIND_CLIENT: usize = 4;
-const BIND_CHANNEL: usize = 8;
-const BIND_CILP_FROM_END: usize = 20;
+/// Distance of the mode of compute from the end of `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`: the list before it has grown.
+const BIND_CILP_FROM_END: usize = PreemptionBind::SIZE - PreemptionBind::cilpPreemptMode.at();
 /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
 const FLAG_CILP: u32 = 1;
 const CILP: u32 = 2;
@@ -59,11 +58,9 @@ impl Session {
             }
             (context, device)
         };
-        let mut params = vec![0; SET_LENGTH];
-        for (at, value) in [(0, FLAG_CILP), (SET_CHANNEL, context.0), (SET_CILP, CILP)] {
-            let _ = write_u32(&mut params, at, value);
-        }
-        match self.ask_subdevice(&flight.file, client, device, (SET_MODE, params)) {
+        let params = encode!(PreemptionMode { flags: FLAG_CILP, hChannel: context, cilpPreemptMode: CILP }).to_vec();
+        let command = NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE;
+        match self.ask_subdevice(&flight.file, client, device, (command, params)) {
             Some((Status::OK, _)) => {
                 lock(&self.topology).set_preemptible(client, context);
                 Ok(())
@@ -89,14 +86,16 @@ impl Session {
 
     /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS` {flags, hChannel, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
     pub(crate) fn preemption_mode(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
-        self.set_mode(flight, client, SET_CHANNEL, SET_CILP)
+        let channel = PreemptionMode::hChannel.get(flight.params()).ok_or(INVALID)?;
+        self.set_mode(flight, client, channel, PreemptionMode::cilpPreemptMode.at())
     }
 
     /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` {flags, hClient, hChannel, buffers, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
     pub(crate) fn preemption_bind(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        let client = Handle(read_u32(flight.params(), BIND_CLIENT).ok_or(INVALID)?);
+        let client = PreemptionBind::hClient.get(flight.params()).ok_or(INVALID)?;
+        let channel = PreemptionBind::hChannel.get(flight.params()).ok_or(INVALID)?;
         let cilp_at = flight.params().len().checked_sub(BIND_CILP_FROM_END).ok_or(INVALID)?;
-        self.set_mode(flight, client, BIND_CHANNEL, cilp_at)
+        self.set_mode(flight, client, channel, cilp_at)
     }
 
     /// A program sets a mode itself. A channel whose kernels are waited for, or whose blocks are, would hold the card for as long as it likes:
@@ -106,11 +105,11 @@ impl Session {
         &self,
         flight: &mut InFlightCall<'_>,
         client: Handle,
-        channel_at: usize,
+        channel: Handle,
         cilp_at: usize,
     ) -> Result<Answer, CallEnd> {
-        let flags = read_u32(flight.params(), 0).ok_or(INVALID)?;
-        let channel = Handle(read_u32(flight.params(), channel_at).ok_or(INVALID)?);
+        // Both structs begin with them.
+        let flags = PreemptionMode::flags.get(flight.params()).ok_or(INVALID)?;
         let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
         // Nobody makes it preemptible meanwhile.
         self.locks.with(&[LockName::Client(client)], || {

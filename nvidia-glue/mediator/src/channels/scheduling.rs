@@ -5,16 +5,22 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use abi::{
     Handle, Status,
-    controls::ScheduleKind,
+    controls::{NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, ScheduleKind},
     decode::Control,
-    layout::{read_u32, read_u64, write_u32, write_u64},
+    encode,
+    params::{
+        NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS, NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_PARAMS as ExceptionMask,
+        NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as DisableChannels, NVA06C_CTRL_PREEMPT_PARAMS,
+        NVA06C_CTRL_TIMESLICE_PARAMS as Timeslice, NVA06F_CTRL_BIND_PARAMS, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS,
+        NVA06F_CTRL_STOP_CHANNEL_PARAMS,
+    },
 };
 use account::ObjectName;
 use schedule::EdgeError;
 
 use super::{
     card_channels::{CardChannels, Engine},
-    gate::{CHANNELS, CLIENTS, COUNT, CardGate, DEFAULT_SLICE_US, GateGuard, MOST, MOST_SLICE_US, MOST_WAIT, PARAMS},
+    gate::{CardGate, DEFAULT_SLICE_US, GateGuard, MOST_SLICE_US, MOST_WAIT},
 };
 use crate::{
     Answer, Session,
@@ -25,13 +31,11 @@ use crate::{
     locks::{LockName, lock},
 };
 
-/// `NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK` (ctrl83dedebug.h): the exceptions that a debugger wants to hear of; all, where it has not said.
-const SET_EXCEPTION_MASK: u32 = 0x83de_0309;
+/// Exceptions that a debugger wants to hear of, where it has not said: all (ctrl83dedebug.h).
 const ALL_EXCEPTIONS: u32 = 0xffff;
+/// `NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_FATAL`.
 const FATAL: u32 = 1;
 
-/// Offset of `timeout` in `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`.
-const IDLE_TIMEOUT: usize = 16392;
 /// How long the driver may wait for channels to have nothing to do, microseconds: it holds the lock of each card meanwhile, for which
 /// others' turns wait.
 pub(crate) const MOST_IDLE_US: u32 = 1_000;
@@ -139,7 +143,7 @@ impl Session {
 
     /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed meanwhile.
     fn gpfifo_schedule(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
-        let enables = flight.params().first().is_some_and(|flag| *flag != 0);
+        let enables = NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::bEnable.get(flight.params()).is_some_and(|flag| flag != 0);
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
         if !enables {
             flight.execute(self.driver.as_ref())?;
@@ -195,7 +199,7 @@ impl Session {
         if !gate.with(|channels| names.iter().all(|name| channels.has_channel(*name))) {
             return Err(CallEnd::Status(Status::INVALID_CHANNEL));
         }
-        let disables = flight.params().first().is_some_and(|flag| *flag != 0);
+        let disables = DisableChannels::bDisable.get(flight.params()).is_some_and(|flag| flag != 0);
         gate.with(|channels| channels.want(&names, !disables));
         let status = match gate.bring(&names) {
             Ok(()) => return answer(flight, Status::OK),
@@ -210,15 +214,13 @@ impl Session {
     /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
     fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, CallEnd> {
         // What is answered here is refused here, as the driver would.
-        let whole = Some(params).filter(|params| params.len() == PARAMS).ok_or(INVALID)?;
-        let count = read_u32(whole, COUNT).and_then(|count| usize::try_from(count).ok());
-        let count = count.filter(|count| *count <= MOST).ok_or(INVALID)?;
-        let name = |at: usize| {
-            let client = read_u32(params, CLIENTS + 4 * at)?;
-            let channel = read_u32(params, CHANNELS + 4 * at)?;
-            Some(ObjectName::new(Handle(client), Handle(channel)))
-        };
-        let names = (0..count).map(name).collect::<Option<Vec<_>>>().ok_or(INVALID)?;
+        let whole = Some(params).filter(|params| params.len() == DisableChannels::SIZE).ok_or(INVALID)?;
+        let count = DisableChannels::numChannels.get(whole).and_then(|count| usize::try_from(count).ok());
+        let clients = DisableChannels::hClientList.get(whole).ok_or(INVALID)?;
+        let channels = DisableChannels::hChannelList.get(whole).ok_or(INVALID)?;
+        let count = count.filter(|count| *count <= channels.len()).ok_or(INVALID)?;
+        let pairs = clients.into_iter().zip(channels).take(count);
+        let names: Vec<_> = pairs.map(|(client, channel)| ObjectName::new(client, channel)).collect();
         let accounts = lock(&self.accounts);
         let is_own = |name: &ObjectName| accounts.knows_client(name.client);
         if names.iter().all(is_own) { Ok(names) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
@@ -227,7 +229,7 @@ impl Session {
     /// Remembered, and applied while the scheduler leaves slices to the program, up to a bound.
     fn set_timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
         let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
-        let asked = read_u64(flight.params(), 0).ok_or(INVALID)?;
+        let asked = Timeslice::timesliceUs.get(flight.params()).ok_or(INVALID)?;
         if asked == 0 || !gate.with(|channels| channels.has_group(group)) {
             return Err(INVALID);
         }
@@ -236,9 +238,9 @@ impl Session {
             gate.with(|channels| channels.set_program_slice(group, asked));
             return answer(flight, Status::OK);
         }
-        let _ = write_u64(flight.params_mut(), 0, asked.min(MOST_SLICE_US));
+        let _ = Timeslice::timesliceUs.set(flight.params_mut(), asked.min(MOST_SLICE_US));
         let status = flight.execute(self.driver.as_ref());
-        let _ = write_u64(flight.params_mut(), 0, asked);
+        let _ = Timeslice::timesliceUs.set(flight.params_mut(), asked);
         if status?.is_ok() {
             gate.with(|channels| channels.set_program_slice(group, asked));
             if gate.slice_of(group).1 != slices {
@@ -256,7 +258,7 @@ impl Session {
             flight.execute(self.driver.as_ref())?;
             return flight.finish();
         };
-        if !write_u64(flight.params_mut(), 0, slice_us) {
+        if !Timeslice::timesliceUs.set(flight.params_mut(), slice_us) {
             return Err(INVALID);
         }
         answer(flight, Status::OK)
@@ -265,7 +267,7 @@ impl Session {
     /// `BIND` chooses a channel's engine. One in a group that does work may do work from then on.
     fn bind_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
-        let engine = Engine::of_type(read_u32(flight.params(), 0).unwrap_or(0));
+        let engine = Engine::of_type(NVA06F_CTRL_BIND_PARAMS::engineType.get(flight.params()).unwrap_or(0));
         let below = gate.with(|channels| {
             let below = channels.below(name).unwrap_or_default();
             below.iter().for_each(|channel| channels.works_on(*channel, engine));
@@ -284,9 +286,7 @@ impl Session {
     /// channel has nothing to do, which one that is off the card never has.
     fn stop_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let asked = flight.params().to_vec();
-        if let Some(flag) = flight.params_mut().first_mut() {
-            *flag = 1;
-        }
+        let _ = NVA06F_CTRL_STOP_CHANNEL_PARAMS::bImmediate.set(flight.params_mut(), 1);
         self.execute_and_bring(flight, name)?;
         flight.params_mut().copy_from_slice(&asked);
         flight.finish()
@@ -309,10 +309,11 @@ impl Session {
 
     /// `NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS`: channels of the calling client.
     fn idle_own_channels(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        let asked = read_u32(flight.params(), IDLE_TIMEOUT).ok_or(INVALID)?;
-        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked.min(MOST_IDLE_US));
+        let timeout = NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS::timeout;
+        let asked = timeout.get(flight.params()).ok_or(INVALID)?;
+        let _ = timeout.set(flight.params_mut(), asked.min(MOST_IDLE_US));
         flight.execute(self.driver.as_ref())?;
-        let _ = write_u32(flight.params_mut(), IDLE_TIMEOUT, asked);
+        let _ = timeout.set(flight.params_mut(), asked);
         flight.finish()
     }
 
@@ -344,10 +345,10 @@ impl Session {
     /// Who asks for fatal exceptions puts the recovery from them off, of any channel of the card, and the context that failed stays there
     /// meanwhile.
     fn exception_mask(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        let asked = read_u32(flight.params(), 0).ok_or(INVALID)?;
-        let _ = write_u32(flight.params_mut(), 0, asked & !FATAL);
+        let asked = ExceptionMask::exceptionMask.get(flight.params()).ok_or(INVALID)?;
+        let _ = ExceptionMask::exceptionMask.set(flight.params_mut(), asked & !FATAL);
         flight.execute(self.driver.as_ref())?;
-        let _ = write_u32(flight.params_mut(), 0, asked);
+        let _ = ExceptionMask::exceptionMask.set(flight.params_mut(), asked);
         flight.finish()
     }
 
@@ -365,7 +366,8 @@ impl Session {
     /// cannot be muted is unmade.
     pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: AllocatedObject) -> Result<(), AllocAbort> {
         let raw = self.raw(&flight.file, made.client);
-        let muted = raw.control(made.object, SET_EXCEPTION_MASK, (ALL_EXCEPTIONS & !FATAL).to_ne_bytes().to_vec());
+        let params = encode!(ExceptionMask { exceptionMask: ALL_EXCEPTIONS & !FATAL }).to_vec();
+        let muted = raw.control(made.object, NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, params);
         match muted {
             // A card whose driver does not know it has nothing to put off.
             Ok((Status::OK | Status::NOT_SUPPORTED, _)) => Ok(()),
@@ -404,14 +406,10 @@ impl Session {
     /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with locks that everybody's calls need, and
     /// resets what does not leave in time: how long that is, it says itself.
     fn preempt(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
-        const MANUAL: usize = 1;
-        const TIMEOUT: usize = 4;
         self.gate_of(group).ok_or(NOT_FOUND)?;
         let asked = flight.params().to_vec();
-        if let Some(flag) = flight.params_mut().get_mut(MANUAL) {
-            *flag = 0;
-        }
-        let _ = write_u32(flight.params_mut(), TIMEOUT, 0);
+        let _ = NVA06C_CTRL_PREEMPT_PARAMS::bManualTimeout.set(flight.params_mut(), 0);
+        let _ = NVA06C_CTRL_PREEMPT_PARAMS::timeoutUs.set(flight.params_mut(), 0);
         flight.execute(self.driver.as_ref())?;
         flight.params_mut().copy_from_slice(&asked);
         flight.finish()

@@ -9,8 +9,11 @@
 
 use abi::{
     Handle, Status,
-    layout::{read_u32, read_u64, write_u32},
+    classes::NV20_SUBDEVICE_0,
+    controls::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+    encode,
     memory::Layout,
+    params::{NV2080_ALLOC_PARAMETERS, NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS as ContextBufferSize},
 };
 use account::{CommitError, ObjectName, Refusal};
 use base::Bytes;
@@ -22,7 +25,6 @@ use crate::{
         in_flight::{CallEnd, InFlightCall},
         object_alloc::{AllocAbort, AllocatedObject},
     },
-    grant::SUBDEVICE,
     locks::lock,
 };
 
@@ -34,9 +36,6 @@ const OTHER: Bytes = Bytes(256 * Bytes::KIB);
 
 /// They are runs of granules, most of them of 256 KiB or 4 MiB (pool_alloc.c, `poolConfig`).
 pub(crate) const LAYOUT: Layout = Layout::Contiguous;
-
-/// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: the channel, then the total at 8.
-pub(crate) const GET_CONTEXT_SIZE: u32 = 0x2080_1218;
 
 /// `NV2080_ENGINE_TYPE_GR0` to `GR7` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
 const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
@@ -97,18 +96,20 @@ impl Session {
 
     /// The container asks for the size of a channel's context buffers; the answer of the driver where there are none.
     pub(crate) fn may_ask_context_size(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
-        /// `NV_ERR_INVALID_OBJECT`.
-        const NO_CONTEXT: Status = Status(0x31);
-        let channel = Handle(read_u32(params, 0).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?);
-        if lock(&self.topology).has_context(client, channel) { Ok(()) } else { Err(CallEnd::Status(NO_CONTEXT)) }
+        let channel = ContextBufferSize::hChannel.get(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
+        if lock(&self.topology).has_context(client, channel) {
+            Ok(())
+        } else {
+            Err(CallEnd::Status(Status::INVALID_OBJECT))
+        }
     }
 
     /// Bytes of the context buffers of a channel's group; `None`: the driver does not tell.
     fn context_size(&self, file: &DeviceFile, client: Handle, device: Handle, channel: Handle) -> Option<Bytes> {
-        let mut params = vec![0; 16];
-        let _ = write_u32(&mut params, 0, channel.0);
-        let (status, params) = self.ask_subdevice(file, client, device, (GET_CONTEXT_SIZE, params))?;
-        read_u64(&params, 8).filter(|_| status.is_ok()).map(Bytes)
+        let params = encode!(ContextBufferSize { hChannel: channel }).to_vec();
+        let command = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
+        let (status, params) = self.ask_subdevice(file, client, device, (command, params))?;
+        ContextBufferSize::totalBufferSize.get(&params).filter(|_| status.is_ok()).map(Bytes)
     }
 
     /// A control of the mediator's own on the subdevice of a device in a client of the container's; `None`: it took no such call. For whoever has
@@ -126,7 +127,7 @@ impl Session {
             return raw.control(subdevice, command, params).ok();
         }
         // It has none: one for the question. The driver makes no second one of a device. It goes with the client at the latest.
-        let made = raw.alloc(device, Handle::NONE, SUBDEVICE, vec![0; 4]).ok();
+        let made = raw.alloc(device, Handle::NONE, NV20_SUBDEVICE_0, vec![0; NV2080_ALLOC_PARAMETERS::SIZE]).ok();
         let (_, subdevice) = made.filter(|(status, _)| status.is_ok())?;
         let answer = raw.control(subdevice, command, params).ok();
         let _ = raw.free(subdevice);

@@ -5,7 +5,7 @@
 
 use abi::{
     Handle, Status,
-    layout::{read_u32, read_u64},
+    params::{Field, NV_CONTEXT_DMA_ALLOCATION_PARAMS, NVOS39_PARAMETERS},
 };
 use account::{Card, ObjectName};
 
@@ -17,22 +17,23 @@ const MOST: u64 = 4 << 20;
 /// Where parameters that make a context DMA have their flags, and the last byte that it reaches from its offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ContextDmaFields {
-    flags: usize,
-    limit: usize,
+    flags: Field<u32>,
+    limit: Field<u64>,
 }
 
 impl ContextDmaFields {
     /// `NV_CONTEXT_DMA_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h).
-    pub(crate) const CLASS: Self = Self { flags: 4, limit: 24 };
+    pub(crate) const CLASS: Self =
+        Self { flags: NV_CONTEXT_DMA_ALLOCATION_PARAMS::flags, limit: NV_CONTEXT_DMA_ALLOCATION_PARAMS::limit };
     /// `NVOS39_PARAMETERS`.
-    pub(crate) const ESCAPE: Self = Self { flags: 16, limit: 40 };
+    pub(crate) const ESCAPE: Self = Self { flags: NVOS39_PARAMETERS::flags, limit: NVOS39_PARAMETERS::limit };
 
     /// Whether the kernel maps no more for it than it may.
     pub(crate) fn limit_kernel_mapping(self, params: &[u8]) -> Result<(), CallEnd> {
         /// `NVOS03_FLAGS_MAPPING_KERNEL`, `NVOS03_FLAGS_TYPE_NOTIFIER`.
         const KERNEL: u32 = 1 << 20;
-        let flags = read_u32(params, self.flags).unwrap_or(0);
-        let limit = read_u64(params, self.limit).unwrap_or(0);
+        let flags = self.flags.get(params).unwrap_or(0);
+        let limit = self.limit.get(params).unwrap_or(0);
         if flags & KERNEL == 0 || limit < MOST { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
     }
 }

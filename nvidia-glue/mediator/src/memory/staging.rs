@@ -10,8 +10,10 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use abi::{
     Handle, Node, Status,
-    classes::OS_DESCRIPTOR,
-    layout::{read_u32, write_u32},
+    classes::{NV01_DEVICE_0, OS_DESCRIPTOR},
+    controls::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE,
+    encode,
+    params::NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS as ChildHandle,
 };
 use account::Card;
 use driver::{DeviceFile, Holder, OpenClientError, Raw, client_on};
@@ -19,12 +21,10 @@ use driver::{DeviceFile, Holder, OpenClientError, Raw, client_on};
 use crate::{
     Answer, Session,
     calls::in_flight::{CallEnd, InFlightCall, errno},
-    grant::{DEVICE, device_params},
+    grant::device_params,
     locks::lock,
 };
 
-/// `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` {parent, class, child}.
-const GET_CHILD_HANDLE: u32 = 0xd05;
 /// The driver's internal classes of all that the call can make below a device without CAP_SYS_ADMIN, the same in every release from 525 to 595
 /// (src/nvidia/generated): `OsDescMemory` (class 0x71), which is what is there, `SystemMemory` (0x3e), `RegisterMemory` (0x3f), `VirtualMemoryRange`
 /// (0x70, and 0x40 as a dummy), `FlaMemory` (0xf3, to 580). Of one that a release does not have the driver says that there is no child.
@@ -121,7 +121,7 @@ impl Session {
             return Ok((client.client, *device));
         }
         let (handle, params) = (Handle(DEVICES + u32::from(card.0)), device_params(own.device_instance()));
-        let made = self.raw_staging(staging, client).alloc(client.client, handle, DEVICE, params);
+        let made = self.raw_staging(staging, client).alloc(client.client, handle, NV01_DEVICE_0, params);
         match made.map_err(errno)? {
             (status, device) if status.is_ok() => {
                 client.devices.insert(card, device);
@@ -143,14 +143,14 @@ impl Session {
     pub(crate) fn any_staged(&self, staging: &Staging, client: &StagingClient) -> Result<Option<Handle>, NotReported> {
         for device in client.devices.values() {
             for class in INTERNAL_CLASSES {
-                let mut params = vec![0; 12];
-                let _ = write_u32(&mut params, 0, device.0) && write_u32(&mut params, 4, class);
-                let asked = self.raw_staging(staging, client).control(client.client, GET_CHILD_HANDLE, params);
+                let params = encode!(ChildHandle { hParent: *device, classId: class }).to_vec();
+                let raw = self.raw_staging(staging, client);
+                let asked = raw.control(client.client, NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, params);
                 match asked.map_err(|_| NotReported)? {
                     (Status::OBJECT_NOT_FOUND, _) => {}
                     (status, params) if status.is_ok() => {
-                        let child = read_u32(&params, 8).filter(|child| *child != 0);
-                        return child.map(|child| Some(Handle(child))).ok_or(NotReported);
+                        let child = ChildHandle::hObject.get(&params).filter(|child| *child != Handle::NONE);
+                        return child.map(Some).ok_or(NotReported);
                     }
                     _ => return Err(NotReported),
                 }

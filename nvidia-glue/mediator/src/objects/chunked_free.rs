@@ -20,7 +20,7 @@ impl Session {
         for &piece in pieces.iter().chain(&pieces) {
             let is_ready = {
                 let (accounts, name) = (lock(&self.accounts), ObjectName::new(client, piece));
-                accounts.object(name).is_some() && !accounts.is_told_by_others(name)
+                accounts.object(name).is_some() && !accounts.has_outside_notifiers(name)
             };
             if !is_ready {
                 continue;

@@ -5,7 +5,11 @@ use std::collections::BTreeSet;
 
 use abi::{
     Handle, Node, Status,
-    layout::{write_u32, write_u64},
+    params::{
+        UVM_FREE_PARAMS, UVM_FREE_PARAMS_525, UVM_UNREGISTER_CHANNEL_PARAMS, UVM_UNREGISTER_CHANNEL_PARAMS_525,
+        UVM_UNREGISTER_GPU_PARAMS,
+    },
+    uvm::{UVM_CLEAN_UP_ZOMBIE_RESOURCES, UVM_FREE, UVM_UNREGISTER_CHANNEL, UVM_UNREGISTER_GPU},
 };
 use account::UvmFile;
 use base::Pid;
@@ -17,12 +21,6 @@ use crate::{
     locks::{LockName, lock},
     objects::open_files::{ControlFile, RetainedControlFile, RetainedUvmFile},
 };
-
-/// Numbers of `UVM_UNREGISTER_CHANNEL`, `UVM_FREE`, `UVM_UNREGISTER_GPU` and `UVM_CLEAN_UP_ZOMBIE_RESOURCES` (kernel-open/nvidia-uvm/uvm_ioctl.h).
-const UVM_UNREGISTER_CHANNEL: u32 = 28;
-const UVM_FREE: u32 = 34;
-const UVM_UNREGISTER_GPU: u32 = 38;
-const UVM_CLEAN_UP_ZOMBIES: u32 = 69;
 
 /// The driver did not let go of everything that it has given the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -145,16 +143,19 @@ impl Session {
                     lock(&self.accounts).free_range(id, base);
                 }
             }
-            if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIES, |_, _| {}).is_some_and(Status::is_ok) {
+            if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIE_RESOURCES, |_| {}).is_some_and(Status::is_ok) {
                 lock(&self.accounts).drop_zombies(id);
             }
             let channels = lock(&self.accounts).registered_channels(id);
             for channel in channels {
-                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args, _| {
-                    // Client, channel and status are the last fields; up to 585 the card's UUID comes first.
-                    let at = args.len().saturating_sub(12);
-                    let _ = write_u32(args, at, channel.client.0);
-                    let _ = write_u32(args, at.saturating_add(4), channel.object.0);
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args| {
+                    use UVM_UNREGISTER_CHANNEL_PARAMS as Params;
+                    use UVM_UNREGISTER_CHANNEL_PARAMS_525 as Params525;
+                    let (client, object) = match args.len() {
+                        Params::SIZE => (Params::hClient, Params::hChannel),
+                        _ => (Params525::hClient, Params525::hChannel),
+                    };
+                    let _ = client.set(args, channel.client) && object.set(args, channel.object);
                 });
                 if status.is_some_and(Status::is_ok) {
                     lock(&self.accounts).unregister_channel(id, channel);
@@ -163,9 +164,9 @@ impl Session {
             // Its page tables, and whatever is left.
             let mut is_off_cards = true;
             for (number, card) in self.grant.iter() {
-                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_GPU, |args, _| {
-                    if let (Some(place), Some(uuid)) = (args.get_mut(..16), card.uuid) {
-                        place.copy_from_slice(&uuid);
+                let status = self.uvm_call(&kept.file, UVM_UNREGISTER_GPU, |args| {
+                    if let Some(uuid) = card.uuid {
+                        let _ = UVM_UNREGISTER_GPU_PARAMS::gpu_uuid.set(args, uuid);
                     }
                 });
                 // A card that it does not have: nothing of it can be there.
@@ -189,22 +190,21 @@ impl Session {
 
     /// `UVM_FREE` on a file of the container's.
     fn free_uvm_range(&self, file: &DeviceFile, base: u64, length: u64) -> bool {
-        let status = self.uvm_call(file, UVM_FREE, |args, status_at| {
-            let _ = write_u64(args, 0, base);
-            // Up to 585 the length follows, and must be right.
-            if status_at.is_some_and(|at| at >= 16) {
-                let _ = write_u64(args, 8, length);
+        let status = self.uvm_call(file, UVM_FREE, |args| {
+            let _ = UVM_FREE_PARAMS::base.set(args, base);
+            // There the length must be right.
+            if args.len() == UVM_FREE_PARAMS_525::SIZE {
+                let _ = UVM_FREE_PARAMS_525::length.set(args, length);
             }
         });
         status.is_some_and(Status::is_ok)
     }
 
-    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call. `fill` is told where the
-    /// status is.
-    fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8], Option<usize>)) -> Option<Status> {
+    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call.
+    fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8])) -> Option<Status> {
         let row = abi::row(self.abi, Node::Uvm, command).ok()?;
         let mut args = vec![0; row.size()];
-        fill(&mut args, row.status_at());
+        fill(&mut args);
         let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
         self.driver.ioctl(file, call).ok()?;
         Some(row.status(&args).unwrap_or(Status::OK))

@@ -1,5 +1,6 @@
 //! The accounts against the driver's own: what it says that the mediator, which owns every client of the container, has of a card.
 
+use abi::controls::NV2080_CTRL_CMD_GPU_GET_PID_INFO;
 use account::Card;
 use base::Bytes;
 
@@ -10,9 +11,6 @@ use crate::{
     memory::managed::PATIENCE,
     view::processes::{ask_owned_by, owned_by},
 };
-
-/// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`.
-const GET_PID_INFO: u32 = 0x2080_018e;
 
 impl Session {
     /// A difference, if there is one that counts: the driver has handed out more than is accounted. Less is as it should be: what a freed
@@ -48,7 +46,8 @@ impl Session {
     pub(crate) fn driver_truth(&self, card: Card) -> Option<Bytes> {
         let subdevice = self.grant.get(card)?.subdevice;
         let raw = self.raw(&self.own.control, self.own.client);
-        let (status, params) = raw.control(subdevice, GET_PID_INFO, ask_owned_by(mediator_pid())).ok()?;
+        let (status, params) =
+            raw.control(subdevice, NV2080_CTRL_CMD_GPU_GET_PID_INFO, ask_owned_by(mediator_pid())).ok()?;
         if status.is_ok() { owned_by(&params) } else { None }
     }
 }

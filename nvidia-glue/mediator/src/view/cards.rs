@@ -1,9 +1,19 @@
 //! Which cards there are.
 
-use abi::layout::{read_u32, write_u32};
+use abi::{
+    layout::{read_u32, write_u32},
+    params::{
+        Field, NV0000_CTRL_GPU_ACTIVE_DEVICE as ActiveDevice, NV0000_CTRL_GPU_ATTACH_IDS_PARAMS,
+        NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS as ActiveDevices, NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS,
+        NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS as ProbedIds,
+        NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS as P2pCapsMatrix,
+        NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS as P2pCaps, NV2080_CTRL_GET_P2P_CAPS_PARAMS as PeerCaps,
+        nv_ioctl_card_info_t as CardInfo,
+    },
+};
 
 /// `NV0000_CTRL_GPU_INVALID_ID`: the end of a list of ids.
-const NO_GPU: u32 = 0xffff_ffff;
+pub(crate) const INVALID_GPU_ID: u32 = 0xffff_ffff;
 /// Bytes of a GPU id.
 const ID: usize = 4;
 /// `NV_MAX_DEVICES`: ids in a list.
@@ -22,12 +32,12 @@ fn is_granted(cards: &[CardNames], gpu_id: u32) -> bool {
     cards.iter().any(|card| card.gpu_id == gpu_id)
 }
 
-/// Leaves only granted ids in a list that ends with `NO_GPU`; `beside` is a second list whose entries go with them.
+/// Leaves only granted ids in a list that ends with `INVALID_GPU_ID`; `beside` is a second list whose entries go with them.
 fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[CardNames]) {
     let mut kept = 0;
     for index in 0..LIST {
         let Some(id) = read_u32(params, at + index * ID) else { return };
-        if id == NO_GPU {
+        if id == INVALID_GPU_ID {
             break;
         }
         if !is_granted(cards, id) {
@@ -42,7 +52,7 @@ fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[CardName
         kept += 1;
     }
     for index in kept..LIST {
-        let _ = write_u32(params, at + index * ID, NO_GPU);
+        let _ = write_u32(params, at + index * ID, INVALID_GPU_ID);
         if let Some(beside) = beside {
             let _ = write_u32(params, beside + index * ID, 0);
         }
@@ -51,35 +61,39 @@ fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[CardName
 
 /// `NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS`.
 pub(crate) fn attached_ids(params: &mut [u8], cards: &[CardNames]) {
-    filter(params, 0, None, cards);
+    filter(params, NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS::gpuIds.at(), None, cards);
 }
 
 /// `NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS`: the ids, the excluded ids, and since 580 flags of the ids.
 pub(crate) fn probed_ids(params: &mut [u8], cards: &[CardNames]) {
-    let flags = (params.len() >= 3 * LIST * ID).then_some(2 * LIST * ID);
-    filter(params, 0, flags, cards);
-    filter(params, LIST * ID, None, &[]);
+    let flags = ProbedIds::gpuFlags.bytes(params).map(|_| ProbedIds::gpuFlags.at());
+    filter(params, ProbedIds::gpuIds.at(), flags, cards);
+    filter(params, ProbedIds::excludedGpuIds.at(), None, &[]);
 }
 
 /// `NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS`: a mask of device instances.
 pub(crate) fn device_ids(params: &mut [u8], cards: &[CardNames]) {
     let granted =
         cards.iter().filter_map(|card| 1_u32.checked_shl(card.device_instance)).fold(0, |mask, bit| mask | bit);
-    if let Some(mask) = read_u32(params, 0) {
-        let _ = write_u32(params, 0, mask & granted);
+    let device_ids = NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS::deviceIds;
+    if let Some(mask) = device_ids.get(params) {
+        let _ = device_ids.set(params, mask & granted);
     }
 }
 
 /// `NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS`: the count, then id, GPU instance and compute instance each.
 pub(crate) fn active_device_ids(params: &mut [u8], cards: &[CardNames]) {
-    const ENTRY: usize = 12;
-    let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
-    let Some(entries) = params.get_mut(4..) else { return };
+    const ENTRY: usize = ActiveDevice::SIZE;
+    let Some(count) = ActiveDevices::numDevices.get(params).and_then(|count| usize::try_from(count).ok()) else {
+        return;
+    };
+    let Some(entries) = params.get_mut(ActiveDevices::devices.at()..) else { return };
     let count = count.min(entries.len() / ENTRY);
     let mut kept = 0;
     for index in 0..count {
         let from = index * ENTRY;
-        if read_u32(entries, from).is_some_and(|id| is_granted(cards, id)) {
+        let entry = entries.get(from..).unwrap_or_default();
+        if ActiveDevice::gpuId.get(entry).is_some_and(|id| is_granted(cards, id)) {
             entries.copy_within(from..from + ENTRY, kept * ENTRY);
             kept += 1;
         }
@@ -87,53 +101,63 @@ pub(crate) fn active_device_ids(params: &mut [u8], cards: &[CardNames]) {
     if let Some(rest) = entries.get_mut(kept * ENTRY..count * ENTRY) {
         rest.fill(0);
     }
-    let _ = write_u32(params, 0, u32::try_from(kept).unwrap_or(0));
+    let _ = ActiveDevices::numDevices.set(params, u32::try_from(kept).unwrap_or(0));
 }
 
-/// The ids that a control names before it is executed: one at `at`. `false`: it is none of the container's.
-pub(crate) fn names_granted(params: &[u8], at: usize, cards: &[CardNames]) -> bool {
-    read_u32(params, at).is_none_or(|id| is_granted(cards, id))
+/// Whether a card that a control names before it is executed is the container's.
+pub(crate) fn names_granted(params: &[u8], gpu_id: Field<u32>, cards: &[CardNames]) -> bool {
+    gpu_id.get(params).is_none_or(|id| is_granted(cards, id))
 }
 
-/// A list of ids to attach or detach, ended by `NO_GPU` or the list's end, or the number that stands for all of them. Those of other cards are taken out;
+/// Whether the id that bytes begin with is granted.
+pub(crate) fn id_granted(id: &[u8], cards: &[CardNames]) -> bool {
+    read_u32(id, 0).is_none_or(|id| is_granted(cards, id))
+}
+
+/// A list of ids to attach or detach, ended by `INVALID_GPU_ID` or the list's end, or the number that stands for all of them. Those of other cards are taken out;
 /// "all" becomes the granted ones.
 pub(crate) fn restrict_list(params: &mut [u8], cards: &[CardNames]) {
     /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`.
     const ALL: u32 = 0x0000_ffff;
-    if read_u32(params, 0) != Some(ALL) {
-        return filter(params, 0, None, cards);
+    let list = NV0000_CTRL_GPU_ATTACH_IDS_PARAMS::gpuIds.at();
+    if read_u32(params, list) != Some(ALL) {
+        return filter(params, list, None, cards);
     }
     for index in 0..LIST {
-        let id = cards.get(index).map_or(NO_GPU, |card| card.gpu_id);
-        let _ = write_u32(params, index * ID, id);
+        let id = cards.get(index).map_or(INVALID_GPU_ID, |card| card.gpu_id);
+        let _ = write_u32(params, list + index * ID, id);
     }
 }
 
 /// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS` and `_V2`: a list of ids of which `gpuCount`, behind it, are named.
 pub(crate) fn p2p_names_granted(params: &[u8], cards: &[CardNames]) -> bool {
-    let Some(count) = read_u32(params, LIST * ID).and_then(|count| usize::try_from(count).ok()) else { return true };
-    count <= LIST && (0..count).all(|index| names_granted(params, index * ID, cards))
+    P2pCaps::gpuCount.get(params).is_none_or(|count| are_granted(params, P2pCaps::gpuIds, count, cards))
 }
 
 /// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS`: two counts, then two lists.
 pub(crate) fn p2p_matrix_names_granted(params: &[u8], cards: &[CardNames]) -> bool {
-    const GROUP: usize = 8;
-    let (Some(first), Some(second)) = (read_u32(params, 0), read_u32(params, 4)) else { return true };
-    let granted = |count: u32, at: usize| {
-        usize::try_from(count)
-            .is_ok_and(|count| count <= GROUP && (0..count).all(|index| names_granted(params, at + index * ID, cards)))
-    };
-    granted(first, 8) && granted(second, 8 + GROUP * ID)
+    let counts = (P2pCapsMatrix::grpACount.get(params), P2pCapsMatrix::grpBCount.get(params));
+    let (Some(first), Some(second)) = counts else { return true };
+    are_granted(params, P2pCapsMatrix::gpuIdGrpA, first, cards)
+        && are_granted(params, P2pCapsMatrix::gpuIdGrpB, second, cards)
+}
+
+/// Whether the first `count` ids of a list are granted.
+fn are_granted<const MOST: usize>(params: &[u8], list: Field<[u32; MOST]>, count: u32, cards: &[CardNames]) -> bool {
+    let ids = |count| (0..count).map(|index| list.element(index));
+    usize::try_from(count)
+        .is_ok_and(|count| count <= MOST && ids(count).flatten().all(|id| names_granted(params, id, cards)))
 }
 
 /// `NV2080_CTRL_GET_P2P_CAPS_PARAMS`: whether all cards are asked about, whether by UUID, the number of peers, and 32 peers that
-/// begin with their ids. A peer has 48 bytes, or 52 since 580.
+/// begin with their ids. A peer has 48 bytes, or 52 since 555.
 mod peers {
-    pub(super) const COUNT: usize = 4;
-    pub(super) const AT: usize = 8;
+    use super::PeerCaps;
+
+    pub(super) const AT: usize = PeerCaps::peerGpuCaps.at();
 
     pub(super) fn asks_for_all(params: &[u8]) -> bool {
-        params.first().is_some_and(|all| *all != 0)
+        PeerCaps::bAllCaps.get(params).is_some_and(|all| all != 0)
     }
 
     pub(super) fn bytes_of_one(params: &[u8]) -> usize {
@@ -147,18 +171,20 @@ pub(crate) fn peers_granted(params: &[u8], cards: &[CardNames]) -> bool {
         return true;
     }
     // By UUID only a virtual machine's driver asks.
-    let by_uuid = params.get(1).is_none_or(|by_uuid| *by_uuid != 0);
-    let Some(count) = read_u32(params, peers::COUNT).and_then(|count| usize::try_from(count).ok()) else {
+    let by_uuid = PeerCaps::bUseUuid.get(params).is_none_or(|by_uuid| by_uuid != 0);
+    let Some(count) = PeerCaps::peerGpuCount.get(params).and_then(|count| usize::try_from(count).ok()) else {
         return false;
     };
     let size = peers::bytes_of_one(params);
-    !by_uuid && count <= LIST && (0..count).all(|index| names_granted(params, peers::AT + index * size, cards))
+    !by_uuid
+        && count <= LIST
+        && (0..count).all(|index| read_u32(params, peers::AT + index * size).is_none_or(|id| is_granted(cards, id)))
 }
 
 /// The answer: only granted peers are left.
 pub(crate) fn peers(params: &mut [u8], cards: &[CardNames]) {
     let size = peers::bytes_of_one(params);
-    let Some(count) = read_u32(params, peers::COUNT).and_then(|count| usize::try_from(count).ok()) else { return };
+    let Some(count) = PeerCaps::peerGpuCount.get(params).and_then(|count| usize::try_from(count).ok()) else { return };
     let Some(entries) = params.get_mut(peers::AT..).filter(|_| size >= ID) else { return };
     let mut kept = 0;
     for index in 0..count.min(LIST) {
@@ -171,26 +197,23 @@ pub(crate) fn peers(params: &mut [u8], cards: &[CardNames]) {
     if let Some(rest) = entries.get_mut(kept * size..) {
         rest.fill(0);
     }
-    let _ = write_u32(params, peers::COUNT, u32::try_from(kept).unwrap_or(0));
+    let _ = PeerCaps::peerGpuCount.set(params, u32::try_from(kept).unwrap_or(0));
 }
 
-/// Bytes of a `nv_ioctl_card_info_t` (kernel-open/common/inc/nv-ioctl.h).
-const CARD_INFO: usize = 72;
-const CARD_INFO_GPU_ID: usize = 16;
-
-/// `NV_ESC_CARD_INFO`: an array of cards, of which those that are not granted are taken out.
+/// `NV_ESC_CardInfo::SIZE`: an array of cards, of which those that are not granted are taken out.
 pub(crate) fn card_info(args: &mut [u8], cards: &[CardNames]) {
-    let count = args.len() / CARD_INFO;
+    let count = args.len() / CardInfo::SIZE;
     let mut kept = 0;
     for index in 0..count {
-        let from = index * CARD_INFO;
-        let is_valid = args.get(from).is_some_and(|valid| *valid != 0);
-        if is_valid && read_u32(args, from + CARD_INFO_GPU_ID).is_some_and(|id| is_granted(cards, id)) {
-            args.copy_within(from..from + CARD_INFO, kept * CARD_INFO);
+        let from = index * CardInfo::SIZE;
+        let info = args.get(from..).unwrap_or_default();
+        let is_valid = CardInfo::valid.get(info).is_some_and(|valid| valid != 0);
+        if is_valid && CardInfo::gpu_id.get(info).is_some_and(|id| is_granted(cards, id)) {
+            args.copy_within(from..from + CardInfo::SIZE, kept * CardInfo::SIZE);
             kept += 1;
         }
     }
-    if let Some(rest) = args.get_mut(kept * CARD_INFO..) {
+    if let Some(rest) = args.get_mut(kept * CardInfo::SIZE..) {
         rest.fill(0);
     }
 }
@@ -205,7 +228,7 @@ mod tests {
         [CardNames { gpu_id: 0x100, device_instance: 0 }, CardNames { gpu_id: 0x300, device_instance: 2 }];
 
     fn list(ids: &[u32], length: usize) -> Vec<u8> {
-        (0..length).flat_map(|index| ids.get(index).copied().unwrap_or(NO_GPU).to_le_bytes()).collect()
+        (0..length).flat_map(|index| ids.get(index).copied().unwrap_or(INVALID_GPU_ID).to_le_bytes()).collect()
     }
 
     #[test]
@@ -243,14 +266,14 @@ mod tests {
         assert_eq!(active, [1_u32.to_le_bytes().to_vec(), entry(0x300), vec![0; 24], entry(9)].concat());
 
         let info = |id: u32, valid: u8| {
-            let mut info = vec![7; CARD_INFO];
+            let mut info = vec![7; CardInfo::SIZE];
             info[0] = valid;
-            info[CARD_INFO_GPU_ID..CARD_INFO_GPU_ID + 4].copy_from_slice(&id.to_le_bytes());
+            info[CardInfo::gpu_id.at()..CardInfo::gpu_id.at() + 4].copy_from_slice(&id.to_le_bytes());
             info
         };
         let mut infos = [info(0x200, 1), info(0x100, 0), info(0x300, 1)].concat();
         card_info(&mut infos, &CARDS);
-        assert_eq!(infos, [info(0x300, 1), vec![0; 2 * CARD_INFO]].concat());
+        assert_eq!(infos, [info(0x300, 1), vec![0; 2 * CardInfo::SIZE]].concat());
     }
 
     #[test]
@@ -271,12 +294,12 @@ mod tests {
 
     #[test]
     fn a_subdevice_has_granted_peers_only() {
-        // Before and since 580.
+        // Before and since 555.
         for size in [48, 52] {
             let ask = |all: u8, ids: &[u32]| {
                 let mut params = vec![0; peers::AT + LIST * size];
                 params[0] = all;
-                assert!(write_u32(&mut params, peers::COUNT, u32::try_from(ids.len()).unwrap()));
+                assert!(PeerCaps::peerGpuCount.set(&mut params, u32::try_from(ids.len()).unwrap()));
                 for (index, id) in ids.iter().enumerate() {
                     let entry = &mut params[peers::AT + index * size..][..size];
                     entry.fill(u8::try_from(index).unwrap() + 1);

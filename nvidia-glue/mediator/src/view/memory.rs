@@ -1,6 +1,12 @@
 //! Sizes of a card's memory.
 
-use abi::layout::{read_u32, read_u64, write_u32, write_u64};
+use abi::{
+    layout::write_u32,
+    params::{
+        Field, NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo, NVOS32_PARAMETERS, NVXXXX_CTRL_XXX_INFO as Info,
+    },
+};
 use base::Bytes;
 
 /// What a container is to see of one card's memory.
@@ -28,20 +34,17 @@ impl ShownMemory {
 const TOTALS: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x20, 0x33];
 /// Those that tell what is free: LARGEST_FREE_REGION_SIZE, HEAP_FREE, PROTECTED_MEM_SIZE_FREE_KB.
 const FREE: [u32; 3] = [0x12, 0x16, 0x34];
-/// Bytes of a `NV2080_CTRL_FB_INFO`: index, data.
-const INFO: usize = 8;
-
 /// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. What the card has does not matter, be it more or less than the grant: the
 /// difference would tell what neighbours have.
 pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    for entry in list.chunks_exact_mut(INFO).take(count) {
-        let kib = match read_u32(entry, 0) {
+    for entry in list.chunks_exact_mut(Info::SIZE).take(count) {
+        let kib = match Info::index.get(entry) {
             Some(index) if TOTALS.contains(&index) => shown.total_kib(),
             Some(index) if FREE.contains(&index) => shown.free_kib(),
             _ => continue,
         };
-        let _ = write_u32(entry, 4, u32::try_from(kib).unwrap_or(u32::MAX));
+        let _ = Info::data.set(entry, u32::try_from(kib).unwrap_or(u32::MAX));
     }
 }
 
@@ -55,9 +58,9 @@ const BAR1_FREE: [u32; 2] = [0x1d, 0x1f];
 pub(crate) fn ask_for_all_of_bar1(list: &mut [u8], count: u32) -> Vec<(usize, u32)> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut replaced = Vec::new();
-    for (at, entry) in list.chunks_exact_mut(INFO).take(count).enumerate() {
-        if let Some(index) = read_u32(entry, 0).filter(|index| BAR1_FREE.contains(index)) {
-            let _ = write_u32(entry, 0, BAR1);
+    for (at, entry) in list.chunks_exact_mut(Info::SIZE).take(count).enumerate() {
+        if let Some(index) = Info::index.get(entry).filter(|index| BAR1_FREE.contains(index)) {
+            let _ = Info::index.set(entry, BAR1);
             replaced.push((at, index));
         }
     }
@@ -67,45 +70,43 @@ pub(crate) fn ask_for_all_of_bar1(list: &mut [u8], count: u32) -> Vec<(usize, u3
 /// The entries name again what they were asked for.
 pub(crate) fn as_asked(list: &mut [u8], replaced: &[(usize, u32)]) {
     for (at, index) in replaced {
-        let _ = write_u32(list, at * INFO, *index);
+        let _ = write_u32(list, at * Info::SIZE, *index);
     }
 }
-
-/// Offset of the first region in `NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS`; the count stands at 0.
-const REGIONS_AT: usize = 8;
-/// Bytes of a region: base, limit (its last byte), reserved, and flags.
-const REGION: usize = 56;
 
 /// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are addresses, so a grant of more than the card
 /// has adds nothing to them.
 pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
-    let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
+    let Some(count) = RegionInfo::numFBRegions.get(params).and_then(|count| usize::try_from(count).ok()) else {
+        return;
+    };
     let mut left = shown.limit.0;
-    for region in params.get_mut(REGIONS_AT..).unwrap_or_default().chunks_exact_mut(REGION).take(count) {
-        let (Some(base), Some(last)) = (read_u64(region, 0), read_u64(region, 8)) else { continue };
+    let regions = params.get_mut(RegionInfo::fbRegion.at()..).unwrap_or_default();
+    for region in regions.chunks_exact_mut(Region::SIZE).take(count) {
+        let (Some(base), Some(last)) = (Region::base.get(region), Region::limit.get(region)) else { continue };
         let size = last.saturating_sub(base).saturating_add(1);
         let cut = size.min(left);
         left -= cut;
         // A region of nothing cannot be written: its last byte is one before its first.
-        let _ = write_u64(region, 8, base.saturating_add(cut).saturating_sub(1));
+        let _ = Region::limit.set(region, base.saturating_add(cut).saturating_sub(1));
     }
 }
 
 /// The sizes in the struct of `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_PARAMETERS`), bytes each.
-pub(crate) fn vid_heap(args: &mut [u8], largest_free: Option<usize>, shown: ShownMemory) {
-    use abi::decode::VidHeap;
+pub(crate) fn vid_heap(args: &mut [u8], largest_free: Option<Field<u64>>, shown: ShownMemory) {
     // No total: the driver has told nothing, as when it refused.
-    if read_u64(args, VidHeap::TOTAL_AT).is_none_or(|real| real == 0) {
+    if NVOS32_PARAMETERS::total.get(args).is_none_or(|real| real == 0) {
         return;
     }
-    let _ = write_u64(args, VidHeap::TOTAL_AT, shown.total_kib() * Bytes::KIB);
-    for at in [VidHeap::FREE_AT].into_iter().chain(largest_free) {
-        let _ = write_u64(args, at, shown.free_kib() * Bytes::KIB);
+    let _ = NVOS32_PARAMETERS::total.set(args, shown.total_kib() * Bytes::KIB);
+    for field in [NVOS32_PARAMETERS::free].into_iter().chain(largest_free) {
+        let _ = field.set(args, shown.free_kib() * Bytes::KIB);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use abi::layout::{read_u32, read_u64};
     use proptest::prelude::*;
 
     use super::*;
@@ -159,23 +160,24 @@ mod tests {
     #[test]
     fn an_old_call_that_told_nothing_tells_nothing() {
         let mut args = vec![0; 184];
-        vid_heap(&mut args, Some(56), SHOWN);
+        vid_heap(&mut args, Some(NVOS32_PARAMETERS::infoSize), SHOWN);
         assert_eq!(args, vec![0; 184]);
     }
 
     #[test]
     fn regions_sum_up_to_the_grant() {
-        let mut params = vec![0; REGIONS_AT + 3 * REGION];
+        let mut params = vec![0; RegionInfo::fbRegion.at() + 3 * Region::SIZE];
         params[0] = 3;
         for (at, (base, last)) in
             [(0_u64, (3_u64 << 30) - 1), (3 << 30, (6 << 30) - 1), (6 << 30, (8 << 30) - 1)].iter().enumerate()
         {
-            let at = REGIONS_AT + at * REGION;
+            let at = RegionInfo::fbRegion.at() + at * Region::SIZE;
             params[at..at + 8].copy_from_slice(&base.to_le_bytes());
             params[at + 8..at + 16].copy_from_slice(&last.to_le_bytes());
         }
         fb_regions(&mut params, SHOWN);
-        let last: Vec<u64> = (0..3).map(|at| read_u64(&params, REGIONS_AT + at * REGION + 8).unwrap()).collect();
+        let last: Vec<u64> =
+            (0..3).map(|at| read_u64(&params, RegionInfo::fbRegion.at() + at * Region::SIZE + 8).unwrap()).collect();
         assert_eq!(last, [(3 << 30) - 1, (4 << 30) - 1, (6 << 30) - 1]);
     }
 
@@ -190,7 +192,7 @@ mod tests {
             as_asked(&mut bytes, &replaced);
             prop_assert_eq!(&bytes, &copy);
             fb_regions(&mut bytes, shown);
-            vid_heap(&mut bytes, Some(usize::try_from(limit % 400).unwrap()), shown);
+            vid_heap(&mut bytes, Some(NVOS32_PARAMETERS::infoSize), shown);
             prop_assert_eq!(bytes.len(), length);
         }
     }

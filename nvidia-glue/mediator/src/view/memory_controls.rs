@@ -1,6 +1,6 @@
 //! Controls that tell sizes of a card's memory.
 
-use abi::{Status, controls::ViewKind, decode::Control, layout::read_u32};
+use abi::{Status, controls::ViewKind, decode::Control, params::NV2080_CTRL_FB_GET_INFO_V2_PARAMS as FbInfo};
 
 use crate::{
     Session,
@@ -50,11 +50,11 @@ impl Session {
 
 /// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they are behind a pointer, of `_V2` behind the count.
 fn fb_info_list<'f>(flight: &'f mut InFlightCall<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
-    let count = read_u32(flight.params(), 0).unwrap_or(0);
+    let count = FbInfo::fbInfoListSize.get(flight.params()).unwrap_or(0);
     let list = if kind == ViewKind::FbInfo {
         flight.buffers.get_mut(1).map(|list| list.bytes.as_mut_slice())
     } else {
-        flight.params_mut().get_mut(4..)
+        flight.params_mut().get_mut(FbInfo::fbInfoList.at()..)
     };
     (list.unwrap_or_default(), count)
 }

@@ -1,6 +1,13 @@
 //! Whose processes are on a card, and what they use of it.
 
-use abi::layout::{read_u32, write_u32, write_u64};
+use abi::{
+    Status, encode,
+    layout::write_u32,
+    params::{
+        NV2080_CTRL_GPU_GET_PID_INFO_PARAMS as PidInfos, NV2080_CTRL_GPU_GET_PIDS_PARAMS as Pids,
+        NV2080_CTRL_GPU_PID_INFO as PidInfo,
+    },
+};
 use base::Bytes;
 
 /// One of the container's own processes on one card.
@@ -12,58 +19,45 @@ pub(crate) struct ShownProcess {
     pub(crate) used: Bytes,
 }
 
-/// Where `NV2080_CTRL_GPU_GET_PIDS_PARAMS` says by what is asked, which class, how many there are, and who.
-const PIDS_BY: usize = 0;
-const PIDS_CLASS: usize = 4;
-const PIDS_COUNT: usize = 8;
-const PIDS: usize = 12;
-
 /// The class of whose objects' owners `NV2080_CTRL_CMD_GPU_GET_PIDS` asks; `None`: it asks for something else (virtual machines).
 pub(crate) fn class_asked(params: &[u8]) -> Option<u32> {
     const BY_CLASS: u32 = 0;
-    if read_u32(params, PIDS_BY)? == BY_CLASS { read_u32(params, PIDS_CLASS) } else { None }
+    if Pids::idType.get(params)? == BY_CLASS { Pids::id.get(params) } else { None }
 }
 
 /// The answer of `NV2080_CTRL_CMD_GPU_GET_PIDS`: these, and nobody else.
 pub(crate) fn pids(params: &mut [u8], own: &[u32]) {
-    let Some(table) = params.get_mut(PIDS..) else { return };
+    let Some(table) = params.get_mut(Pids::pidTbl.at()..) else { return };
     table.fill(0);
     let mut shown = 0;
     for (slot, pid) in table.chunks_exact_mut(4).zip(own) {
         let _ = write_u32(slot, 0, *pid);
         shown += 1;
     }
-    let _ = write_u32(params, PIDS_COUNT, shown);
+    let _ = Pids::pidTblCount.set(params, shown);
 }
-
-/// `NV2080_CTRL_GPU_PID_INFO` (ctrl2080gpu.h): pid, index, result, the sizes, the MIG instance.
-const INFO: usize = 72;
-const INFOS: usize = 8;
-const INFO_PID: usize = 0;
-const INFO_RESULT: usize = 8;
-const INFO_DATA: usize = 16;
-const INFO_MIG: usize = 64;
-/// `NV_ERR_OBJECT_NOT_FOUND`.
-const NOT_FOUND: u32 = 0x57;
 
 /// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`, answered without the driver.
 pub(crate) fn pid_info(params: &mut [u8], own: &[ShownProcess]) {
-    let Some(count) = read_u32(params, 0).and_then(|count| usize::try_from(count).ok()) else { return };
-    for info in params.get_mut(INFOS..).unwrap_or_default().chunks_exact_mut(INFO).take(count) {
-        let Some(pid) = read_u32(info, INFO_PID) else { continue };
-        if let Some(rest) = info.get_mut(INFO_RESULT..INFO_MIG) {
+    let Some(count) = PidInfos::pidInfoListCount.get(params).and_then(|count| usize::try_from(count).ok()) else {
+        return;
+    };
+    let infos = params.get_mut(PidInfos::pidInfoList.at()..).unwrap_or_default();
+    for info in infos.chunks_exact_mut(PidInfo::SIZE).take(count) {
+        let Some(pid) = PidInfo::pid.get(info) else { continue };
+        if let Some(rest) = info.get_mut(PidInfo::result.at()..PidInfo::smcSubscription.at()) {
             rest.fill(0);
         }
-        if let Some(mig) = info.get_mut(INFO_MIG..) {
+        if let Some(mig) = info.get_mut(PidInfo::smcSubscription.at()..) {
             mig.fill(0xff);
         }
         match own.iter().find(|process| process.pid == pid) {
             // All of it is private to the process: what is shared within the container is charged to one.
             Some(process) => {
-                let _ = write_u64(info, INFO_DATA, process.used.0);
+                let _ = PidInfo::memPrivate.set(info, process.used.0);
             }
             None => {
-                let _ = write_u32(info, INFO_RESULT, NOT_FOUND);
+                let _ = PidInfo::result.set(info, Status::OBJECT_NOT_FOUND.0);
             }
         }
     }
@@ -74,30 +68,37 @@ pub(crate) const MOST_PID_INFOS: u32 = 200;
 
 /// What `NV2080_CTRL_CMD_GPU_GET_PID_INFO` says of the mediator's own pid: memory that its clients own, duplicates not counted twice.
 pub(crate) fn owned_by(params: &[u8]) -> Option<Bytes> {
-    use abi::layout::read_u64;
-    if read_u32(params, INFOS + INFO_RESULT)? != 0 {
+    let info = params.get(PidInfos::pidInfoList.at()..)?;
+    if PidInfo::result.get(info)? != Status::OK.0 {
         return None;
     }
-    let private = read_u64(params, INFOS + INFO_DATA)?;
-    let shared_owned = read_u64(params, INFOS + INFO_DATA + 8)?;
+    let private = PidInfo::memPrivate.get(info)?;
+    let shared_owned = PidInfo::memSharedOwned.get(info)?;
     private.checked_add(shared_owned).map(Bytes)
 }
 
 /// The parameters that ask for the memory of one process, `pid`.
 pub(crate) fn ask_owned_by(pid: u32) -> Vec<u8> {
-    let most = usize::try_from(MOST_PID_INFOS).unwrap_or(0);
-    let mut params = vec![0; INFOS + most * INFO];
-    let _ = write_u32(&mut params, 0, 1);
-    let _ = write_u32(&mut params, INFOS + INFO_PID, pid);
+    let mut params = encode!(PidInfos { pidInfoListCount: 1 }).to_vec();
+    if let Some(info) = params.get_mut(PidInfos::pidInfoList.at()..) {
+        let _ = PidInfo::pid.set(info, pid);
+    }
     params
 }
 
 #[cfg(test)]
 mod tests {
-    use abi::layout::read_u64;
+    use abi::layout::{read_u32, read_u64};
     use proptest::prelude::*;
 
     use super::*;
+
+    const PIDS: usize = Pids::pidTbl.at();
+    const PIDS_COUNT: usize = Pids::pidTblCount.at();
+    const INFO: usize = PidInfo::SIZE;
+    const INFOS: usize = PidInfos::pidInfoList.at();
+    const INFO_RESULT: usize = PidInfo::result.at();
+    const INFO_DATA: usize = PidInfo::memPrivate.at();
 
     const OWN: [ShownProcess; 2] =
         [ShownProcess { pid: 1, used: Bytes(5 << 20) }, ShownProcess { pid: 30, used: Bytes(0) }];
@@ -127,7 +128,7 @@ mod tests {
         pid_info(&mut params, &OWN);
         assert_eq!(read_u64(&params, INFOS + INFO_DATA), Some(5 << 20));
         assert_eq!(read_u32(&params, INFOS + INFO_RESULT), Some(0));
-        assert_eq!(read_u32(&params, INFOS + INFO + INFO_RESULT), Some(NOT_FOUND));
+        assert_eq!(read_u32(&params, INFOS + INFO + INFO_RESULT), Some(Status::OBJECT_NOT_FOUND.0));
         assert_eq!(read_u64(&params, INFOS + INFO + INFO_DATA), Some(0));
         assert_eq!(owned_by(&params), Some(Bytes(5 << 20)));
     }

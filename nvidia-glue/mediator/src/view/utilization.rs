@@ -6,26 +6,25 @@
 
 use abi::{
     DriverRelease,
-    layout::{read_u32, read_u64, write_u32},
+    layout::read_u32,
+    params::{
+        NV00DE_ALLOC_PARAMETERS, NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS as Samples,
+        NV2080_CTRL_PERF_GET_VID_ENG_PERFMON_SAMPLE_PARAMS as VideoSample,
+        NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE as EnginePart,
+        NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE as UtilSample,
+    },
 };
 use schedule::{meter::of_share, work::Sample};
 
-/// Of `NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS` (ctrl2080perf.h): type, size of the samples, their count and the
-/// oldest stand before them.
-const SAMPLES: usize = 16;
+/// Offset of the samples in the parameters.
+const SAMPLES: usize = Samples::samples.at();
 const SAMPLE_COUNT: usize = 72;
-const TYPE: usize = 0;
-const BUFFER_SIZE: usize = 4;
 /// `NV2080_CTRL_GPUMON_SAMPLE_TYPE_PERFMON_UTIL`.
-const UTILIZATION_SAMPLES: u32 = 2;
-/// A sample begins with its time: nanoseconds of the card's clock, which the driver sets to the host's real time.
-const SAMPLE_HEAD: usize = 8;
+const UTILIZATION_SAMPLES: u8 = 2;
+/// Bytes of a sample's time: nanoseconds of the card's clock, which the driver sets to the host's real time.
+const SAMPLE_HEAD: usize = UtilSample::fb.at();
 /// `NV2080_GPUMON_PID_INVALID`.
 const NO_PID: u32 = u32::MAX;
-/// Of an engine's part: how busy it was, in hundredths of a percent; a scale; whose process.
-const PART_SCALE: usize = 4;
-const PART_PID: usize = 8;
-const PART_OTHER_PID: usize = 12;
 /// What lies between two samples.
 const PERIOD_NS: u64 = 200_000_000;
 /// So much of the newest samples tells how busy the card is now, and not if they are older than that.
@@ -109,8 +108,8 @@ pub(crate) fn ask(release: DriverRelease) -> Vec<u8> {
     };
     let samples = SAMPLE_COUNT * (SAMPLE_HEAD + parts * part);
     let mut params = vec![0; SAMPLES + samples];
-    let _ = write_u32(&mut params, TYPE, UTILIZATION_SAMPLES);
-    let _ = write_u32(&mut params, BUFFER_SIZE, u32::try_from(samples).unwrap_or(0));
+    let _ = Samples::r#type.set(&mut params, UTILIZATION_SAMPLES);
+    let _ = Samples::bufSize.set(&mut params, u32::try_from(samples).unwrap_or(0));
     params
 }
 
@@ -119,7 +118,7 @@ pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
     let samples = params.get(SAMPLES..)?;
     let size = samples.len() / SAMPLE_COUNT;
     let part = part_size(size)?;
-    let at = |sample: &&[u8]| read_u64(sample, 0).unwrap_or(0);
+    let at = |sample: &&[u8]| UtilSample::timeStamp.get(sample).unwrap_or(0);
     let newest_ns = samples.chunks_exact(size).map(|sample| at(&sample)).max()?;
     if newest_ns == 0 || now_ns.saturating_sub(newest_ns) > STALE_NS {
         return None;
@@ -130,9 +129,9 @@ pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
         count += 1;
         let parts = sample.get(SAMPLE_HEAD..).unwrap_or_default().chunks_exact(part);
         for ((part, card), own) in parts.zip(&mut load.card.0).zip(&mut load.own.0) {
-            let busy = read_u32(part, 0).unwrap_or(0).min(ALL);
+            let busy = EnginePart::util.get(part).unwrap_or(0).min(ALL);
             *card += busy;
-            *own += if read_u32(part, PART_PID) == Some(mediator) { busy } else { 0 };
+            *own += if EnginePart::procId.get(part) == Some(mediator) { busy } else { 0 };
         }
     }
     for sum in load.card.0.iter_mut().chain(&mut load.own.0) {
@@ -148,9 +147,9 @@ pub(crate) fn compute_samples(params: &[u8], mediator: u32, ahead_us: u64) -> Ve
     let Some(part) = part_size(size) else { return Vec::new() };
     let sample = |sample: &[u8]| {
         // One that was never taken has no time.
-        let at_ns = read_u64(sample, 0).filter(|at_ns| *at_ns > 0)?;
-        let at = SAMPLE_HEAD + COMPUTE * part;
-        let (busy, owner) = (read_u32(sample, at)?.min(ALL), read_u32(sample, at + PART_PID)?);
+        let at_ns = UtilSample::timeStamp.get(sample).filter(|at_ns| *at_ns > 0)?;
+        let part_of = sample.get(SAMPLE_HEAD + COMPUTE * part..)?;
+        let (busy, owner) = (EnginePart::util.get(part_of)?.min(ALL), EnginePart::procId.get(part_of)?);
         let at_us = (at_ns / 1_000).checked_sub(ahead_us)?;
         Some(Sample { at_us, busy_ppm: busy * PPM, is_own: owner == mediator })
     };
@@ -187,39 +186,36 @@ fn each_part(params: &mut [u8], is_any: bool, shown: impl Fn(u64, usize, u32, u3
     let size = samples.len() / SAMPLE_COUNT;
     let Some(part_size) = part_size(size).filter(|_| is_any) else { return samples.fill(0) };
     for sample in samples.chunks_exact_mut(size) {
-        let at_ns = read_u64(sample, 0).unwrap_or(0);
+        let at_ns = UtilSample::timeStamp.get(sample).unwrap_or(0);
         let parts = sample.get_mut(SAMPLE_HEAD..).unwrap_or_default().chunks_exact_mut(part_size);
         for (kind, part) in parts.enumerate() {
-            let (busy, owner) = (read_u32(part, 0).unwrap_or(0).min(ALL), read_u32(part, PART_PID).unwrap_or(NO_PID));
-            let scale = read_u32(part, PART_SCALE).unwrap_or(0);
+            let (busy, owner) =
+                (EnginePart::util.get(part).unwrap_or(0).min(ALL), EnginePart::procId.get(part).unwrap_or(NO_PID));
+            let scale = EnginePart::vgpuScale.get(part).unwrap_or(0);
             // A sample that was never taken.
             let (busy, pid) = if at_ns == 0 { (0, None) } else { shown(at_ns, kind, busy, owner) };
             // The name of a virtual machine's process, and a pointer into the kernel, go in any case.
             part.fill(0);
-            let _ = write_u32(part, PART_PID, pid.unwrap_or(NO_PID));
-            let _ = write_u32(part, PART_OTHER_PID, NO_PID);
-            let _ = write_u32(part, 0, busy);
-            let _ = write_u32(part, PART_SCALE, if busy > 0 { scale } else { 0 });
+            let _ = EnginePart::procId.set(part, pid.unwrap_or(NO_PID));
+            let _ = EnginePart::subProcessID.set(part, NO_PID);
+            let _ = EnginePart::util.set(part, busy);
+            let _ = EnginePart::vgpuScale.set(part, if busy > 0 { scale } else { 0 });
         }
     }
 }
 
-/// Of `NV2080_CTRL_PERF_GET_VID_ENG_PERFMON_SAMPLE_PARAMS`: which engine (`NV2080_CTRL_CMD_PERF_VID_ENG`, from 1), how busy in percent.
-const VIDEO_ENGINE: usize = 0;
-const VIDEO_BUSY: usize = 4;
-
 /// How busy video engines are with the container's work.
 pub(crate) fn video_engine(params: &mut [u8], own: &Busy) {
-    let engine = read_u32(params, VIDEO_ENGINE).and_then(|engine| usize::try_from(engine).ok()).unwrap_or(0);
+    let engine = VideoSample::engineType.get(params).and_then(|engine| usize::try_from(engine).ok()).unwrap_or(0);
     let kind = engine.checked_sub(1).map_or(KINDS, |engine| engine.saturating_add(FIRST_VIDEO));
-    let _ = write_u32(params, VIDEO_BUSY, own.percent(kind));
+    let _ = VideoSample::clkPercentBusy.set(params, own.percent(kind));
 }
 
 /// `NV00DE_RUSD_POLL_PERF` (class/cl00de.h): who asks for that wants to know how busy the card is. What is asked for is the first number of
 /// the class's parameters, and of `NV00DE_CTRL_CMD_REQUEST_DATA_POLL`'s.
 pub(crate) fn asks_for_load(params: &[u8]) -> bool {
     const POLL_PERF: u32 = 2;
-    read_u32(params, 0).is_some_and(|mask| mask & POLL_PERF != 0)
+    read_u32(params, NV00DE_ALLOC_PARAMETERS::polledDataMask.at()).is_some_and(|mask| mask & POLL_PERF != 0)
 }
 
 /// Where `NV00DE_SHARED_DATA` has `perfDevUtil`, and how it is written there.

@@ -12,7 +12,7 @@ use std::{
     sync::{Mutex, OnceLock},
 };
 
-use abi::{Status, decode::Control};
+use abi::{Status, controls::NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2 as GET_SAMPLES, decode::Control};
 use account::Card;
 use base::{now_us, real_time_ns};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -34,9 +34,7 @@ use crate::{
     raw::Raw,
 };
 
-/// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`. It takes 1.6 ms (H200, 580.159.04).
-const GET_SAMPLES: u32 = 0x2080_2096;
-/// The driver samples five times a second: it is asked no more often than that, and half as often while it only confirms.
+/// The driver samples five times a second, and an answer takes 1.6 ms (H200, 580.159.04): it is asked no more often than that, and half as often while it only confirms.
 const ASKED_EVERY_US: u64 = 400_000;
 const IN_DOUBT_EVERY_US: u64 = 1_000_000;
 /// What it said is good for that long.

@@ -90,8 +90,7 @@ fn who_is_skipped_does_not_keep_the_others_from_a_layout() {
 fn a_configuration_that_no_longer_fits_makes_all_shares_smaller() {
     // Slices of sixteen, and the card is now cut into eight.
     let slices = |count| vec![grant(0, CardPolicy::Fixed, ComputeShare::Weight(Weight::new(count).unwrap()))];
-    let mut settings = PlanSettings::default();
-    settings.max_inst = 8;
+    let settings = PlanSettings { max_inst: 8, ..PlanSettings::default() };
     let turns = planned(
         &[slices(8), slices(4), slices(2), vec![grant(0, CardPolicy::Fixed, ComputeShare::Unlimited)]],
         &settings,

@@ -1,4 +1,4 @@
-//! Descriptors of a traced program, and the driver's open files that they are of.
+//! The driver's open files, by descriptor.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,7 +15,7 @@ pub(super) struct OpenFiles {
     last: u32,
 }
 
-/// Node and number of an open file.
+/// Node of an open file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OpenNode {
     /// The node's file name.

@@ -22,7 +22,7 @@ use sink::Sink;
 
 use crate::Header;
 
-/// Reason that a program cannot be traced.
+/// Reason for which a program cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Its file cannot be created.

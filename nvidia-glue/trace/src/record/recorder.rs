@@ -1,4 +1,4 @@
-//! Events of a trace, made of the system calls of threads.
+//! System calls of threads as events of a trace.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -51,7 +51,7 @@ pub(in super::super) struct Managed {
     /// their place: whichever the kernel executes last is there, and one may fail. Charged on their
     /// own until their thread is back.
     overtaken: Vec<(Mm, Span, Range)>,
-    /// Changes of what ranges are charged beyond their bytes, which the cards have not been told.
+    /// Changes of what ranges are charged beyond their bytes, which are not yet added to the cards.
     padding: HashMap<Pid, i128>,
     /// Number of ranges of each file and each process.
     by_file: HashMap<Option<UvmFile>, usize>,
@@ -146,7 +146,7 @@ impl Managed {
         }
     }
 
-    /// Returns what the cards are to be told.
+    /// Returns the changes to be added to the cards.
     pub(super) fn take_padding(&mut self) -> HashMap<Pid, i128> {
         std::mem::take(&mut self.padding)
     }
@@ -158,7 +158,7 @@ impl Managed {
 
     /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was
     /// cut out of it stays charged.
-    pub(super) fn overtake(&mut self, mm: Mm, span: Span, range: Range) {
+    pub(super) fn supersede(&mut self, mm: Mm, span: Span, range: Range) {
         self.overtaken.push((mm, span, Range { is_cut: true, ..range }));
     }
 

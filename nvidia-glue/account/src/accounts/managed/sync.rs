@@ -102,7 +102,7 @@ impl Accounts {
         let mut released = 0_u128;
         for (mm, span) in gone {
             for cut in self.managed.cut(mm, span) {
-                released += self.bury(cut.value, cut.span);
+                released += self.end_range(cut.value, cut.span);
             }
             self.managed.released_in = self.managed.released_in.max(epoch);
         }

@@ -2,14 +2,16 @@
 
 use std::io;
 
-use abi::{Handle, Status, layout::write_u32};
+use abi::{
+    Handle, Status, controls::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, encode,
+    params::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS,
+};
 use account::ObjectName;
 use schedule::{Edge, EdgeError};
 
-use super::{CHANNELS, CLIENTS, COUNT, CardGate, GateState, MOST, PARAMS};
+use super::{CardGate, GateState, MOST};
 use crate::{locks::lock, raw::Raw};
 
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
 const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
 /// Why a call of the mediator's own did not do what it should.
@@ -22,16 +24,16 @@ impl GateCallError {
     /// Whether one of the channels that were named may be the reason, so that it is worth trying without it. Not where a card does
     /// not answer: each attempt would take seconds.
     fn is_about_channels(&self) -> bool {
-        /// `NV_ERR_INVALID_OBJECT`, `NV_ERR_INVALID_OBJECT_HANDLE`.
-        const INVALID: [Status; 2] = [Status(0x31), Status(0x33)];
         let about = [
             Status::INVALID_CHANNEL,
             Status::INVALID_CLIENT,
             Status::OBJECT_NOT_FOUND,
             Status::INVALID_STATE,
             Status::INVALID_ARGUMENT,
+            Status::INVALID_OBJECT,
+            Status::INVALID_OBJECT_HANDLE,
         ];
-        matches!(self, Self::Refused(status) if about.contains(status) || INVALID.contains(status))
+        matches!(self, Self::Refused(status) if about.contains(status))
     }
 }
 
@@ -103,16 +105,17 @@ impl CardGate {
     }
 
     pub(super) fn name_channels(&self, disable: bool, names: &[ObjectName]) -> Result<(), GateCallError> {
-        let mut params = vec![0; PARAMS];
-        if let Some(flag) = params.first_mut() {
-            *flag = u8::from(disable);
+        let (mut clients, mut channels) = ([Handle::NONE; MOST], [Handle::NONE; MOST]);
+        for ((client, channel), name) in clients.iter_mut().zip(&mut channels).zip(names) {
+            (*client, *channel) = (name.client, name.object);
         }
-        let _ = write_u32(&mut params, COUNT, u32::try_from(names.len()).unwrap_or(0));
-        for (at, name) in (0..).step_by(4).zip(names) {
-            let _ = write_u32(&mut params, CLIENTS + at, name.client.0);
-            let _ = write_u32(&mut params, CHANNELS + at, name.object.0);
-        }
-        self.raw_control(self.subdevice, DISABLE_CHANNELS, params)
+        let params = encode!(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS {
+            bDisable: u8::from(disable),
+            numChannels: u32::try_from(names.len()).unwrap_or(0),
+            hClientList: clients,
+            hChannelList: channels,
+        });
+        self.raw_control(self.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, params.to_vec())
     }
 
     pub(super) fn raw(&self) -> Raw<'_> {

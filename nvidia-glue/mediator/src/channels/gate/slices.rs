@@ -1,13 +1,12 @@
 //! The time slices of the groups behind a gate.
 
-use abi::{Handle, layout::write_u64};
+use abi::{Handle, controls::NVA06C_CTRL_CMD_SET_TIMESLICE, encode, params::NVA06C_CTRL_TIMESLICE_PARAMS};
 use account::ObjectName;
 use schedule::EdgeError;
 
 use super::{CardGate, calls::GateCallError};
 use crate::locks::lock;
 
-const SET_TIMESLICE: u32 = 0xa06c_0103;
 const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
 const DUP_NAME: &str = "NV_ESC_RM_DUP_OBJECT";
 /// What a group has that nobody has set a time slice of (`NV_RAMRL_ENTRY_TIMESLICE`: 128 << 3 microseconds).
@@ -49,9 +48,8 @@ impl CardGate {
             Ok((status, _)) => return Err(self.error(DUP_NAME, GateCallError::Refused(status))),
             Err(error) => return Err(self.error(DUP_NAME, GateCallError::Call(error))),
         };
-        let mut params = vec![0; 8];
-        let _ = write_u64(&mut params, 0, slice_us);
-        let set = self.raw_control(duplicate, SET_TIMESLICE, params);
+        let params = encode!(NVA06C_CTRL_TIMESLICE_PARAMS { timesliceUs: slice_us });
+        let set = self.raw_control(duplicate, NVA06C_CTRL_CMD_SET_TIMESLICE, params.to_vec());
         let freed = raw.free(duplicate);
         set.map_err(|failure| self.error(SET_TIMESLICE_NAME, failure))?;
         match freed {

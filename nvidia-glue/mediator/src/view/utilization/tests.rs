@@ -1,8 +1,9 @@
-use abi::layout::write_u64;
+use abi::layout::{read_u64, write_u32, write_u64};
 use proptest::prelude::*;
 
 use super::*;
 
+const PART_PID: usize = EnginePart::procId.at();
 const MEDIATOR: u32 = 777;
 const OTHER: u32 = 888;
 const NOW: u64 = 1_795_000_000_000_000_000;

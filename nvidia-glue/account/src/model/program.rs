@@ -114,7 +114,7 @@ pub(super) struct Program<'a> {
 }
 
 /// Runs the program that `bytes` spell, and compares the account with the world after each step.
-pub(crate) fn run(bytes: &[u8]) {
+pub fn run(bytes: &[u8]) {
     let limits = [Bytes(40 * PAGE), Bytes(30 * PAGE + 5)];
     let mut program = Program {
         bytes: bytes.iter(),
