@@ -31,7 +31,13 @@ use nvidia_glue::{
         AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
         Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
     },
-    rm::{DriverRelease, Handle, Node},
+    rm::{
+        DriverRelease, Handle, Node,
+        classes::{NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT},
+        controls::NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES,
+        escapes::{NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL, NV_ESC_RM_FREE, command},
+        uvm::UVM_INITIALIZE,
+    },
 };
 use runtime_config::{
     Bytes,
@@ -144,7 +150,7 @@ impl Driver for Silent {
         let error = self.real.ioctl(file, DriverCall { command, args: &mut *args, buffers: &mut *buffers, files });
         assert_eq!(error.unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         // RM_ALLOC says which handle it is, and changes its parameters.
-        if command & 0xff == 0x2b {
+        if command & 0xff == u32::from(NV_ESC_RM_ALLOC) {
             put(args, 8, MEMORY);
             buffers[0].bytes[64 + 40] = 1;
         }
@@ -258,10 +264,9 @@ impl Program {
         assert_eq!(answer, Answer::Return(0));
     }
 
-    fn escape(&self, session: &Session, number: u32, args: &[u32]) -> u32 {
+    fn escape(&self, session: &Session, number: u8, args: &[u32]) -> u32 {
         let bytes: Vec<u8> = args.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let size = u32::try_from(bytes.len()).unwrap();
-        self.ioctl(session, (CONTROL_FD, 3 << 30 | size << 16 | u32::from(b'F') << 8 | number), &bytes);
+        self.ioctl(session, (CONTROL_FD, command(number, bytes.len())), &bytes);
         u32::from_le_bytes(self.memory.borrow()[8..12].try_into().unwrap())
     }
 
@@ -269,15 +274,15 @@ impl Program {
         let at = usize::try_from(PARAMS).unwrap();
         self.memory.borrow_mut()[at..at + params.len()].copy_from_slice(params);
         let params = if params.is_empty() { 0 } else { u32::try_from(PARAMS).unwrap() };
-        self.escape(session, 0x2b, &[client, parent, object, class, params, 0, 0, 0, 0, 0, 0, 0])
+        self.escape(session, NV_ESC_RM_ALLOC, &[client, parent, object, class, params, 0, 0, 0, 0, 0, 0, 0])
     }
 
     /// A client, a device, and an address space of UVM's.
     fn begin(&self, session: &Session) {
-        let client = self.alloc(session, (0, 0, 0), 0x41, &[]);
-        self.alloc(session, (client, client, DEVICE), 0x80, &[0; 56]);
+        let client = self.alloc(session, (0, 0, 0), NV01_ROOT_CLIENT, &[]);
+        self.alloc(session, (client, client, DEVICE), NV01_DEVICE_0, &[0; 56]);
         CLIENT.set(client).unwrap();
-        self.ioctl(session, (UVM_FD, 0x3000_0001), &[0; 16]);
+        self.ioctl(session, (UVM_FD, UVM_INITIALIZE), &[0; 16]);
     }
 
     fn round(&self, session: &Session, inventory: &Inventory) {
@@ -285,9 +290,10 @@ impl Program {
         let mut params = [0; 128];
         put(&mut params, 0, 0xc1d0_0001);
         put(&mut params, 64, u32::try_from(LENGTH).unwrap());
-        assert_eq!(self.alloc(session, (client, DEVICE, 0), 0x40, &params), MEMORY);
-        let control = [client, DEVICE, 0x0080_0280, 0, u32::try_from(PARAMS).unwrap(), 0, 32, 0];
-        self.escape(session, 0x2a, &control);
+        assert_eq!(self.alloc(session, (client, DEVICE, 0), NV01_MEMORY_LOCAL_USER, &params), MEMORY);
+        let control =
+            [client, DEVICE, NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES, 0, u32::try_from(PARAMS).unwrap(), 0, 32, 0];
+        self.escape(session, NV_ESC_RM_CONTROL, &control);
         let mut range = [0; 24];
         range[..8].copy_from_slice(&BASE.to_le_bytes());
         range[8..16].copy_from_slice(&LENGTH.to_le_bytes());
@@ -303,8 +309,8 @@ impl Program {
         }
         self.ioctl(session, (UVM_FD, 33), &map);
         self.ioctl(session, (UVM_FD, 34), &range);
-        self.escape(session, 0x2a, &control);
-        self.escape(session, 0x29, &[client, DEVICE, MEMORY, 0]);
+        self.escape(session, NV_ESC_RM_CONTROL, &control);
+        self.escape(session, NV_ESC_RM_FREE, &[client, DEVICE, MEMORY, 0]);
     }
 }
 

@@ -59,7 +59,7 @@ pub enum Engine {
 /// A channel group with its channels.
 #[derive(Debug)]
 pub struct Group<'a> {
-    /// Whose.
+    /// Its owner.
     pub device: &'a Device<'a>,
     /// Its handle.
     pub handle: u32,

@@ -21,7 +21,7 @@ use crate::{
 /// Handles that calls name.
 #[derive(Debug, Clone, Copy)]
 pub struct Objects {
-    /// Whose.
+    /// Its owner.
     pub client: u32,
     /// Of a card.
     pub device: u32,

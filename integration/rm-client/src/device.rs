@@ -26,7 +26,7 @@ use crate::{
 /// A card that is in use.
 #[derive(Debug)]
 pub struct Device<'a> {
-    /// Whose.
+    /// Its owner.
     pub client: &'a Client,
     /// Its node, open.
     pub node: File,

@@ -56,7 +56,8 @@ impl AddressSpace {
         let (what, mut args) = ("initializing unified memory", encode!(UVM_INITIALIZE_PARAMS {}));
         space.call(what, UVM_INITIALIZE, &mut args, UVM_INITIALIZE_PARAMS::rmStatus)?;
         let mut args = encode!(UVM_MM_INITIALIZE_PARAMS { uvmFd: space.file.as_raw_fd() });
-        // A status of its own, where the kernel needs no such file: a warning, which does not matter.
+        // A status of its own, where the kernel needs no such file: a warning, which does not
+        // matter.
         space.nodes.ioctl(&space.memory_holder, UVM_MM_INITIALIZE, &mut args).map_err(system(what))?;
         let mut args = encode!(UVM_REGISTER_GPU_PARAMS { gpu_uuid: space.uuid, rmCtrlFd: -1 });
         space.call("registering a card", UVM_REGISTER_GPU, &mut args, UVM_REGISTER_GPU_PARAMS::rmStatus)?;

@@ -1,4 +1,4 @@
-//! What differs between driver releases.
+//! Differences between driver releases.
 
 use std::{fmt, str::FromStr};
 
@@ -59,7 +59,7 @@ pub struct Abi {
      `unknown_driver = \"pass\"` to have it treated like the nearest known one"
 )]
 pub struct UnknownDriver {
-    /// What runs.
+    /// Release that runs.
     pub release: DriverRelease,
     /// First of the range.
     pub oldest: u16,
@@ -88,7 +88,7 @@ impl Abi {
         Self { release: if major == release.major { release } else { DriverRelease::new(major, 0, 0) } }
     }
 
-    /// Which release.
+    /// Returns the release.
     pub const fn release(&self) -> DriverRelease {
         self.release
     }

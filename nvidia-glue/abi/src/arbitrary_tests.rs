@@ -69,7 +69,8 @@ proptest! {
     }
 }
 
-/// The fuzzer's seeds (fuzz/seeds/decode; fuzz/fuzz_targets/decode.rs says how one is read) are whole calls, and remain so.
+/// The fuzzer's seeds (fuzz/seeds/decode; fuzz/fuzz_targets/decode.rs says how one is read) are
+/// whole calls, and remain so.
 #[test]
 fn seeds_of_the_fuzzer_are_calls() {
     let mut seen = 0;

@@ -14,22 +14,23 @@ pub struct Class {
     pub id: u32,
     /// NVIDIA's name.
     pub name: &'static str,
-    /// What an object of it is to us.
+    /// Meaning of an object of it to the mediator.
     pub kind: ClassKind,
     /// Bytes of its largest parameter struct in any known release; 0: it takes none.
     pub params_size: u16,
-    /// Where it is defined, below src/common/sdk/nvidia/inc/class/ unless it says otherwise.
+    /// Header that defines it, below src/common/sdk/nvidia/inc/class/ unless it says otherwise.
     pub header: &'static str,
 }
 
 impl Class {
-    /// Whether it is an engine's object of 3D: `MAXWELL_A`, `HOPPER_A` and the like, `*97` in every generation.
+    /// Returns whether it is an engine's object of 3D: `MAXWELL_A`, `HOPPER_A` and the like, `*97`
+    /// in every generation.
     pub const fn draws(&self) -> bool {
         matches!(self.kind, ClassKind::Engine) && self.id & 0xff == 0x97
     }
 }
 
-/// What an object of a class is to us.
+/// Meaning of an object of a class to the mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {
     /// A client.
@@ -56,16 +57,20 @@ pub enum ClassKind {
     Engine,
     /// An event; the parameters' `data` names what is signalled.
     Event(EventKind),
-    /// `RM_USER_SHARED_DATA`: a page, mapped by the program, that tells the card's real memory and load.
+    /// `RM_USER_SHARED_DATA`: a page, mapped by the program, that tells the card's real memory and
+    /// load.
     UserSharedData,
-    /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which keeps it allocated.
+    /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which
+    /// keeps it allocated.
     MemoryReference,
-    /// Addresses on the NVLink fabric for video memory that exists already, which it keeps allocated (`NV00F8_ALLOCATION_PARAMETERS`).
+    /// Addresses on the NVLink fabric for video memory that exists already, which it keeps
+    /// allocated (`NV00F8_ALLOCATION_PARAMETERS`).
     FabricMemory,
-    /// A debugger's session (`GT200_DEBUGGER`): the parameters name a client at 4, and at 8 its object that is looked into. CUDA makes one for
-    /// itself.
+    /// A debugger's session (`GT200_DEBUGGER`): the parameters name a client at 4, and at 8 its
+    /// object that is looked into. CUDA makes one for itself.
     Debugger,
-    /// A path between two cards; the parameters name two subdevices, both of which must be the caller's.
+    /// A path between two cards; the parameters name two subdevices, both of which must be the
+    /// caller's.
     PeerToPeer,
     /// An object that decides nothing and holds no memory of note.
     Plain,
@@ -75,19 +80,21 @@ pub enum ClassKind {
     Refused(Status, &'static str),
 }
 
-/// What an event signals.
+/// Kind of an event's signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     /// An OS event: `data` is the descriptor that was registered with `NV_ESC_ALLOC_OS_EVENT`.
     OsEvent,
-    /// The parameters' `hClass` says which kind; anything but [`OS_EVENT`] is to be refused: it calls back into the kernel.
+    /// The parameters' `hClass` says which kind; anything but [`OS_EVENT`] is to be refused: it
+    /// calls back into the kernel.
     ByClass,
 }
 
 /// `NV01_EVENT_OS_EVENT`.
 pub const OS_EVENT: u32 = NV01_EVENT_OS_EVENT;
 
-/// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`: pages of the program, pinned; by `NV_ESC_RM_ALLOC_MEMORY` only.
+/// `NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`: pages of the program, pinned; by `NV_ESC_RM_ALLOC_MEMORY`
+/// only.
 pub const OS_DESCRIPTOR: u32 = NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
 
 /// `NV01_MEMORY_SYSTEM`: memory of the host's that the driver makes.
@@ -110,12 +117,12 @@ pub mod internal {
     pub const FLA_MEMORY: u32 = 0xe6_1ee1;
 }
 
-/// Numbers of the classes that each generation of cards has its own of, from Volta to Blackwell: the low byte tells what
-/// they are.
+/// Numbers of the classes that each generation of cards has its own of, from Volta to Blackwell:
+/// the low byte tells what they are.
 pub const GENERATIONS: std::ops::RangeInclusive<u32> = 0xc300..=0xcfff;
 
-/// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted, because it could obtain
-/// memory.
+/// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted,
+/// because it could obtain memory.
 pub fn class(id: u32) -> Option<Class> {
     packed::find(id)
 }
@@ -135,9 +142,10 @@ use ClassKind::{
     VirtualMemory,
 };
 
-/// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number: the union of
-/// `src/nvidia/src/kernel/rmapi/resource_list.h` over those releases, with the engines of cards that only the closed modules
-/// drive. Sizes are the largest of those releases. Not for the running program: [`packed`] has them there.
+/// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number:
+/// the union of `src/nvidia/src/kernel/rmapi/resource_list.h` over those releases, with the engines
+/// of cards that only the closed modules drive. Sizes are the largest of those releases. Not for
+/// the running program: [`packed`] has them there.
 pub(super) const CLASSES: &[Class] = &[
     row(0x0000, "NV01_ROOT", Root, 120, "nvos.h"),
     row(0x0001, "NV01_ROOT_NON_PRIV", Root, 120, "nvos.h"),
@@ -353,7 +361,8 @@ pub(super) const CLASSES: &[Class] = &[
         "class/cl402c.h",
     ),
     row(0x503b, "NV50_P2P", PeerToPeer, 88, "class/cl503b.h"),
-    // As the driver says it of cards that protect their memory. With INVALID_CLASS or INSUFFICIENT_PERMISSIONS CUDA does not start (docs/driver-facts.md).
+    // As the driver says it of cards that protect their memory. With INVALID_CLASS or
+    // INSUFFICIENT_PERMISSIONS CUDA does not start (docs/driver-facts.md).
     row(
         0x503c,
         "NV50_THIRD_PARTY_P2P",

@@ -1,4 +1,5 @@
-//! Bytes of a driver call -> the row that describes it and a typed [`Call`]. No state; no bytes make it panic.
+//! Bytes of a driver call -> the row that describes it and a typed [`Call`]. No state; no bytes
+//! make it panic.
 
 mod calls;
 mod escapes;
@@ -20,14 +21,15 @@ use super::{
 pub struct Decoded {
     /// Its row.
     pub row: Row,
-    /// What it asks.
+    /// Decoded call.
     pub call: Call,
 }
 
 /// The row of a call, as it is in one release.
 #[derive(Debug, Clone, Copy)]
 pub enum Row {
-    /// Of `/dev/nvidiactl` or `/dev/nvidiaN`; with the size of this call's struct, or array of structs.
+    /// Of `/dev/nvidiactl` or `/dev/nvidiaN`; with the size of this call's struct, or array of
+    /// structs.
     Escape(&'static Escape, &'static EscapeLayout, usize),
     /// Of `/dev/nvidia-uvm`.
     Uvm(&'static UvmCommand, &'static UvmLayout),
@@ -42,7 +44,7 @@ impl Row {
         }
     }
 
-    /// What is done with it.
+    /// Returns the mediator's treatment of it.
     pub fn action(&self) -> Action {
         match self {
             Self::Escape(escape, ..) => escape.action,
@@ -62,7 +64,7 @@ impl Row {
         }
     }
 
-    /// Where its status is in there; `None`: the errno tells.
+    /// Returns the offset of its status; `None`: the errno tells.
     pub fn status_at(&self) -> Option<usize> {
         match self {
             Self::Escape(_, layout, _) => layout.status.map(usize::from),
@@ -70,8 +72,8 @@ impl Row {
         }
     }
 
-    /// Pointers of fixed meaning in its argument struct. The parameters of [`Call::Alloc`] and [`Call::Control`] are not among
-    /// them.
+    /// Pointers of fixed meaning in its argument struct. The parameters of [`Call::Alloc`] and
+    /// [`Call::Control`] are not among them.
     pub fn pointers(&self) -> &'static [Pointer] {
         match self {
             Self::Escape(_, layout, _) => layout.pointers,
@@ -87,7 +89,8 @@ impl Row {
         }
     }
 
-    /// Puts `status` where the call's status is; `false` when it has none there (fail with an errno then).
+    /// Puts `status` where the call's status is; `false` when it has none there (fail with an errno
+    /// then).
     #[must_use]
     pub fn set_status(&self, args: &mut [u8], status: Status) -> bool {
         self.status_at().is_some_and(|at| write_u32(args, at, status.0))
@@ -99,7 +102,7 @@ impl Row {
     }
 }
 
-/// Why bytes are no call that the driver would accept.
+/// Reason that bytes are no call that the driver would accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Undecodable {
     /// No call of this number is known.
@@ -111,29 +114,30 @@ pub enum Undecodable {
     /// The command is known, but not on this node.
     #[error("{name} cannot be made on this node")]
     WrongNode {
-        /// Which.
+        /// Name of the call.
         name: &'static str,
     },
     /// The command's size is none that the driver has.
     #[error("{name} with {size} bytes is none of this driver's")]
     WrongSize {
-        /// Which.
+        /// Name of the call.
         name: &'static str,
         /// Its size.
         size: usize,
     },
-    /// The parameters are serialized (`FINN_SERIALIZED`), which user space does not do on bare metal.
+    /// The parameters are serialized (`FINN_SERIALIZED`), which user space does not do on bare
+    /// metal.
     #[error("{name} with serialized parameters is not mediated")]
     Serialized {
-        /// Which.
+        /// Name of the call.
         name: &'static str,
-        /// Where the status is.
+        /// Offset of the status.
         status_at: usize,
     },
 }
 
 impl Undecodable {
-    /// What the system call fails with: the driver's own answer to such a call.
+    /// Returns the errno of the system call: the driver's own answer to such a call.
     pub const fn errno(&self) -> i32 {
         libc::EINVAL
     }
@@ -148,7 +152,8 @@ const fn parts(command: u32) -> (u8, u32, usize) {
     (number, kind as u32, (command >> 16 & 0x3fff) as usize)
 }
 
-/// The row of a command, which also tells how many bytes of argument to copy before [`decode`]: [`Row::size`].
+/// The row of a command, which also tells how many bytes of argument to copy before [`decode`]:
+/// [`Row::size`].
 ///
 /// # Errors
 /// When the driver would not accept the command on that node.
@@ -190,7 +195,8 @@ pub fn decode(abi: Abi, node: Node, command: u32, args: &[u8]) -> Result<Decoded
     Ok(Decoded { row, call })
 }
 
-/// Reads fields of a struct whose length [`decode`] has checked; what is out of reach all the same reads as zero.
+/// Reads fields of a struct whose length [`decode`] has checked; what is out of reach all the same
+/// reads as zero.
 #[derive(Clone, Copy)]
 struct Fields<'a>(&'a [u8]);
 

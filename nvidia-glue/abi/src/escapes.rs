@@ -1,5 +1,5 @@
-//! The ioctls of `/dev/nvidiactl` and `/dev/nvidiaN`. The seccomp filter, decoding, traces and docs/driver-calls.md come from
-//! this table.
+//! The ioctls of `/dev/nvidiactl` and `/dev/nvidiaN`. The seccomp filter, decoding, traces and
+//! docs/driver-calls.md come from this table.
 
 mod named;
 
@@ -28,17 +28,17 @@ pub struct Escape {
     pub name: &'static str,
     /// The command's number, `_IOC_NR`.
     pub number: u8,
-    /// What the call does.
+    /// Purpose of the call.
     pub what: &'static str,
-    /// Where the driver takes it.
+    /// Nodes on which the driver takes it.
     pub node: OnNode,
     /// Its structs. Several may belong to one release, with different sizes. Empty: always refused.
     pub layouts: &'static [EscapeLayout],
-    /// Whether the filter knows it under another type byte than `F` too.
+    /// Treatment by the filter under another type byte than `F`.
     pub other_types: OtherTypes,
-    /// What is done with it.
+    /// Treatment by the mediator.
     pub action: Action,
-    /// Where the number is defined.
+    /// Header that defines the number.
     pub header: Header,
 }
 
@@ -49,7 +49,7 @@ pub struct EscapeLayout {
     pub releases: Releases,
     /// Its bytes; the driver demands them exactly.
     pub size: u16,
-    /// Whether any positive multiple of `size` is taken as well (an array of it).
+    /// True if any positive multiple of `size` is taken as well (an array of it).
     pub array: bool,
     /// Offset of the driver's status; `None`: it has none, the errno tells.
     pub status: Option<u16>,
@@ -70,22 +70,23 @@ pub enum OnNode {
     Either,
 }
 
-/// How the filter treats an escape's number under a type byte that is not the driver's.
+/// Treatment by the filter of an escape's number under a type byte that is not the driver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OtherTypes {
     /// Refused at the sizes that a driver has: the driver would take it.
     Refused,
-    /// Let through: the call can do nothing without the others, and somebody else's command may have its number and size.
+    /// Let through: the call can do nothing without the others, and somebody else's command may
+    /// have its number and size.
     Allowed,
 }
 
-/// What is done with a call.
+/// Treatment of a call by the mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Executed by the mediator, on a private copy and a duplicate of the caller's file.
     Execute,
-    /// Executed by the kernel in the caller's place. The text says why that is harmless whatever a racing thread of the
-    /// caller's turns the arguments into.
+    /// Executed by the kernel in the caller's place. The text says why that is harmless whatever a
+    /// racing thread of the caller's turns the arguments into.
     Continue(&'static str),
     /// Never executed: this status where the struct has one, else EINVAL. The text says why.
     Refuse(Status, &'static str),
@@ -111,7 +112,7 @@ impl Header {
 }
 
 impl OnNode {
-    /// Whether the driver takes it on `node`.
+    /// Returns whether the driver takes it on `node`.
     pub const fn takes(self, node: Node) -> bool {
         matches!(
             (self, node),
@@ -152,8 +153,8 @@ pub fn escape(number: u8) -> Option<&'static Escape> {
     ESCAPES.iter().find(|escape| escape.number == number)
 }
 
-/// First release with `paramsSize` in the structs of `NV_ESC_RM_ALLOC`. It moved the status of `NVOS21_PARAMETERS` without
-/// changing its size.
+/// First release with `paramsSize` in the structs of `NV_ESC_RM_ALLOC`. It moved the status of
+/// `NVOS21_PARAMETERS` without changing its size.
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 const R570: DriverRelease = DriverRelease::new(570, 0, 0);
@@ -251,10 +252,11 @@ const OBSOLETE: Action = Action::Refuse(Status::NOT_SUPPORTED, "no driver of the
 
 /// Every escape that a driver from 515 to 595 knows, by number.
 ///
-/// Numbers and sizes were compared with the 2280 commands of Linux 6.1's and libdrm's headers. Where a call that can do
-/// nothing without the others has the number and size of somebody else's, it is protected under type `F` only. One
-/// collision stays: (0x2b, 48) is also `BTRFS_IOC_QGROUP_LIMIT`, an administrator's call; containers without CAP_SYS_ADMIN
-/// cannot make it, and those with it are exempt from the fence.
+/// Numbers and sizes were compared with the 2280 commands of Linux 6.1's and libdrm's headers.
+/// Where a call that can do nothing without the others has the number and size of somebody else's,
+/// it is protected under type `F` only. One collision stays: (0x2b, 48) is also
+/// `BTRFS_IOC_QGROUP_LIMIT`, an administrator's call; containers without CAP_SYS_ADMIN cannot make
+/// it, and those with it are exempt from the fence.
 pub const ESCAPES: &[Escape] = &[
     rm(
         "NV_ESC_RM_ALLOC_MEMORY",
@@ -405,7 +407,8 @@ pub const ESCAPES: &[Escape] = &[
         &[layout(4, None).with_descriptors(&[descriptor(0, NoFile::Never)])],
         "gives a file the rights of a control file, a card's file those of the mediator's for pinned memory; (0xc9, 4) is DRM's",
     ),
-    // The descriptor of an OS event is a key beside the client's handle and never looked up, so its number stays as it is.
+    // The descriptor of an OS event is a key beside the client's handle and never looked up, so its
+    // number stays as it is.
     os("NV_ESC_ALLOC_OS_EVENT", 0xce, Action::Execute, &[layout(16, Some(12))], "an event for a client")
         .other_types(OtherTypes::Refused),
     os("NV_ESC_FREE_OS_EVENT", 0xcf, Action::Execute, &[layout(16, Some(12))], "ends an event")

@@ -30,7 +30,7 @@ impl Releases {
         Self { since: Some(first), before: Some(end) }
     }
 
-    /// Whether `abi`'s release is one of them.
+    /// Returns whether `abi`'s release is one of them.
     pub fn contain(&self, abi: Abi) -> bool {
         let release = abi.release();
         self.since.is_none_or(|since| release >= since) && self.before.is_none_or(|before| release < before)
@@ -50,7 +50,7 @@ pub enum Width {
     U64,
 }
 
-/// How long what a pointer points to is, in bytes.
+/// Length of a pointer's target, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Length {
     /// Always this.
@@ -77,12 +77,13 @@ pub enum Length {
     },
 }
 
-/// Who writes what a pointer points to.
+/// Direction in which a pointer's target is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// The driver reads it.
     In,
-    /// The driver writes it (and what it leaves alone must come back unchanged: copy in all the same).
+    /// The driver writes it (and what it leaves alone must come back unchanged: copy in all the
+    /// same).
     Out,
     /// Both.
     InOut,
@@ -91,11 +92,11 @@ pub enum Direction {
 /// An 8-byte pointer in a struct. Null means "nothing there".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pointer {
-    /// Where it is in its struct.
+    /// Offset in its struct.
     pub at: u16,
-    /// How much it points to.
+    /// Length of its target.
     pub length: Length,
-    /// Who writes there.
+    /// Direction of the copy.
     pub direction: Direction,
     /// The releases whose struct has it.
     pub releases: Releases,
@@ -104,9 +105,9 @@ pub struct Pointer {
 /// A number in a struct that names one of the caller's open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Where the 4-byte number is in its struct.
+    /// Offset of the 4-byte number in its struct.
     pub at: u16,
-    /// What the number is when no file is meant.
+    /// Number that stands for no file.
     pub none: NoFile,
 }
 
@@ -163,8 +164,8 @@ fn write(bytes: &mut [u8], at: usize, value: &[u8]) -> bool {
 }
 
 impl Length {
-    /// Bytes, given the struct that the pointer is in; `None` when the struct is too short or the count is beyond what the
-    /// driver accepts.
+    /// Bytes, given the struct that the pointer is in; `None` when the struct is too short or the
+    /// count is beyond what the driver accepts.
     pub fn of(&self, holder: &[u8]) -> Option<usize> {
         match *self {
             Self::Fixed(bytes) => usize::try_from(bytes).ok(),
@@ -199,7 +200,8 @@ impl Pointer {
         self
     }
 
-    /// The address in `holder`; `None` when the holder is too short for the field, or the pointer is null.
+    /// The address in `holder`; `None` when the holder is too short for the field, or the pointer
+    /// is null.
     pub fn address(&self, holder: &[u8]) -> Option<u64> {
         read_u64(holder, usize::from(self.at)).filter(|address| *address != 0)
     }

@@ -1,7 +1,8 @@
 //! The NVIDIA driver's ioctl interface as tables and typed calls: no state, no I/O.
 //!
-//! Layouts and numbers are those of NVIDIA's open kernel modules, 525 to 595; each row of a table names the header that it
-//! comes from. What depends on the driver's version is in [`Abi`] and nowhere else.
+//! Layouts and numbers are those of NVIDIA's open kernel modules, 525 to 595; each row of a table
+//! names the header that it comes from. What depends on the driver's version is in [`Abi`] and
+//! nowhere else.
 #![forbid(unsafe_code)]
 
 pub mod abi;
@@ -33,7 +34,7 @@ impl Handle {
     pub const NONE: Self = Self(0);
 }
 
-/// Which of the driver's device nodes an open file is of.
+/// Device node of the driver's that an open file is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Node {
     /// `/dev/nvidiactl`.
@@ -50,3 +51,5 @@ mod arbitrary_tests;
 mod docs_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tidy_tests;

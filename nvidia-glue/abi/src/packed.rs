@@ -1,11 +1,12 @@
 //! Strings of a table as places in one text.
 //!
-//! A program that may be loaded anywhere has its pointers filled in when it starts, and every process keeps a copy of its own of
-//! each page that had one. The tables have thousands: written out with them, they would cost each shim on a node 190 KiB. So
-//! the tables that people read and edit are constants, which do not get into the program, and what the program has is made of
-//! them by the compiler: numbers only, in pages that all processes share.
+//! A program that may be loaded anywhere has its pointers filled in when it starts, and every
+//! process keeps a copy of its own of each page that had one. The tables have thousands: written
+//! out with them, they would cost each shim on a node 190 KiB. So the tables that people read and
+//! edit are constants, which do not get into the program, and what the program has is made of them
+//! by the compiler: numbers only, in pages that all processes share.
 
-/// Where a string is in the text.
+/// Position of a string in the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Span {
     at: u32,
@@ -50,7 +51,7 @@ impl<const BYTES: usize> Writer<BYTES> {
         span
     }
 
-    /// What was written, which must be as long as was reckoned.
+    /// Returns the text, which must be as long as was computed before.
     pub(super) const fn done(self) -> [u8; BYTES] {
         assert!(self.used == BYTES, "the text's length was reckoned otherwise");
         self.bytes
@@ -66,7 +67,7 @@ pub(super) const fn text(bytes: &'static [u8]) -> &'static str {
     }
 }
 
-/// Whether two strings are equal: `==` is not for constants.
+/// Returns whether two strings are equal: `==` is not for constants.
 pub(super) const fn same(one: &str, other: &str) -> bool {
     let (one, other) = (one.as_bytes(), other.as_bytes());
     if one.len() != other.len() {

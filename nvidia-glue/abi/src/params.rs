@@ -1,9 +1,9 @@
 //! Structs that programs and the driver exchange, as typed fields over bytes.
 //!
-//! Each struct has NVIDIA's name and NVIDIA's names of its fields, so that a search finds both sides:
-//! `NVOS54_PARAMETERS::cmd.get(bytes)`. A field lies wherever its bytes do: nothing is aligned, copied
-//! as a whole or allocated. Only what some code uses is listed. [`all`] describes the same structs to
-//! `header-check`, which compares them with the headers of each release.
+//! Each struct has NVIDIA's name and NVIDIA's names of its fields, so that a search finds both
+//! sides: `NVOS54_PARAMETERS::cmd.get(bytes)`. A field lies wherever its bytes do: nothing is
+//! aligned, copied as a whole or allocated. Only what some code uses is listed. [`all`] describes
+//! the same structs to `header-check`, which compares them with the headers of each release.
 
 mod classes;
 mod controls;
@@ -224,7 +224,8 @@ const R595: DriverRelease = DriverRelease::new(595, 0, 0);
 /// - `NAME [56] before R580`, `since R580`: the releases that have it.
 /// - `NAME_525 = "NAME" [...]`: another layout of a struct of that name.
 /// - `hMemory = "data.AllocSize.hMemory": Handle @44`: a field within a nested struct.
-/// - Types: `u8`, `u16`, `u32`, `u64`, `i32`, `Handle`, `ptr`, structs of the table, `[type; count]`.
+/// - Types: `u8`, `u16`, `u32`, `u64`, `i32`, `Handle`, `ptr`, structs of the table, `[type;
+///   count]`.
 ///
 /// A field that does not lie within its struct does not compile.
 macro_rules! params {

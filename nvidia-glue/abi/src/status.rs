@@ -1,4 +1,5 @@
-//! `NV_STATUS`: what the driver writes into a call's struct (src/common/sdk/nvidia/inc/nvstatuscodes.h).
+//! `NV_STATUS`: what the driver writes into a call's struct
+//! (src/common/sdk/nvidia/inc/nvstatuscodes.h).
 
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +70,7 @@ impl Status {
     /// `NV_ERR_GENERIC`.
     pub const GENERIC: Self = Self(0xffff);
 
-    /// Whether the call did what it was asked.
+    /// Returns whether the call did what it was asked.
     pub const fn is_ok(self) -> bool {
         self.0 == 0
     }

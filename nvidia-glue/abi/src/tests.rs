@@ -49,7 +49,7 @@ fn put(args: &mut [u8], fields: &[(usize, u32)]) {
     }
 }
 
-/// Where the status of a call is, or `None` when the release does not take that size.
+/// Returns the offset of a call's status; `None` when the release does not take that size.
 fn status_at(abi: Abi, number: u8, size: usize) -> Option<usize> {
     let node = if number == 0x27 { Node::Card(0) } else { Node::Control };
     row(abi, node, iowr(number, size)).ok().and_then(|row| row.status_at())
@@ -176,8 +176,9 @@ fn tables_have_each_number_once_with_a_name_and_a_header() {
     }
 }
 
-/// Whatever names an object, or begins or ends what keeps memory, is never left to the kernel: a racing thread could change
-/// its struct after the check. Only this short list of escapes is, and of UVM what works on the caller's own pages.
+/// Whatever names an object, or begins or ends what keeps memory, is never left to the kernel: a
+/// racing thread could change its struct after the check. Only this short list of escapes is, and
+/// of UVM what works on the caller's own pages.
 #[test]
 fn what_decides_is_never_continued() {
     let continued: Vec<u8> = ESCAPES
@@ -227,7 +228,7 @@ fn classes_that_hold_memory_are_known_as_such() {
     assert_eq!(channels, CLASSES.iter().filter(|Class { id, .. }| id & 0xff == 0x6f && *id > 0x1000).count());
 }
 
-/// Why objects of a class that nothing is decided about may be made, by class.
+/// Reasons why objects of classes that nothing is decided about may be made.
 pub(super) const PLAIN: &[(&str, &[u32])] = &[
     (
         "names a part of the caller's own memory, and is freed with it; the kernel maps a notifier's, which may be 4 MiB long",

@@ -16,18 +16,19 @@ pub struct UvmCommand {
     pub name: &'static str,
     /// The bare number.
     pub command: u32,
-    /// Its structs, oldest first, in disjoint ranges of releases. UVM's numbers carry no size. Empty: always refused.
+    /// Its structs, oldest first, in disjoint ranges of releases. UVM's numbers carry no size.
+    /// Empty: always refused.
     pub layouts: &'static [UvmLayout],
-    /// What is done with it.
+    /// Treatment by the mediator.
     pub rule: UvmRule,
-    /// Where it is defined.
+    /// Header that defines it.
     pub header: &'static str,
 }
 
 /// The struct of a UVM command in some releases.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UvmLayout {
-    /// Which.
+    /// Releases that have it.
     pub releases: Releases,
     /// Bytes.
     pub size: u16,
@@ -37,12 +38,13 @@ pub struct UvmLayout {
     pub descriptors: &'static [Descriptor],
 }
 
-/// What is done with a UVM command.
+/// Treatment of a UVM command by the mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UvmRule {
     /// Executed by the mediator on a copy.
     Execute,
-    /// Executed by the kernel in the caller's place; the reason why that is harmless whatever the struct says by then.
+    /// Executed by the kernel in the caller's place; the reason why that is harmless whatever the
+    /// struct says by then.
     Continue(&'static str),
     /// Refused.
     Refuse(Status, &'static str),
@@ -106,14 +108,15 @@ const R595: DriverRelease = DriverRelease::new(595, 0, 0);
 
 /// Every command of the known range.
 ///
-/// Sizes and offsets are those that a C compiler gives for the headers of every release from 525.47.04 to 595.45.04. A command
-/// is executed by the mediator when it names an object of the resource manager, or begins or ends something that keeps
-/// memory allocated, or says what a later mapping is (a semaphore pool is host memory), or is counted: its struct must not change after the
-/// check. The others work on the caller's own address space only, and
-/// several of them look pages up in the address space of the process that makes the call (`current->mm`, and
-/// `uvm_va_space_mm_or_current_retain()` where the UVM file does not hold on to one), so they must be made in its place.
-/// The command's number cannot be changed by a racing thread: it is in a register. A reason must hold for any contents of
-/// the struct.
+/// Sizes and offsets are those that a C compiler gives for the headers of every release from
+/// 525.47.04 to 595.45.04. A command is executed by the mediator when it names an object of the
+/// resource manager, or begins or ends something that keeps memory allocated, or says what a later
+/// mapping is (a semaphore pool is host memory), or is counted: its struct must not change after
+/// the check. The others work on the caller's own address space only, and several of them look
+/// pages up in the address space of the process that makes the call (`current->mm`, and
+/// `uvm_va_space_mm_or_current_retain()` where the UVM file does not hold on to one), so they must
+/// be made in its place. The command's number cannot be changed by a racing thread: it is in a
+/// register. A reason must hold for any contents of the struct.
 pub const UVM_COMMANDS: &[UvmCommand] = &[
     row("UVM_CREATE_RANGE_GROUP", 23, UvmRule::Execute, &[layout(16, Some(8))]),
     row("UVM_DESTROY_RANGE_GROUP", 24, UvmRule::Execute, &[layout(16, Some(8))]),

@@ -1,7 +1,7 @@
-//! What a thread's own calls to the driver cost it in processor time, for threads that want to know.
+//! Processor time of a thread's own calls to the driver, for threads that ask for it.
 //!
-//! Time in which a call waits (for a lock, for the card's firmware) is not processor time, so the clock is the thread's own. To read it takes a
-//! system call, which others are spared.
+//! Time in which a call waits (for a lock, for the card's firmware) is not processor time, so the
+//! clock is the thread's own. To read it takes a system call, which others are spared.
 
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ pub fn count_thread() {
     IN_DRIVER_NS.set(Some(IN_DRIVER_NS.get().unwrap_or(0)));
 }
 
-/// What the calling thread has cost; `None`: its calls are not timed.
+/// Returns the cost of the calling thread's calls; `None`: they are not timed.
 pub fn thread_cost() -> Option<ThreadCost> {
     let driver_ns = IN_DRIVER_NS.get()?;
     Some(ThreadCost { cpu_us: thread_ns() / 1_000, driver_us: driver_ns / 1_000 })

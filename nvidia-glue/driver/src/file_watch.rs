@@ -1,7 +1,8 @@
-//! Whether open files of a container's still exist, told without keeping them open.
+//! Watch over open files of a container's, without keeping them open.
 //!
-//! What hangs on an open file ends with its last descriptor or mapping, in whatever process or socket that is. A duplicate would be one more
-//! descriptor. An entry of an epoll set is none: the kernel takes it out itself when the file is released (`eventpoll_release`), and
+//! What hangs on an open file ends with its last descriptor or mapping, in whatever process or
+//! socket that is. A duplicate would be one more descriptor. An entry of an epoll set is none: the
+//! kernel takes it out itself when the file is released (`eventpoll_release`), and
 //! `/proc/self/fdinfo` lists those that are left (proc(5)).
 
 use std::{
@@ -17,7 +18,8 @@ use super::DeviceFile;
 
 /// Tells of open files whether they still exist.
 pub trait FileWatch: fmt::Debug + Send + Sync {
-    /// Watches `file` under a number that no other was given. The same file may be watched under several.
+    /// Watches `file` under a number that no other was given. The same file may be watched under
+    /// several.
     ///
     /// # Errors
     /// When it cannot be watched, or nothing more can be.
@@ -55,7 +57,7 @@ pub(super) struct EpollWatch(Epoll);
 
 /// Descriptors for entries begin here, above those that come and go.
 const FIRST: i32 = 1024;
-/// How many different ones are used in turn.
+/// Number of different ones that are used in turn.
 const IN_TURN: u64 = 1024;
 
 impl EpollWatch {
@@ -69,10 +71,11 @@ impl FileWatch for EpollWatch {
         /// Of one file that has more entries than there are descriptors in turn.
         const ATTEMPTS: u64 = 64;
         for attempt in 0..ATTEMPTS {
-            // The kernel knows an entry by file and descriptor: who maps again through a file needs another descriptor of it.
+            // The kernel knows an entry by file and descriptor: who maps again through a file needs
+            // another descriptor of it.
             let entry = duplicate(file, number.wrapping_add(attempt))?;
-            // Looking whether there is something to read takes a wake-up without data that waits there (`nvidia_poll`): programs prepare
-            // mappings on fresh files.
+            // Looking whether there is something to read takes a wake-up without data that waits
+            // there (`nvidia_poll`): programs prepare mappings on fresh files.
             match self.0.add(&entry, EpollEvent::new(EpollFlags::empty(), number)) {
                 Ok(()) => return Ok(Watched { number, entry: Some(entry) }),
                 Err(nix::Error::EEXIST) => {}
@@ -105,7 +108,8 @@ fn duplicate(file: &DeviceFile, turn: u64) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(file.file.as_fd(), i32::try_from(place).unwrap_or(FIRST))?)
 }
 
-/// What an epoll set's `fdinfo` has: after some lines of any file's, `tfd: 5 events: 18 data: 1f ...` for each entry, the data in hexadecimal digits.
+/// Reads an epoll set's `fdinfo`: after some lines of any file's, `tfd: 5 events: 18 data: 1f ...`
+/// for each entry, the data in hexadecimal digits.
 fn numbers(text: &str) -> io::Result<HashSet<u64>> {
     let number = |line: &str| {
         let mut words = line.split_ascii_whitespace().skip_while(|word| *word != "data:");

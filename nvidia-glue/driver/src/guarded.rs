@@ -1,29 +1,35 @@
-//! Where the driver reads and writes what a call points to: at the end of memory that nothing follows.
+//! Buffers of a call as the driver sees them: at the end of memory that nothing follows.
 //!
-//! The driver takes a buffer to be as long as the struct that it expects there, which most calls do not say. If that is longer than the tables know, as it can be in an unknown
-//! release, the driver must not write to whatever lies behind: the call fails, and the mediator's own memory stays as it was. Each thread keeps what it
-//! has used, since to map and unmap would cost more than the call.
+//! The driver takes a buffer to be as long as the struct that it expects there, which most calls do
+//! not say. If that is longer than the tables know, as it can be in an unknown release, the driver
+//! must not write to whatever lies behind: the call fails, and the mediator's own memory stays as
+//! it was. Each thread keeps what it has used, since to map and unmap would cost more than the
+//! call.
 
 use std::io;
 
 use super::Buffer;
 use crate::sys::GuardedMemory;
 
-/// Room for the parameters of a call, which the driver may take to be longer than the tables say. The longest of an allocation are well below this.
+/// Room for the parameters of a call, which the driver may take to be longer than the tables say.
+/// The longest of an allocation are well below this.
 const LEAST_BUFFER: usize = 4096;
-/// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is the longest
-/// (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14, kernel-open/nvidia-uvm/uvm_ioctl.h).
+/// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes
+/// is the longest (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14,
+/// kernel-open/nvidia-uvm/uvm_ioctl.h).
 pub(super) const LEAST_UVM_ARGS: usize = 16384;
 /// Longer memory is not kept.
 const LONGEST_KEPT: usize = 64 << 10;
-/// Alignment that structs of the driver's have at most. So much may lie between the end of what is used and the end of the memory.
+/// Alignment that structs of the driver's have at most. So much may lie between the end of what is
+/// used and the end of the memory.
 const ALIGNMENT: usize = 16;
 
 /// A thread's.
 #[derive(Debug, Default)]
 pub(super) struct Guarded {
-    /// For UVM's arguments. Zeroes between calls: to fill so much at every call costs more than the call's copies together. (What UVM writes back is as long as
-    /// what it reads; should that be more than the tables know, later calls of the same container may find it there.)
+    /// For UVM's arguments. Zeroes between calls: to fill so much at every call costs more than the
+    /// call's copies together. (What UVM writes back is as long as what it reads; should that be
+    /// more than the tables know, later calls of the same container may find it there.)
     args: Option<GuardedMemory>,
     /// For what pointers point to, the first for the first buffer.
     pub(super) buffers: Vec<GuardedMemory>,
@@ -116,7 +122,7 @@ mod tests {
     use super::*;
     use crate::Holder;
 
-    /// What the kernel copies to an address, of as many bytes as it thinks are there.
+    /// Returns the bytes that the kernel copies to an address, of as many as it thinks are there.
     fn copied(address: u64, length: usize) -> nix::Result<usize> {
         let bytes = vec![0xff; length];
         let remote = RemoteIoVec { base: usize::try_from(address).unwrap(), len: length };

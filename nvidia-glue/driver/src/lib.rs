@@ -28,26 +28,28 @@ pub use sys::share_open_file;
 
 /// One ioctl to be executed: the argument struct, and every buffer that it points to.
 ///
-/// All bytes are private copies. A pointer field of `args` or of a buffer is given its value by [`Driver::ioctl`] (the address
-/// of the buffer that hangs there), and has its old value again when that returns: no address of the caller ever reaches the
-/// driver, and none of the mediator's ever reaches the caller.
+/// All bytes are private copies. A pointer field of `args` or of a buffer is given its value by
+/// [`Driver::ioctl`] (the address of the buffer that hangs there), and has its old value again when
+/// that returns: no address of the caller ever reaches the driver, and none of the mediator's ever
+/// reaches the caller.
 #[derive(Debug)]
 pub struct DriverCall<'a> {
     /// The whole command, `_IOWR('F', 0x2b, 48)`, or UVM's bare number.
     pub command: u32,
-    /// What the ioctl's argument points to.
+    /// Bytes that the ioctl's argument points to.
     pub args: &'a mut [u8],
-    /// What pointers in there, and in one another, point to. A buffer comes after the one that it hangs from.
+    /// Targets of pointers in there, and in one another. A buffer comes after the one that points
+    /// to it.
     pub buffers: &'a mut [Buffer],
-    /// Files named by descriptor fields; the field gets the number that the file has in this process, and has its old value
-    /// again afterwards.
+    /// Files named by descriptor fields; the field gets the number that the file has in this
+    /// process, and has its old value again afterwards.
     pub files: &'a [FileField],
 }
 
-/// What one pointer points to.
+/// Target of one pointer.
 #[derive(Debug)]
 pub struct Buffer {
-    /// Where the pointer is.
+    /// Holder of the pointer.
     pub holder: Holder,
     /// Offset of the 8-byte pointer in the holder.
     pub offset: usize,
@@ -58,15 +60,15 @@ pub struct Buffer {
 /// One descriptor that a call names.
 #[derive(Debug)]
 pub struct FileField {
-    /// Where the 4-byte number is.
+    /// Holder of the 4-byte number.
     pub holder: Holder,
     /// Its offset there.
     pub offset: usize,
-    /// Which file is meant.
+    /// File that the number names.
     pub file: DeviceFile,
 }
 
-/// What a field is in.
+/// Struct or buffer that a field is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
     /// The argument struct.
@@ -77,20 +79,23 @@ pub enum Holder {
 
 /// Executes driver calls. Implementations are shared by threads.
 pub trait Driver: fmt::Debug + Send + Sync {
-    /// Executes one ioctl on `file`; the result is what the system call returns (0 in practice), and what the driver wrote is in
-    /// the call's bytes. The driver's own verdict is the status in there.
+    /// Executes one ioctl on `file`; the result is what the system call returns (0 in practice),
+    /// and what the driver wrote is in the call's bytes. The driver's own verdict is the status in
+    /// there.
     ///
     /// # Errors
     /// The system call's errno, or `InvalidInput` when a field lies outside its holder.
     fn ioctl(&self, file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32>;
 
-    /// A call that the real driver executes in the caller's own context (the mediator answers "continue"): here for drivers that
-    /// are not in the kernel. `None`: let the kernel do it.
+    /// A call that the real driver executes in the caller's own context (the mediator answers
+    /// "continue"): here for drivers that are not in the kernel. `None`: let the kernel do it.
     ///
-    /// Descriptors that the call names (the control file of `NV_ESC_REGISTER_FD`) are in `files`, as for [`Driver::ioctl`].
+    /// Descriptors that the call names (the control file of `NV_ESC_REGISTER_FD`) are in `files`,
+    /// as for [`Driver::ioctl`].
     fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>>;
 
-    /// Whether the kernel executes what it is let execute: then it reads the caller's memory again by itself.
+    /// Returns whether the kernel executes what it is let execute: then it reads the caller's
+    /// memory again by itself.
     fn is_in_kernel(&self) -> bool {
         true
     }
@@ -101,14 +106,15 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// When the node cannot be opened.
     fn open(&self, node: Node) -> io::Result<DeviceFile>;
 
-    /// Which node `file` is open on; `None`: something that is none of the driver's.
+    /// Returns the node that `file` is open on; `None`: none of the driver's.
     ///
     /// # Errors
     /// When the kernel does not say.
     fn node_of(&self, file: &File) -> io::Result<Option<Node>>;
 
-    /// Whether a client still exists, that is, whether the open file that it belongs to has not been closed. `probe` is a client
-    /// of the mediator's own (and the control file that it lives on).
+    /// Returns whether a client still exists, that is, whether the open file that it belongs to has
+    /// not been closed. `probe` is a client of the mediator's own (and the control file that it
+    /// lives on).
     ///
     /// # Errors
     /// When the driver answers something that means neither.
@@ -120,8 +126,8 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// When the kernel has no means to.
     fn file_watch(&self) -> io::Result<Box<dyn FileWatch>>;
 
-    /// The log of a card's context switches, through a client of the mediator's own and its subdevice of the card. `None`: this
-    /// driver keeps none. One for each subdevice.
+    /// The log of a card's context switches, through a client of the mediator's own and its
+    /// subdevice of the card. `None`: this driver keeps none. One for each subdevice.
     ///
     /// # Errors
     /// When the driver refuses it.

@@ -21,7 +21,8 @@ use super::{
     DeviceFile, Driver, DriverCall, FileWatch, OwnClient, file_watch::EpollWatch, patch, switch_log::NvidiaSwitchLog,
 };
 
-/// Names of the driver's character devices in `/proc/devices`; the first is that of releases before 550.
+/// Names of the driver's character devices in `/proc/devices`; the first is that of releases before
+/// 550.
 const FRONTEND: [&str; 3] = ["nvidia-frontend", "nvidia", "nvidiactl"];
 /// Unified memory's, whose number the kernel chooses.
 const UVM: &str = "nvidia-uvm";
@@ -39,7 +40,8 @@ pub struct NvidiaDriver {
 }
 
 impl NvidiaDriver {
-    /// The driver whose nodes are in `roots.dev`; which numbers its nodes have is read from `/proc/devices` now.
+    /// The driver whose nodes are in `roots.dev`; which numbers its nodes have is read from
+    /// `/proc/devices` now.
     ///
     /// # Errors
     /// When that cannot be read, or NVIDIA's driver is not in it.
@@ -76,7 +78,8 @@ impl NvidiaDriver {
         (self.uvm == Some(major) && minor == 0).then_some(Node::Uvm)
     }
 
-    /// Asks the driver to duplicate an object that cannot exist, handle 0, from `source`; returns its status.
+    /// Asks the driver to duplicate an object that cannot exist, handle 0, from `source`; returns
+    /// its status.
     fn ask_for_nothing(&self, probe: &OwnClient, source: Handle) -> io::Result<Status> {
         let mut args = encode!(NVOS55_PARAMETERS {
             hClient: probe.client,
@@ -119,8 +122,9 @@ impl Driver for NvidiaDriver {
     }
 
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
-        // The driver looks up both clients first (rs_server.c, serverCopyResource), then whether the own one may be used, then
-        // the object in the source: which is missing tells how far it came.
+        // The driver looks up both clients first (rs_server.c, serverCopyResource), then whether
+        // the own one may be used, then the object in the source: which is missing tells how far it
+        // came.
         let status = self.ask_for_nothing(probe, client)?;
         match status {
             Status::OBJECT_NOT_FOUND => Ok(true),

@@ -21,7 +21,7 @@ pub enum OpenClientError {
     /// The call itself.
     #[error("the driver does not take a call on its control device")]
     Call(#[source] io::Error),
-    /// What the driver said.
+    /// The driver's refusal.
     #[error("the driver refuses a client with status {:#x}", status.0)]
     Refused {
         /// Its status.

@@ -1,4 +1,5 @@
-//! Gives a call's pointer and descriptor fields their values for one ioctl, and their old ones afterwards.
+//! Gives a call's pointer and descriptor fields their values for one ioctl, and their old ones
+//! afterwards.
 
 use std::{
     cell::RefCell,
@@ -15,14 +16,16 @@ use super::{Buffer, DeviceFile, DriverCall, Holder, guarded::Guarded};
 use crate::sys;
 
 thread_local! {
-    /// Where the driver finds the call's buffers, and those arguments of which the command does not say how long they are. (Of the others the kernel copies as much as it says.)
+    /// Memory in which the driver finds the call's buffers, and those arguments whose command does
+    /// not say how long they are. (Of the others the kernel copies as much as it says.)
     static GUARDED: RefCell<Guarded> = const { RefCell::new(Guarded::new()) };
 }
 
 /// Executes `call` on `file` by the kernel.
 ///
 /// # Errors
-/// `InvalidInput` when a field is outside its holder, or the call says that a buffer is longer than it is; else the errno.
+/// `InvalidInput` when a field is outside its holder, or the call says that a buffer is longer than
+/// it is; else the errno.
 pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
     let DriverCall { command, args, buffers, files } = call;
     if command & 0xff == u32::from(NV_ESC_RM_CONTROL) && command_size(command) > 0 {
@@ -56,7 +59,8 @@ fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "a control's parameters are shorter than the call says"))
 }
 
-/// Sets every field (pointers to where the buffers will be), calls `execute`, and gives every field its old value, also when the call fails.
+/// Sets every field (pointers to where the buffers will be), calls `execute`, and gives every field
+/// its old value, also when the call fails.
 fn with_fields(
     args: &mut [u8],
     buffers: &mut [Buffer],
@@ -88,9 +92,9 @@ fn with_fields(
 struct Field {
     holder: Holder,
     offset: usize,
-    /// How many bytes of `value` it is.
+    /// Bytes of `value` that belong to it.
     length: usize,
-    /// What it is to have, or had.
+    /// Value that it is to have, or had.
     value: [u8; 8],
 }
 

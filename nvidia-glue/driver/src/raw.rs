@@ -1,4 +1,5 @@
-//! Calls that the mediator makes on its own account: on its own client, or in a container's to undo or to ask something.
+//! Calls that the mediator makes on its own account: on its own client, or in a container's to undo
+//! or to ask something.
 
 use std::io;
 
@@ -45,8 +46,8 @@ impl Raw<'_> {
         Ok((status, NVOS21_PARAMETERS::hObjectNew.get(&args).unwrap_or_default()))
     }
 
-    /// Duplicates another client's object by `NV_ESC_RM_DUP_OBJECT`, as `object` below `parent`, or as the driver chooses
-    /// where that is none; returns the status, and the handle if it is good.
+    /// Duplicates another client's object by `NV_ESC_RM_DUP_OBJECT`, as `object` below `parent`, or
+    /// as the driver chooses where that is none; returns the status, and the handle if it is good.
     pub fn dup(&self, (parent, object): (Handle, Handle), source: (Handle, Handle)) -> io::Result<(Status, Handle)> {
         let mut args = encode!(NVOS55_PARAMETERS {
             hClient: self.client,
@@ -81,8 +82,8 @@ impl Raw<'_> {
         Ok(encode!(NVOS54_PARAMETERS { hClient: self.client, hObject: object, cmd: id, paramsSize: size }))
     }
 
-    /// Asks how many pages of 4 KiB memory in the client has (`NV0041_CTRL_CMD_GET_SURFACE_INFO`); `None`: the driver does not
-    /// say.
+    /// Asks how many pages of 4 KiB memory in the client has (`NV0041_CTRL_CMD_GET_SURFACE_INFO`);
+    /// `None`: the driver does not say.
     pub fn memory_pages(&self, memory: Handle) -> io::Result<Option<u32>> {
         type Params = NV0041_CTRL_GET_SURFACE_INFO_PARAMS;
         /// `NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE`, which every release has.
@@ -97,8 +98,8 @@ impl Raw<'_> {
         Ok(pages.filter(|_| status.is_ok()))
     }
 
-    /// Prepares a mapping of an object of the client's own that belongs to no card, for reading (`NV_ESC_RM_MAP_MEMORY`).
-    /// `target`: the file whose next `mmap` at offset 0 maps it.
+    /// Prepares a mapping of an object of the client's own that belongs to no card, for reading
+    /// (`NV_ESC_RM_MAP_MEMORY`). `target`: the file whose next `mmap` at offset 0 maps it.
     pub fn map_for_reading(&self, object: Handle, length: u64, target: &DeviceFile) -> io::Result<Status> {
         let mut args = encode!(NVOS33_WITH_FD {
             hClient: self.client,

@@ -1,8 +1,9 @@
 //! The log that NVIDIA's driver keeps of a card's context switches.
 //!
-//! The card's context switching firmware (FECS) notes each switch with the card's time. A client binds an event buffer to
-//! that: a ring of records in memory that the driver writes and the client reads. A client without privileges is told of all
-//! clients of its own effective user, and no more than "came" and "went" of each context.
+//! The card's context switching firmware (FECS) notes each switch with the card's time. A client
+//! binds an event buffer to that: a ring of records in memory that the driver writes and the client
+//! reads. A client without privileges is told of all clients of its own effective user, and no more
+//! than "came" and "went" of each context.
 
 use std::{
     io,
@@ -30,7 +31,8 @@ use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 use super::{DeviceFile, Driver, OwnClient, Raw};
 use crate::sys::ReadOnlyMapping;
 
-/// `NVOS32_ATTR_COHERENCY_CACHED`; `NVOS32_ATTR2_PROTECTION_USER_READ_ONLY`, which the driver demands (nvos.h).
+/// `NVOS32_ATTR_COHERENCY_CACHED`; `NVOS32_ATTR2_PROTECTION_USER_READ_ONLY`, which the driver
+/// demands (nvos.h).
 const CACHED: u32 = 1 << 29;
 const USER_READ_ONLY: u32 = 1 << 22;
 
@@ -49,7 +51,8 @@ const RECORD: u32 = 32;
 const RECORDS: u32 = 4096;
 /// `NV_EVENT_BUFFER_RECORD_TYPE_FECS_CTX_SWITCH_V2`.
 const SWITCH_TYPE: u64 = 2;
-/// `NV_EVENT_BUFFER_FECS_CTXSWTAG_SIMPLE_START`, `_SIMPLE_END`; what a privileged reader gets instead of them.
+/// `NV_EVENT_BUFFER_FECS_CTXSWTAG_SIMPLE_START`, `_SIMPLE_END`; what a privileged reader gets
+/// instead of them.
 const SIMPLE_START: u64 = 6;
 const SIMPLE_END: u64 = 7;
 const CONTEXT_START: u64 = 5;
@@ -57,7 +60,7 @@ const SAVE_END: u64 = 3;
 
 /// The log's objects are numbered from here, four for each subdevice.
 const OWN_OBJECTS: u32 = 0xe6a0_0000;
-/// How far the clocks drift in between is less than what one comparison is off.
+/// Interval of comparisons: the clocks drift by less in between than one comparison is off.
 const COMPARE_EVERY: Duration = Duration::from_secs(5);
 
 /// See the module.
@@ -128,7 +131,8 @@ impl NvidiaSwitchLog {
 
 impl SwitchLog for NvidiaSwitchLog {
     fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
-        // Moves what the firmware has noted into the buffers of all who read; without it the driver does so 30 times a second.
+        // Moves what the firmware has noted into the buffers of all who read; without it the driver
+        // does so 30 times a second.
         control(
             self.raw(),
             self.objects[2],

@@ -10,20 +10,22 @@ use std::{
 /// `ioctl(2)` with a struct that the kernel reads and writes.
 ///
 /// # Errors
-/// The system call's errno; `InvalidInput` when the command says that its struct is longer than `args`.
+/// The system call's errno; `InvalidInput` when the command says that its struct is longer than
+/// `args`.
 pub(crate) fn ioctl(file: BorrowedFd<'_>, command: u32, args: &mut [u8]) -> io::Result<i32> {
     if args.len() < abi::escapes::command_size(command) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the argument is shorter than its command says"));
     }
-    // SAFETY: `args` is live and writable for at least as many bytes as the command's number says (for the numbers of unified
-    // memory, which say none: to the end of guarded memory), and pointers inside it were set by `driver::patch` to guarded memory that outlives the
-    // call. Beyond that there is nothing that the kernel could write to.
+    // SAFETY: `args` is live and writable for at least as many bytes as the command's number says
+    // (for the numbers of unified memory, which say none: to the end of guarded memory), and
+    // pointers inside it were set by `driver::patch` to guarded memory that outlives the call.
+    // Beyond that there is nothing that the kernel could write to.
     let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(command), args.as_mut_ptr()) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 
-/// Whether two descriptors of this process are one open file description: `F_DUPFD_QUERY` (Linux 6.10), which costs less than
-/// `kcmp(KCMP_FILE)`, else that.
+/// Returns whether two descriptors of this process are one open file description: `F_DUPFD_QUERY`
+/// (Linux 6.10), which costs less than `kcmp(KCMP_FILE)`, else that.
 ///
 /// # Errors
 /// The system call's errno: `ENOSYS` where the kernel lacks it, `EPERM` where a filter forbids it.
@@ -47,7 +49,8 @@ fn same_open_file_by_kcmp(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Res
     share_open_file((own, one.as_raw_fd()), (own, other.as_raw_fd()))
 }
 
-/// Returns whether descriptors of two processes, each by its pid and number, are of one open file description (`kcmp(2)`).
+/// Returns whether descriptors of two processes, each by its pid and number, are of one open file
+/// description (`kcmp(2)`).
 ///
 /// # Errors
 /// The system call's errno.
@@ -61,7 +64,8 @@ pub fn share_open_file(one: (i32, i32), other: (i32, i32)) -> io::Result<bool> {
     }
 }
 
-/// Memory that ends where nobody may write: what the kernel would copy beyond its end is not copied, and the call fails (`EFAULT`).
+/// Memory that ends where nobody may write: what the kernel would copy beyond its end is not
+/// copied, and the call fails (`EFAULT`).
 #[derive(Debug)]
 pub(crate) struct GuardedMemory {
     at: std::ptr::NonNull<u8>,
@@ -78,7 +82,8 @@ impl GuardedMemory {
         let page = rustix::param::page_size();
         let length = least.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
         let (flags, whole) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, length.saturating_add(page));
-        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are integers.
+        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are
+        // integers.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), whole, libc::PROT_NONE, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -98,7 +103,8 @@ impl GuardedMemory {
 
     /// All that may be used.
     pub(crate) const fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: mapped by `new` for reading and writing, initialised by the kernel, and borrowed as `self` is.
+        // SAFETY: mapped by `new` for reading and writing, initialised by the kernel, and borrowed
+        // as `self` is.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.length) }
     }
 }
@@ -123,7 +129,8 @@ impl ReadOnlyMapping {
     /// # Errors
     /// The system call's errno.
     pub(crate) fn new(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
-        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are integers.
+        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are
+        // integers.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if at == libc::MAP_FAILED {
@@ -138,8 +145,9 @@ impl ReadOnlyMapping {
         if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.length {
             return None;
         }
-        // SAFETY: within the mapping, which lives as long as `self`, and aligned as the mapping begins at a page. Somebody else
-        // writes there meanwhile, which a volatile read of a plain integer allows for.
+        // SAFETY: within the mapping, which lives as long as `self`, and aligned as the mapping
+        // begins at a page. Somebody else writes there meanwhile, which a volatile read of a plain
+        // integer allows for.
         let word = unsafe { self.at.cast::<u8>().add(offset).cast::<u64>().read_volatile() };
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
         Some(word)

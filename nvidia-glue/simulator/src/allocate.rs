@@ -12,7 +12,7 @@ use abi::{
 
 use super::{
     bytes::{get, put},
-    card_memory::{GRANULE, Lie},
+    card_memory::{GRANULE, PieceLayout},
     classes::{self, Below, Class, Makes},
     engines::Group,
     objects::{Client, HostMemory, Kind, Memory, Object, VideoMemory},
@@ -25,7 +25,8 @@ pub(super) const GRAPHICS: u32 = 1;
 type MemoryParams = NV_MEMORY_ALLOCATION_PARAMS;
 
 const FLAG_FIXED_ADDRESS: u32 = 0x10;
-/// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not looked at.
+/// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not
+/// looked at.
 const FLAGS_ALIGNMENT: u32 = 0x180;
 const FLAG_VIRTUAL: u32 = 0x8_0000;
 /// `NVOS32_ATTR_PHYSICALITY`.
@@ -38,7 +39,7 @@ const HUGE_512M: u64 = 512 << 20;
 
 /// One allocation as it is asked for.
 #[derive(Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct AllocRequest<'a> {
     pub(super) file: FileId,
     pub(super) client: u32,
     pub(super) parent: u32,
@@ -48,7 +49,7 @@ pub(super) struct Ask<'a> {
 }
 
 /// Allocates; returns the new handle.
-pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
+pub(super) fn allocate(state: &mut State, ask: AllocRequest<'_>) -> Result<u32, Status> {
     let class = classes::find(ask.class).ok_or(Status::INVALID_CLASS)?;
     if class.makes == Makes::Client {
         return state.new_client(ask.file);
@@ -134,9 +135,9 @@ fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
         memory => Some(Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?),
     };
     let card = place.card.and_then(|card| state.cards.get(card)).ok_or(Status::INVALID_OBJECT_PARENT)?;
-    let seat = card.engines.join((place.client, place.handle), &group, engine);
-    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(Status::NO_FREE_FIFOS)?;
-    Ok(Kind::Channel { engine, seat, buffers: None, _userd: userd })
+    let runlist_entry = card.engines.join((place.client, place.handle), &group, engine);
+    let runlist_entry = runlist_entry.map_err(|error| card.cannot_count(&error))?.ok_or(Status::NO_FREE_FIFOS)?;
+    Ok(Kind::Channel { engine, runlist_entry, buffers: None, _userd: userd })
 }
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {
@@ -161,19 +162,21 @@ fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<
     if fits { Ok(()) } else { Err(Status::INVALID_OBJECT_PARENT) }
 }
 
-/// Objects named in parameters without which the new one could not be (`refAddDependant` in the driver).
+/// Objects named in parameters without which the new one could not be (`refAddDependant` in the
+/// driver).
 fn depends_on(class: Class, params: &[u8]) -> Vec<u32> {
-    type Channel = NV_CHANNEL_ALLOC_PARAMS;
+    type ChannelParams = NV_CHANNEL_ALLOC_PARAMS;
     let named: &[_] = match class.makes {
         Makes::ChannelGroup => &[NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::hVASpace],
         Makes::ContextShare => &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace],
-        Makes::Channel => &[Channel::hContextShare, Channel::hVASpace],
+        Makes::Channel => &[ChannelParams::hContextShare, ChannelParams::hVASpace],
         _ => &[],
     };
     named.iter().map(|field| get(params, *field).0).filter(|handle| *handle != 0).collect()
 }
 
-/// `NV0080_ALLOC_PARAMETERS.deviceId`: the card, if its node is open (device.c of the driver asks for that).
+/// `NV0080_ALLOC_PARAMETERS.deviceId`: the card, if its node is open (device.c of the driver asks
+/// for that).
 fn device(state: &State, instance: u32) -> Result<usize, Status> {
     let card = usize::try_from(instance).map_err(|_| Status::INVALID_ARGUMENT)?;
     let place = state.cards.get(card).ok_or(Status::INVALID_ARGUMENT)?;
@@ -181,13 +184,14 @@ fn device(state: &State, instance: u32) -> Result<usize, Status> {
     if state.files.has(Node::Card(place.card.minor)) { Ok(card) } else { Err(Status::INSUFFICIENT_PERMISSIONS) }
 }
 
-/// `stdmemValidateParams` (src/nvidia/src/kernel/mem_mgr/standard_mem.c): memory has an owner, which clients put themselves for; the
-/// driver's own have numbers that nobody else may use.
+/// `stdmemValidateParams` (src/nvidia/src/kernel/mem_mgr/standard_mem.c): memory has an owner,
+/// which clients put themselves for; the driver's own have numbers that nobody else may use.
 fn check_owner(params: &[u8]) -> Result<(), Status> {
     if matches!(get(params, MemoryParams::owner), 0 | u32::MAX) { Err(Status::INVALID_OWNER) } else { Ok(()) }
 }
 
-/// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.
+/// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole
+/// pages.
 fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc<VideoMemory>, Status> {
     check_owner(params)?;
     let (flags, attr) = (get(params, MemoryParams::flags), get(params, MemoryParams::attr));
@@ -203,8 +207,8 @@ fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc
     let aligned = flags & FLAG_FIXED_ADDRESS != 0 && flags & FLAGS_ALIGNMENT != 0;
     let unit = if aligned { get(params, MemoryParams::alignment).max(page) } else { page };
     let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
-    let lie = lie(flags, attr, page, get(params, MemoryParams::alignment))?;
-    let memory = state.take(card, length, consumed, lie)?;
+    let layout = layout(flags, attr, page, get(params, MemoryParams::alignment))?;
+    let memory = state.take(card, length, consumed, layout)?;
     let physicality = if memory.piece.is_contiguous() { CONTIGUOUS } else { NONCONTIGUOUS };
     put(params, MemoryParams::size, length);
     put(params, MemoryParams::limit, length - 1);
@@ -215,8 +219,9 @@ fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc
     Ok(memory)
 }
 
-/// Layout that an allocation is to have (`_vidmemPmaAllocate`): in one run, unless it may or shall be scattered.
-fn lie(flags: u32, attr: u32, page: u64, asked: u64) -> Result<Lie, Status> {
+/// Layout that an allocation is to have (`_vidmemPmaAllocate`): in one run, unless it may or shall
+/// be scattered.
+fn layout(flags: u32, attr: u32, page: u64, asked: u64) -> Result<PieceLayout, Status> {
     let page = page.max(GRANULE);
     let alignment = match asked {
         asked if flags & FLAGS_ALIGNMENT == 0 || asked <= page => page,
@@ -225,13 +230,14 @@ fn lie(flags: u32, attr: u32, page: u64, asked: u64) -> Result<Lie, Status> {
     };
     match attr >> PHYSICALITY & 3 {
         NONCONTIGUOUS if alignment > page => Err(Status::INVALID_ARGUMENT),
-        NONCONTIGUOUS => Ok(Lie { run: None, pages: Some(page) }),
-        ALLOW_NONCONTIGUOUS => Ok(Lie { run: Some(alignment), pages: Some(page) }),
-        _ => Ok(Lie { run: Some(alignment), pages: None }),
+        NONCONTIGUOUS => Ok(PieceLayout { run: None, pages: Some(page) }),
+        ALLOW_NONCONTIGUOUS => Ok(PieceLayout { run: Some(alignment), pages: Some(page) }),
+        _ => Ok(PieceLayout { run: Some(alignment), pages: None }),
     }
 }
 
-/// Size of the pages that an allocation is made of (mem_mgr.c, `_memmgrPickDefaultGpuPageSize`; mem_mgr_gm107.c).
+/// Size of the pages that an allocation is made of (mem_mgr.c, `_memmgrPickDefaultGpuPageSize`;
+/// mem_mgr_gm107.c).
 fn page_size(asked: u64, attr: u32, attr2: u32) -> Result<u64, Status> {
     if asked == 0 {
         return Err(Status::INVALID_ARGUMENT);

@@ -1,4 +1,5 @@
-//! Fields of structs whose length has been checked: what lies outside reads as 0, and a write there is lost.
+//! Fields of structs whose length has been checked: what lies outside reads as 0, and a write there
+//! is lost.
 
 use abi::params::{Field, Layout, Value};
 

@@ -32,7 +32,8 @@ impl Call<'_> {
         self.file_in(Holder::Buffer(self.buffer(pointer)?), number)
     }
 
-    /// Bytes of the list that a pointer in a buffer points to, which a pointer of the struct points to.
+    /// Bytes of the list that a pointer in a buffer points to, which a pointer of the struct points
+    /// to.
     pub(super) fn list_in_buffer(&mut self, pointer: Field<ptr>, list: Field<ptr>) -> Option<&mut Vec<u8>> {
         let holder = Holder::Buffer(self.buffer(pointer)?);
         let list = self.buffers.iter_mut().find(|buffer| buffer.offset == list.at() && buffer.holder == holder);

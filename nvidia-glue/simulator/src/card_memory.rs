@@ -1,9 +1,11 @@
-//! The memory of a simulated card, which every process of the machine that simulates the driver takes from.
+//! The memory of a simulated card, which every process of the machine that simulates the driver
+//! takes from.
 //!
-//! What is taken is in a small file for each card, one line for each run of it that a process has: `pid start-time bytes address`, by address, then
-//! `end`. Whoever takes or gives back holds its lock; lines of processes that are gone are dropped on the way, as the driver frees what a
-//! dead process held. As in the driver's allocator, the first place that is large enough is taken: memory that lies badly can be free and
-//! of no use.
+//! What is taken is in a small file for each card, one line for each run of it that a process has:
+//! `pid start-time bytes address`, by address, then `end`. Whoever takes or gives back holds its
+//! lock; lines of processes that are gone are dropped on the way, as the driver frees what a dead
+//! process held. As in the driver's allocator, the first place that is large enough is taken:
+//! memory that lies badly can be free and of no use.
 
 use std::{
     fs::{File, OpenOptions},
@@ -33,16 +35,16 @@ pub(super) struct CardMemory {
     own: ProcessId,
 }
 
-/// How a piece is to lie.
+/// Layout that a piece is to have.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Lie {
+pub(super) struct PieceLayout {
     /// In one run, which begins at a multiple of this.
     pub(super) run: Option<u64>,
     /// If there is no such run, in pages of this, each of which may be anywhere.
     pub(super) pages: Option<u64>,
 }
 
-impl Lie {
+impl PieceLayout {
     /// In one run, anywhere.
     pub(super) const ANYWHERE: Self = Self { run: Some(1), pages: None };
 }
@@ -70,15 +72,15 @@ impl CardMemory {
         self.capacity
     }
 
-    /// What all processes have taken.
+    /// Returns the bytes that all processes have taken.
     pub(super) fn used(&self) -> io::Result<u64> {
         self.locked(|lines| Ok(lines.iter().fold(0, |sum: u64, line| sum.saturating_add(line.bytes))))
     }
 
     /// Takes `bytes`; `None` when so much is not free, or does not lie as it should.
-    pub(super) fn take(self: &Arc<Self>, bytes: u64, lie: Lie) -> io::Result<Option<Piece>> {
+    pub(super) fn take(self: &Arc<Self>, bytes: u64, layout: PieceLayout) -> io::Result<Option<Piece>> {
         let taken = self.locked(|lines| {
-            let runs = self.find(lines, bytes, lie);
+            let runs = self.find(lines, bytes, layout);
             for &(address, bytes) in runs.iter().flatten() {
                 self.add(lines, address, bytes);
             }
@@ -88,16 +90,16 @@ impl CardMemory {
     }
 
     /// The first places that will do.
-    fn find(&self, lines: &[Line], bytes: u64, lie: Lie) -> Option<Vec<(u64, u64)>> {
+    fn find(&self, lines: &[Line], bytes: u64, layout: PieceLayout) -> Option<Vec<(u64, u64)>> {
         let ends = std::iter::once(0).chain(lines.iter().map(|line| line.address.saturating_add(line.bytes)));
         let begins = lines.iter().map(|line| line.address).chain([self.capacity]);
         let gaps: Vec<(u64, u64)> = ends.zip(begins).filter(|(begin, end)| begin < end).collect();
         let fits = |&(begin, end): &(u64, u64)| {
-            let address = begin.checked_next_multiple_of(lie.run?)?;
+            let address = begin.checked_next_multiple_of(layout.run?)?;
             (address.checked_add(bytes)? <= end).then_some((address, bytes))
         };
         let run = gaps.iter().find_map(fits).map(|run| vec![run]);
-        run.or_else(|| pages(&gaps, bytes, lie.pages?))
+        run.or_else(|| pages(&gaps, bytes, layout.pages?))
     }
 
     fn add(&self, lines: &mut Vec<Line>, address: u64, bytes: u64) {
@@ -160,12 +162,12 @@ fn pages(gaps: &[(u64, u64)], bytes: u64, page: u64) -> Option<Vec<(u64, u64)>> 
 }
 
 impl Piece {
-    /// Where it begins.
+    /// Returns its first address.
     pub(super) fn address(&self) -> u64 {
         self.runs.first().map_or(0, |(address, _)| *address)
     }
 
-    /// Whether it is one run.
+    /// Returns whether it is one run.
     pub(super) fn is_contiguous(&self) -> bool {
         self.runs.len() < 2
     }
@@ -231,15 +233,15 @@ mod tests {
     fn pieces_are_taken_and_given_back_across_users() {
         let directory = tempfile::tempdir().unwrap();
         let (one, other) = (memory(directory.path()), memory(directory.path()));
-        let first = one.take(6 * GRANULE, Lie::ANYWHERE).unwrap().unwrap();
-        assert!(other.take(5 * GRANULE, Lie::ANYWHERE).unwrap().is_none());
-        let second = other.take(4 * GRANULE, Lie::ANYWHERE).unwrap().unwrap();
+        let first = one.take(6 * GRANULE, PieceLayout::ANYWHERE).unwrap().unwrap();
+        assert!(other.take(5 * GRANULE, PieceLayout::ANYWHERE).unwrap().is_none());
+        let second = other.take(4 * GRANULE, PieceLayout::ANYWHERE).unwrap().unwrap();
         assert_eq!(one.used().unwrap(), 10 * GRANULE);
         drop(first);
         assert_eq!(other.used().unwrap(), 4 * GRANULE);
         drop(second);
         assert_eq!(one.used().unwrap(), 0);
-        assert!(one.take(u64::MAX, Lie::ANYWHERE).unwrap().is_none());
+        assert!(one.take(u64::MAX, PieceLayout::ANYWHERE).unwrap().is_none());
     }
 
     /// One granule in use keeps a page of two from being had, unless its pages may be anywhere.
@@ -247,13 +249,13 @@ mod tests {
     fn the_first_place_that_will_do_is_taken() {
         let directory = tempfile::tempdir().unwrap();
         let memory = memory(directory.path());
-        let page = Lie { run: Some(2 * GRANULE), pages: None };
+        let page = PieceLayout { run: Some(2 * GRANULE), pages: None };
         let pieces: Vec<_> = (0..5).map(|_| memory.take(GRANULE, page).unwrap().unwrap()).collect();
         let addresses: Vec<_> = pieces.iter().map(Piece::address).collect();
         assert_eq!(addresses, [0, 2, 4, 6, 8].map(|granules| granules * GRANULE));
         assert!(memory.take(2 * GRANULE, page).unwrap().is_none());
-        assert!(memory.take(2 * GRANULE, Lie::ANYWHERE).unwrap().is_none());
-        let scattered = memory.take(3 * GRANULE, Lie { run: None, pages: Some(GRANULE) }).unwrap().unwrap();
+        assert!(memory.take(2 * GRANULE, PieceLayout::ANYWHERE).unwrap().is_none());
+        let scattered = memory.take(3 * GRANULE, PieceLayout { run: None, pages: Some(GRANULE) }).unwrap().unwrap();
         assert_eq!((scattered.bytes(), scattered.address(), scattered.is_contiguous()), (3 * GRANULE, GRANULE, false));
         drop(pieces);
         assert_eq!(memory.used().unwrap(), 3 * GRANULE);
@@ -282,7 +284,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(memory.used().unwrap(), 0);
-        let _piece = memory.take(GRANULE, Lie::ANYWHERE).unwrap().unwrap();
+        let _piece = memory.take(GRANULE, PieceLayout::ANYWHERE).unwrap().unwrap();
         assert_eq!(memory.used().unwrap(), GRANULE);
     }
 }

@@ -12,7 +12,7 @@ use abi::{
     },
 };
 
-/// What may be above an object.
+/// Objects that may be above an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Below {
     Client,
@@ -26,7 +26,7 @@ pub(super) enum Below {
     Anything,
 }
 
-/// What an allocation of a class makes.
+/// Kind of object that an allocation of a class makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Makes {
     Client,
@@ -54,7 +54,7 @@ pub(super) struct Class {
     pub(super) below: Below,
     /// Bytes of its parameters.
     pub(super) params: usize,
-    /// Whether they may be left out.
+    /// True if they may be left out.
     pub(super) optional: bool,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn find(number: u32) -> Option<Class> {
     Some(row)
 }
 
-/// Whether a class is of the doorbells of user mode; since Hopper they have parameters.
+/// Returns whether a class is of the doorbells of user mode; since Hopper they have parameters.
 pub(super) const fn is_doorbells(number: u32) -> bool {
     matches!(
         number,
@@ -126,7 +126,8 @@ fn family(number: u32) -> Option<Class> {
     match number & 0xff {
         // Channels.
         0x6f => Some(class(Makes::Channel, Below::DeviceOrGroup, NV_CHANNEL_ALLOC_PARAMS::SIZE)),
-        // Engines on a channel: 3D, compute, copy, inline-to-memory, video decoders and encoders, JPEG, optical flow.
+        // Engines on a channel: 3D, compute, copy, inline-to-memory, video decoders and encoders,
+        // JPEG, optical flow.
         0x97 | 0xc0 | 0xb5 | 0x40 | 0xb0 | 0xb7 | 0xd1 | 0xfa => Some(optional(Makes::Plain, Below::Channel, 8)),
         _ => None,
     }

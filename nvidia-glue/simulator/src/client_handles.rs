@@ -1,5 +1,5 @@
-//! Handles of clients, of which no two on the machine are the same: the driver's are the machine's, and a control may name any
-//! client by its handle.
+//! Handles of clients, of which no two on the machine are the same: the driver's are the machine's,
+//! and a control may name any client by its handle.
 
 use std::{
     fs::{File, OpenOptions},
@@ -15,7 +15,8 @@ const BASE: u32 = 0xc1d0_0000;
 /// The indices before it begins again.
 const INDICES: u32 = 0xf_ffff;
 
-/// The index that was given away last, in a file that all processes share which simulate the driver.
+/// The index that was given away last, in a file that all processes share which simulate the
+/// driver.
 #[derive(Debug)]
 pub(super) struct ClientHandles {
     path: PathBuf,
@@ -29,7 +30,8 @@ impl ClientHandles {
         Ok(Self { path })
     }
 
-    /// The next one. They begin again after a million clients; the caller looks whether its own still has one.
+    /// The next one. They begin again after a million clients; the caller looks whether its own
+    /// still has one.
     pub(super) fn next(&self) -> io::Result<u32> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;

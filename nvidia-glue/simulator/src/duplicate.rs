@@ -11,8 +11,8 @@ use super::{
 
 /// Duplicates an object.
 ///
-/// The source may be any client of this process: that is what the share policy which clients are made with says (same
-/// process), and one process holds all clients of a container.
+/// The source may be any client of this process: that is what the share policy which clients are
+/// made with says (same process), and one process holds all clients of a container.
 pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let args = &mut *call.args;
     let (own, parent) = (get(args, NVOS55_PARAMETERS::hClient).0, get(args, NVOS55_PARAMETERS::hParent).0);
@@ -40,8 +40,8 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
     Ok(())
 }
 
-/// Whether the driver copies such an object (`resCanCopy`): memory, address spaces and groups of
-/// channels; neither devices nor what runs on an engine.
+/// Returns whether the driver copies such an object (`resCanCopy`): memory, address spaces and
+/// groups of channels; neither devices nor what runs on an engine.
 pub(super) const fn may_be_duplicated(kind: &Kind) -> bool {
     matches!(
         kind,

@@ -1,8 +1,9 @@
 //! The ioctls of `/dev/nvidiactl` and `/dev/nvidiaN`.
 //!
-//! As the driver does (src/nvidia/arch/nvalloc/unix/src/escape.c, kernel-open/nvidia/nv.c): the type byte and the direction are
-//! not looked at, the size must be exactly that of the struct, and each number belongs to one kind of node. Sizes and offsets
-//! are those of 580; the structs are in src/common/sdk/nvidia/inc/nvos.h and src/nvidia/arch/nvalloc/unix/include/nv-ioctl.h.
+//! As the driver does (src/nvidia/arch/nvalloc/unix/src/escape.c, kernel-open/nvidia/nv.c): the
+//! type byte and the direction are not looked at, the size must be exactly that of the struct, and
+//! each number belongs to one kind of node. Sizes and offsets are those of 580; the structs are in
+//! src/common/sdk/nvidia/inc/nvos.h and src/nvidia/arch/nvalloc/unix/include/nv-ioctl.h.
 
 use std::{collections::btree_map::Entry, io, sync::Arc};
 
@@ -10,7 +11,7 @@ use abi::{Handle, Node, Status, classes::*, escapes::*, params::*};
 use nix::errno::Errno;
 
 use super::{
-    allocate::{Ask, allocate},
+    allocate::{AllocRequest, allocate},
     bytes::{get, put, put_text},
     call::Call,
     controls, duplicate,
@@ -19,9 +20,9 @@ use super::{
     vid_heap,
 };
 
-/// Which nodes take a call.
+/// Nodes that take a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum On {
+enum OnNode {
     Control,
     Card,
     Either,
@@ -35,7 +36,7 @@ const REGISTERS: u64 = 0x9000_0000;
 /// One ioctl.
 struct Escape {
     number: u8,
-    on: On,
+    on: OnNode,
     /// Its struct's size; 0: the function looks.
     size: usize,
     /// The field for the status; `None`: a failure is `EINVAL`.
@@ -45,7 +46,7 @@ struct Escape {
 
 const fn escape(
     number: u8,
-    on: On,
+    on: OnNode,
     size: usize,
     status: Option<Field<u32>>,
     act: fn(&mut State, &mut Call<'_>) -> Result<(), Status>,
@@ -53,129 +54,146 @@ const fn escape(
     Escape { number, on, size, status, act }
 }
 
-/// All that are known; `NV_ESC_RM_ALLOC` in both of its sizes. `NV_ESC_IOCTL_XFER_CMD` is not among them: the kernel reads the
-/// call that it wraps from the caller's memory, which nobody else can do.
+/// All that are known; `NV_ESC_RM_ALLOC` in both of its sizes. `NV_ESC_IOCTL_XFER_CMD` is not among
+/// them: the kernel reads the call that it wraps from the caller's memory, which nobody else can
+/// do.
 const ESCAPES: &[Escape] = &[
     escape(
         NV_ESC_RM_ALLOC_MEMORY,
-        On::Card,
+        OnNode::Card,
         nv_ioctl_nvos02_parameters_with_fd::SIZE,
         Some(nv_ioctl_nvos02_parameters_with_fd::status),
         alloc_memory,
     ),
-    escape(NV_ESC_RM_ALLOC_OBJECT, On::Control, NVOS05_PARAMETERS::SIZE, Some(NVOS05_PARAMETERS::status), alloc_object),
-    escape(NV_ESC_RM_FREE, On::Control, NVOS00_PARAMETERS::SIZE, Some(NVOS00_PARAMETERS::status), free),
-    escape(NV_ESC_RM_CONTROL, On::Control, NVOS54_PARAMETERS::SIZE, Some(NVOS54_PARAMETERS::status), controls::control),
-    escape(NV_ESC_RM_ALLOC, On::Either, NVOS21_PARAMETERS::SIZE, Some(NVOS21_PARAMETERS::status), alloc_short),
-    escape(NV_ESC_RM_ALLOC, On::Either, NVOS64_PARAMETERS::SIZE, Some(NVOS64_PARAMETERS::status), alloc_long),
+    escape(
+        NV_ESC_RM_ALLOC_OBJECT,
+        OnNode::Control,
+        NVOS05_PARAMETERS::SIZE,
+        Some(NVOS05_PARAMETERS::status),
+        alloc_object,
+    ),
+    escape(NV_ESC_RM_FREE, OnNode::Control, NVOS00_PARAMETERS::SIZE, Some(NVOS00_PARAMETERS::status), free),
+    escape(
+        NV_ESC_RM_CONTROL,
+        OnNode::Control,
+        NVOS54_PARAMETERS::SIZE,
+        Some(NVOS54_PARAMETERS::status),
+        controls::control,
+    ),
+    escape(NV_ESC_RM_ALLOC, OnNode::Either, NVOS21_PARAMETERS::SIZE, Some(NVOS21_PARAMETERS::status), alloc_short),
+    escape(NV_ESC_RM_ALLOC, OnNode::Either, NVOS64_PARAMETERS::SIZE, Some(NVOS64_PARAMETERS::status), alloc_long),
     escape(
         NV_ESC_RM_DUP_OBJECT,
-        On::Control,
+        OnNode::Control,
         NVOS55_PARAMETERS::SIZE,
         Some(NVOS55_PARAMETERS::status),
         duplicate::duplicate,
     ),
-    escape(NV_ESC_RM_SHARE, On::Control, NVOS57_PARAMETERS::SIZE, Some(NVOS57_PARAMETERS::status), share),
+    escape(NV_ESC_RM_SHARE, OnNode::Control, NVOS57_PARAMETERS::SIZE, Some(NVOS57_PARAMETERS::status), share),
     escape(
         NV_ESC_RM_IDLE_CHANNELS,
-        On::Control,
+        OnNode::Control,
         NVOS30_PARAMETERS::SIZE,
         Some(NVOS30_PARAMETERS::status),
         of_third_handle,
     ),
     escape(
         NV_ESC_RM_VID_HEAP_CONTROL,
-        On::Control,
+        OnNode::Control,
         NVOS32_PARAMETERS::SIZE,
         Some(NVOS32_PARAMETERS::status),
         vid_heap::control,
     ),
     escape(
         NV_ESC_RM_MAP_MEMORY,
-        On::Control,
+        OnNode::Control,
         nv_ioctl_nvos33_parameters_with_fd::SIZE,
         Some(nv_ioctl_nvos33_parameters_with_fd::status),
         map_memory,
     ),
     escape(
         NV_ESC_RM_UNMAP_MEMORY,
-        On::Control,
+        OnNode::Control,
         NVOS34_PARAMETERS::SIZE,
         Some(NVOS34_PARAMETERS::status),
         of_third_handle,
     ),
-    escape(NV_ESC_RM_GET_EVENT_DATA, On::Either, NVOS41_PARAMETERS::SIZE, Some(NVOS41_PARAMETERS::status), |_, _| {
-        Err(Status::OBJECT_NOT_FOUND)
-    }),
+    escape(
+        NV_ESC_RM_GET_EVENT_DATA,
+        OnNode::Either,
+        NVOS41_PARAMETERS::SIZE,
+        Some(NVOS41_PARAMETERS::status),
+        |_, _| Err(Status::OBJECT_NOT_FOUND),
+    ),
     escape(
         NV_ESC_RM_ALLOC_CONTEXT_DMA2,
-        On::Control,
+        OnNode::Control,
         NVOS39_PARAMETERS::SIZE,
         Some(NVOS39_PARAMETERS::status),
         alloc_context_dma,
     ),
     escape(
         NV_ESC_RM_MAP_MEMORY_DMA,
-        On::Control,
+        OnNode::Control,
         NVOS46_PARAMETERS::SIZE,
         Some(NVOS46_PARAMETERS::status),
         map_memory_dma,
     ),
     escape(
         NV_ESC_RM_UNMAP_MEMORY_DMA,
-        On::Control,
+        OnNode::Control,
         NVOS47_PARAMETERS::SIZE,
         Some(NVOS47_PARAMETERS::status),
         of_third_handle,
     ),
     escape(
         NV_ESC_RM_BIND_CONTEXT_DMA,
-        On::Control,
+        OnNode::Control,
         NVOS49_PARAMETERS::SIZE,
         Some(NVOS49_PARAMETERS::status),
         of_third_handle,
     ),
     escape(
         NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
-        On::Control,
+        OnNode::Control,
         NVOS56_PARAMETERS::SIZE,
         Some(NVOS56_PARAMETERS::status),
         of_third_handle,
     ),
-    escape(NV_ESC_CARD_INFO, On::Control, 0, None, card_info),
-    escape(NV_ESC_REGISTER_FD, On::Either, nv_ioctl_register_fd_t::SIZE, None, register_fd),
+    escape(NV_ESC_CARD_INFO, OnNode::Control, 0, None, card_info),
+    escape(NV_ESC_REGISTER_FD, OnNode::Either, nv_ioctl_register_fd_t::SIZE, None, register_fd),
     escape(
         NV_ESC_ALLOC_OS_EVENT,
-        On::Either,
+        OnNode::Either,
         nv_ioctl_alloc_os_event_t::SIZE,
         Some(nv_ioctl_alloc_os_event_t::Status),
         alloc_os_event,
     ),
     escape(
         NV_ESC_FREE_OS_EVENT,
-        On::Either,
+        OnNode::Either,
         nv_ioctl_free_os_event_t::SIZE,
         Some(nv_ioctl_free_os_event_t::Status),
         free_os_event,
     ),
-    escape(NV_ESC_STATUS_CODE, On::Control, nv_ioctl_status_code_t::SIZE, None, |_, call| {
+    escape(NV_ESC_STATUS_CODE, OnNode::Control, nv_ioctl_status_code_t::SIZE, None, |_, call| {
         put(call.args, nv_ioctl_status_code_t::status, 0);
         Ok(())
     }),
-    escape(NV_ESC_CHECK_VERSION_STR, On::Control, nv_ioctl_rm_api_version_t::SIZE, None, check_version),
-    escape(NV_ESC_ATTACH_GPUS_TO_FD, On::Control, 0, None, attach_gpus),
-    escape(NV_ESC_SYS_PARAMS, On::Control, nv_ioctl_sys_params_t::SIZE, None, |_, _| Ok(())),
+    escape(NV_ESC_CHECK_VERSION_STR, OnNode::Control, nv_ioctl_rm_api_version_t::SIZE, None, check_version),
+    escape(NV_ESC_ATTACH_GPUS_TO_FD, OnNode::Control, 0, None, attach_gpus),
+    escape(NV_ESC_SYS_PARAMS, OnNode::Control, nv_ioctl_sys_params_t::SIZE, None, |_, _| Ok(())),
     // Cards have no memory of their own on the machine's map.
-    escape(NV_ESC_NUMA_INFO, On::Card, nv_ioctl_numa_info_t::SIZE, None, |_, _| Ok(())),
+    escape(NV_ESC_NUMA_INFO, OnNode::Card, nv_ioctl_numa_info_t::SIZE, None, |_, _| Ok(())),
     // No dma-buf without a card behind it.
     escape(
         NV_ESC_EXPORT_TO_DMABUF_FD,
-        On::Card,
+        OnNode::Card,
         nv_ioctl_export_to_dma_buf_fd_t::SIZE,
         Some(nv_ioctl_export_to_dma_buf_fd_t::status),
         |_, _| Ok(()),
     ),
-    escape(NV_ESC_WAIT_OPEN_COMPLETE, On::Either, nv_ioctl_wait_open_complete_t::SIZE, None, |_, call| {
+    escape(NV_ESC_WAIT_OPEN_COMPLETE, OnNode::Either, nv_ioctl_wait_open_complete_t::SIZE, None, |_, call| {
         put(call.args, nv_ioctl_wait_open_complete_t::rc, 0);
         put(call.args, nv_ioctl_wait_open_complete_t::adapterStatus, 0);
         Ok(())
@@ -192,9 +210,9 @@ pub(super) fn execute(state: &mut State, node: Node, command: u32, mut call: Cal
         |escape: &&Escape| u32::from(escape.number) == command & 0xff && (escape.size == 0 || escape.size == size);
     let escape = ESCAPES.iter().find(fits).ok_or(Errno::EINVAL)?;
     let allowed = match escape.on {
-        On::Control => node == Node::Control,
-        On::Card => matches!(node, Node::Card(_)),
-        On::Either => true,
+        OnNode::Control => node == Node::Control,
+        OnNode::Card => matches!(node, Node::Card(_)),
+        OnNode::Either => true,
     };
     if !allowed {
         return Err(Errno::EINVAL.into());
@@ -213,7 +231,8 @@ fn alloc_short(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 }
 
 fn alloc_long(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    // NVOS64_FLAGS_FINN_SERIALIZED: another layout of the parameters, which user-mode drivers on bare metal do not use.
+    // NVOS64_FLAGS_FINN_SERIALIZED: another layout of the parameters, which user-mode drivers on
+    // bare metal do not use.
     let flags = get(call.args, NVOS64_PARAMETERS::flags);
     alloc(state, call, Some(flags))
 }
@@ -225,7 +244,7 @@ fn alloc(state: &mut State, call: &mut Call<'_>, flags: Option<u32>) -> Result<(
     }
     let file = call.file;
     let (args, params) = call.args_and_buffer(NVOS21_PARAMETERS::pAllocParms);
-    let ask = Ask {
+    let ask = AllocRequest {
         file,
         client: get(args, NVOS21_PARAMETERS::hRoot).0,
         parent: get(args, NVOS21_PARAMETERS::hObjectParent).0,
@@ -241,7 +260,7 @@ fn alloc(state: &mut State, call: &mut Call<'_>, flags: Option<u32>) -> Result<(
 /// Allocates an object without parameters.
 fn alloc_object(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let (file, args) = (call.file, &mut *call.args);
-    let ask = Ask {
+    let ask = AllocRequest {
         file,
         client: get(args, NVOS05_PARAMETERS::hRoot).0,
         parent: get(args, NVOS05_PARAMETERS::hObjectParent).0,
@@ -254,7 +273,8 @@ fn alloc_object(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Pins memory of the caller (class 0x71), or says how much there is (0x40); never makes memory of a card.
+/// Pins memory of the caller (class 0x71), or says how much there is (0x40); never makes memory of
+/// a card.
 fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     type Args = nv_ioctl_nvos02_parameters_with_fd;
     let (file, args) = (call.file, &mut *call.args);
@@ -284,7 +304,8 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Frees an object with all that hangs on it, or a whole client. What is not there is freed with success: CUDA does so.
+/// Frees an object with all that hangs on it, or a whole client. What is not there is freed with
+/// success: CUDA does so.
 fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let (own, handle) = (get(call.args, NVOS00_PARAMETERS::hRoot).0, get(call.args, NVOS00_PARAMETERS::hObjectOld).0);
     let client = state.client(call.file, own)?;
@@ -306,16 +327,17 @@ fn share(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     if handle == own { Ok(()) } else { client.object(handle).map(|_| ()) }
 }
 
-/// Answers calls that change nothing here: their structs begin with a client, a device and another object, and both the
-/// client and that object must exist.
+/// Answers calls that change nothing here: their structs begin with a client, a device and another
+/// object, and both the client and that object must exist.
 fn of_third_handle(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     type Args = NVOS34_PARAMETERS;
     let (client, object) = (get(call.args, Args::hClient).0, get(call.args, Args::hMemory).0);
     state.client(call.file, client)?.object(object).map(|_| ())
 }
 
-/// Prepares a mapping: the address that the caller maps afterwards is the mapping's number; the file must be one of the driver's, and nothing may have
-/// been mapped through it yet. Memory of the host's is mapped through control files, and a card's through the card's (`nv_get_file_private`).
+/// Prepares a mapping: the address that the caller maps afterwards is the mapping's number; the
+/// file must be one of the driver's, and nothing may have been mapped through it yet. Memory of the
+/// host's is mapped through control files, and a card's through the card's (`nv_get_file_private`).
 fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     type Args = nv_ioctl_nvos33_parameters_with_fd;
     let (client, memory) = (get(call.args, Args::hClient).0, get(call.args, Args::hMemory).0);
@@ -401,7 +423,8 @@ fn card_info(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Registers the file that the call is made on to a control file, whose clients it may use from then on.
+/// Registers the file that the call is made on to a control file, whose clients it may use from
+/// then on.
 fn register_fd(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let Some(control) =
         call.file_in_args(nv_ioctl_register_fd_t::ctl_fd).filter(|file| file.node == Node::Control).cloned()
@@ -439,7 +462,8 @@ fn os_event(call: &Call<'_>) -> (u32, i32) {
     (get(call.args, nv_ioctl_alloc_os_event_t::hClient).0, get(call.args, nv_ioctl_alloc_os_event_t::fd).cast_signed())
 }
 
-/// Compares the version that the caller's libraries have with the driver's, which is put in its place. 525 does not tell it without that.
+/// Compares the version that the caller's libraries have with the driver's, which is put in its
+/// place. 525 does not tell it without that.
 fn check_version(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     const QUERY: u32 = b'2' as u32;
     type Args = nv_ioctl_rm_api_version_t;

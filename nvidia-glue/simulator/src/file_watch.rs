@@ -1,4 +1,5 @@
-//! Which files on simulated nodes still exist: told by their locks, as nodes are plain files, which cannot be waited for.
+//! Watch over files on simulated nodes, by their locks: nodes are plain files, which cannot be
+//! waited for.
 
 use std::{
     collections::{HashMap, HashSet},

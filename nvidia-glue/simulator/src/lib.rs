@@ -1,19 +1,22 @@
-//! A resource manager and unified memory without any card: for trying, demonstrating and testing egpu anywhere.
+//! A resource manager and unified memory without any card: for trying, demonstrating and testing
+//! egpu anywhere.
 //!
-//! It has the bytes, sizes, statuses and life times of release 580.159.04 (the version that simulated cards claim): the same
-//! checks of nodes, open files, handles and parents, the same rounding of memory, and the same references that keep memory
-//! after its handle is gone. What it cannot have is a processor: nothing that is submitted is computed, mapped memory has no
-//! content, no event comes. But there is time: the channels of all processes share each card's engines as real ones do, and
-//! each is given what it would have had of them (`engines`). What the kernel would do in a caller's own context is done here in its place
-//! ([`Driver::in_callers_place`]).
+//! It has the bytes, sizes, statuses and life times of release 580.159.04 (the version that
+//! simulated cards claim): the same checks of nodes, open files, handles and parents, the same
+//! rounding of memory, and the same references that keep memory after its handle is gone. What it
+//! cannot have is a processor: nothing that is submitted is computed, mapped memory has no content,
+//! no event comes. But there is time: the channels of all processes share each card's engines as
+//! real ones do, and each is given what it would have had of them (`engines`). What the kernel
+//! would do in a caller's own context is done here in its place ([`Driver::in_callers_place`]).
 //!
-//! A client is owned by the open file that it was made on; when the last descriptor of that is closed, it is freed with all
-//! that hangs on it. Nobody tells a process about that, so it is seen at the next call of any kind, by locks that stay with
-//! open files (`open_files`). Cards' memory is one account for the machine (`card_memory`), so that an oversubscribed card
-//! is full for all its users, and so is their time.
+//! A client is owned by the open file that it was made on; when the last descriptor of that is
+//! closed, it is freed with all that hangs on it. Nobody tells a process about that, so it is seen
+//! at the next call of any kind, by locks that stay with open files (`open_files`). Cards' memory
+//! is one account for the machine (`card_memory`), so that an oversubscribed card is full for all
+//! its users, and so is their time.
 //!
-//! Cards fail as whoever writes their error into the simulated kernel log wants it (`cards::SimulatedFaults`): a card is lost,
-//! comes back, or its firmware does not answer.
+//! Cards fail as whoever writes their error into the simulated kernel log wants it
+//! (`cards::SimulatedFaults`): a card is lost, comes back, or its firmware does not answer.
 #![forbid(unsafe_code)]
 
 mod allocate;
@@ -70,15 +73,15 @@ pub enum SimulatedDriverError {
     /// One of its files.
     #[error("the simulated driver cannot use {}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// Why.
+        /// Its cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What the account of the host's memory is called, where those of cards have a UUID.
+/// Name of the account of the host's memory, where those of cards have a UUID.
 const HOST_MEMORY: &str = "host";
 
 /// The driver of simulated cards.
@@ -90,7 +93,8 @@ pub struct SimulatedDriver {
 }
 
 impl SimulatedDriver {
-    /// The driver of the simulated cards of `inventory`, whose nodes (made if need be) and accounts are below `state_dir`.
+    /// The driver of the simulated cards of `inventory`, whose nodes (made if need be) and accounts
+    /// are below `state_dir`.
     ///
     /// # Errors
     /// When the state directory cannot be written.

@@ -9,26 +9,27 @@ use abi::Status;
 
 use super::{
     card_memory::Piece,
-    engines::{Group, Seat},
+    engines::{Group, RunlistEntry},
     open_files::FileId,
 };
 
 /// Handles that the driver chooses itself (`RS_UNIQUE_HANDLE_BASE`).
 const FIRST_CHOSEN_HANDLE: u32 = 0xcaf0_0000;
 
-/// Memory on a card: every handle, mapping and export of it holds one `Arc`, and the last one gives it back.
+/// Memory on a card: every handle, mapping and export of it holds one `Arc`, and the last one gives
+/// it back.
 #[derive(Debug)]
 pub(super) struct VideoMemory {
-    /// Which card, by its place in the inventory.
+    /// Its card, by its place in the inventory.
     pub(super) card: usize,
-    /// What the driver says that it has.
+    /// Bytes that the driver says it has.
     pub(super) length: u64,
-    /// What it takes of the card.
+    /// Piece of the card that it takes.
     pub(super) piece: Piece,
 }
 
-/// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file that it may be mapped through holds one
-/// `Arc`.
+/// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file
+/// that it may be mapped through holds one `Arc`.
 #[derive(Debug)]
 pub(super) struct HostMemory {
     /// Bytes.
@@ -45,7 +46,7 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// What an object is made of, if that is memory.
+    /// Returns the memory that an object is made of, if any.
     pub(super) fn of(kind: &Kind) -> Option<Self> {
         match kind {
             Kind::VideoMemory(memory) => Some(Self::Video(Arc::clone(memory))),
@@ -71,7 +72,7 @@ impl Memory {
     }
 }
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Debug, Clone)]
 pub(super) enum Kind {
     Device {
@@ -94,10 +95,10 @@ pub(super) enum Kind {
     Channel {
         engine: u32,
         /// On its engine, until it is freed.
-        seat: Arc<Seat>,
+        runlist_entry: Arc<RunlistEntry>,
         /// As a group's, of a channel without one.
         buffers: Option<Arc<VideoMemory>>,
-        /// What its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
+        /// Memory that its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
         _userd: Option<Memory>,
     },
     /// Everything else: engines on a channel, events, information pages.
@@ -135,7 +136,8 @@ impl Client {
         self.objects.get_mut(&handle).ok_or(Status::OBJECT_NOT_FOUND)
     }
 
-    /// A handle for a new object: the one asked for, if it may be, or one of the driver's choice for 0.
+    /// A handle for a new object: the one asked for, if it may be, or one of the driver's choice
+    /// for 0.
     pub(super) fn new_handle(&mut self, own: u32, asked: u32) -> Result<u32, Status> {
         if asked == own {
             return Err(Status::INVALID_OBJECT_HANDLE);

@@ -1,13 +1,16 @@
-//! Which open file description a descriptor is of, and whether it is still open anywhere.
+//! Open file descriptions of descriptors, and whether they are still open anywhere.
 //!
-//! The driver ties clients to `struct file`: it sees each last close. A process that only borrows descriptors does not, and may
-//! not keep a duplicate either, for that would be one more open descriptor. What stays with an open file description, is the
-//! same through every duplicate, and ends with the last one, is an *open file description lock*: each file that is met gets one
-//! on a byte of its own, far beyond any content. Through the file itself that byte is free, through any other file it is taken;
-//! when it is free through a file of our own, nobody has the first one open any more.
+//! The driver ties clients to `struct file`: it sees each last close. A process that only borrows
+//! descriptors does not, and may not keep a duplicate either, for that would be one more open
+//! descriptor. What stays with an open file description, is the same through every duplicate, and
+//! ends with the last one, is an *open file description lock*: each file that is met gets one on a
+//! byte of its own, far beyond any content. Through the file itself that byte is free, through any
+//! other file it is taken; when it is free through a file of our own, nobody has the first one open
+//! any more.
 //!
-//! The byte is chosen at random, so that a container cannot take it beforehand. It can take all bytes of a node: then every
-//! simulated call on that node fails, for all containers of the machine; simulated nodes are for trying egpu, not for tenants.
+//! The byte is chosen at random, so that a container cannot take it beforehand. It can take all
+//! bytes of a node: then every simulated call on that node fails, for all containers of the
+//! machine; simulated nodes are for trying egpu, not for tenants.
 
 use std::{
     collections::HashMap,
@@ -44,7 +47,8 @@ impl OpenFiles {
         Self { own, known: Vec::new(), random: RandomState::new(), met: 0 }
     }
 
-    /// Which file this is; the same for every duplicate of a descriptor, wherever it has been.
+    /// Returns the file's identity; the same for every duplicate of a descriptor, wherever it has
+    /// been.
     pub(super) fn identify(&mut self, file: &DeviceFile) -> io::Result<FileId> {
         for (id, node) in &self.known {
             if *node == file.node && !is_taken(&file.file, *id)? && self.is_open(*id, *node)? {
@@ -73,12 +77,13 @@ impl OpenFiles {
         closed.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Whether the file has been met and was open when [`OpenFiles::closed`] was asked last.
+    /// Returns whether the file has been met and was open when [`OpenFiles::closed`] was asked
+    /// last.
     pub(super) fn is_known(&self, id: FileId) -> bool {
         self.known.iter().any(|(known, _)| *known == id)
     }
 
-    /// Whether some file of `node` that has been met is open.
+    /// Returns whether some file of `node` that has been met is open.
     pub(super) fn has(&self, node: Node) -> bool {
         self.known.iter().any(|(id, known)| *known == node && self.is_open(*id, node).unwrap_or(false))
     }
@@ -95,7 +100,7 @@ impl OpenFiles {
     }
 }
 
-/// Whether another open file description than that of `file` holds the byte.
+/// Returns whether another open file description than that of `file` holds the byte.
 fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
     let mut query = byte(id, F_WRLCK);
     fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut query))?;
@@ -105,7 +110,8 @@ fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
 /// Locks the byte for good: nothing but the last close takes it away.
 fn lock(file: &File, id: FileId) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(file.as_fd(), FcntlArg::F_GETFL)?);
-    // A file that was opened for reading only can have no lock for writing; the driver does not ask how it was opened.
+    // A file that was opened for reading only can have no lock for writing; the driver does not ask
+    // how it was opened.
     let kind = if flags & OFlag::O_ACCMODE == OFlag::O_RDONLY { F_RDLCK } else { F_WRLCK };
     match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&byte(id, kind))) {
         Ok(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! What the simulated driver knows: cards, open files, clients, address spaces, exports.
+//! State of the simulated driver: cards, open files, clients, address spaces, exports.
 
 use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
@@ -7,7 +7,7 @@ use cards::{Card, SimulatedFault, SimulatedFaults};
 use driver::DeviceFile;
 
 use super::{
-    card_memory::{CardMemory, GRANULE, Lie},
+    card_memory::{CardMemory, GRANULE, PieceLayout},
     client_handles::ClientHandles,
     engines::Engines,
     objects::{Client, HostMemory, Kind, VideoMemory},
@@ -36,8 +36,8 @@ impl SimulatedCard {
         Self { card, memory, engines, fault: SimulatedFault::default() }
     }
 
-    /// Whether anything can be asked of it: the kernel's part of the driver knows that a card is lost, and refuses what would need
-    /// it (src/nvidia/src/kernel/rmapi/control.c, `_kgspRpcSanityCheck`). Frees succeed all the same.
+    /// Refuses calls that need a lost card, as the kernel's part of the driver does
+    /// (src/nvidia/src/kernel/rmapi/control.c, `_kgspRpcSanityCheck`). Frees succeed all the same.
     pub(super) fn check(&self) -> Result<(), Status> {
         if self.fault.is_lost { Err(GPU_IS_LOST) } else { Ok(()) }
     }
@@ -61,7 +61,7 @@ impl SimulatedCard {
     }
 }
 
-/// What a control file shares with whoever has it: memory that outlives its first owner.
+/// Memory that a control file shares with all that have it, and that outlives its first owner.
 #[derive(Debug, Default)]
 pub(super) struct Export {
     pub(super) card: Option<usize>,
@@ -82,16 +82,17 @@ pub(super) struct State {
     pub(super) os_events: BTreeMap<(u32, i32), FileId>,
     pub(super) exports: BTreeMap<FileId, Export>,
     pub(super) uvm: BTreeMap<FileId, UvmFile>,
-    /// What a mapping for the processor was prepared of on each file, if that is the host's memory (`mmap_context`, and the list of what was
-    /// freed while it was mapped). Who maps it, and until when, is not seen here: as if it were mapped, and freed meanwhile, the memory is
-    /// there until the file is closed.
+    /// Files on which a mapping for the processor was prepared, with its memory if that is the
+    /// host's (`mmap_context`, and the list of memory that was freed while it was mapped). The
+    /// mapping itself is not seen here: the memory is kept until the file is closed, as if it were
+    /// mapped, and freed meanwhile.
     pub(super) mapped: BTreeMap<FileId, Option<Arc<HostMemory>>>,
     /// The machine's own, as the driver takes it.
     host_memory: Arc<CardMemory>,
-    /// What the driver calls its version.
+    /// The driver's version.
     pub(super) version: String,
     client_handles: ClientHandles,
-    /// Where the log of the cards' errors is.
+    /// Directory with the log of the cards' errors.
     state_dir: PathBuf,
 }
 
@@ -122,7 +123,7 @@ impl State {
         state
     }
 
-    /// Which file this is, after everything that closed files held has been freed.
+    /// Returns the file's identity, after everything that closed files held has been freed.
     pub(super) fn enter(&mut self, file: &DeviceFile) -> io::Result<FileId> {
         let id = self.files.identify(file)?;
         self.free_closed();
@@ -146,20 +147,21 @@ impl State {
         }
     }
 
-    /// A lost card's channels are told so, all of them, and do nothing any more (`kgspRcAndNotifyAllChannels`); their objects stay.
+    /// A lost card's channels are told so, all of them, and do nothing any more
+    /// (`kgspRcAndNotifyAllChannels`); their objects stay.
     fn end_channels(&self, card: usize) {
         for client in self.clients.values() {
             let of_card = client.objects.iter().filter(|(handle, _)| client.card_of(**handle) == Some(card));
             of_card.for_each(|(_, object)| {
-                if let Kind::Channel { seat, .. } = &object.kind {
-                    seat.leave();
+                if let Kind::Channel { runlist_entry, .. } = &object.kind {
+                    runlist_entry.leave();
                 }
             });
         }
     }
 
-    /// Who takes a card away from the driver, as a reset does, takes from all clients the devices on it, with what is below
-    /// (`rmapiDelPendingDevices`).
+    /// Frees all clients' devices on a card, with the objects below: a reset, which takes the card
+    /// away from the driver, does so (`rmapiDelPendingDevices`).
     fn free_devices(&mut self, card: usize) {
         for client in self.clients.values_mut() {
             let is_device = |kind: &Kind| matches!(kind, Kind::Device { card: own } if *own == card);
@@ -188,7 +190,8 @@ impl State {
         self.os_events.retain(|(client, _), _| self.clients.contains_key(client));
     }
 
-    /// The client `handle`, if it may be used through `file`: the one it was allocated on, or one registered to that.
+    /// The client `handle`, if it may be used through `file`: the one it was allocated on, or one
+    /// registered to that.
     pub(super) fn client(&mut self, file: FileId, handle: u32) -> Result<&mut Client, Status> {
         let control = self.registered.get(&file).copied().unwrap_or(file);
         let client = self.clients.get_mut(&handle).ok_or(Status::INVALID_OBJECT_HANDLE)?;
@@ -217,7 +220,7 @@ impl State {
 
     /// Takes memory of the host's.
     pub(super) fn take_of_host(&self, length: u64) -> Result<Arc<HostMemory>, Status> {
-        let piece = self.host_memory.take(length, Lie::ANYWHERE).map_err(|error| {
+        let piece = self.host_memory.take(length, PieceLayout::ANYWHERE).map_err(|error| {
             tracing::warn!(%error, "the account of the host's memory cannot be kept");
             Status::GENERIC
         })?;
@@ -229,11 +232,18 @@ impl State {
         self.host_memory.used()
     }
 
-    /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed` whole.
-    pub(super) fn take(&self, card: usize, length: u64, consumed: u64, lie: Lie) -> Result<Arc<VideoMemory>, Status> {
+    /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed`
+    /// whole.
+    pub(super) fn take(
+        &self,
+        card: usize,
+        length: u64,
+        consumed: u64,
+        layout: PieceLayout,
+    ) -> Result<Arc<VideoMemory>, Status> {
         let place = self.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
         let consumed = consumed.checked_next_multiple_of(GRANULE).ok_or(Status::NO_MEMORY)?;
-        let piece = place.memory.take(consumed, lie).map_err(|error| place.cannot_count(&error))?;
+        let piece = place.memory.take(consumed, layout).map_err(|error| place.cannot_count(&error))?;
         let piece = piece.ok_or(Status::NO_MEMORY)?;
         Ok(Arc::new(VideoMemory { card, length, piece }))
     }

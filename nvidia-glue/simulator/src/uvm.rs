@@ -1,7 +1,9 @@
 //! The ioctls of `/dev/nvidia-uvm`.
 //!
-//! A file of it is one address space for all cards. What its mappings hold stays until it is unmapped, freed, or the file is
-//! closed, whatever becomes of the handle. Structs are those of 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen here.
+//! A file of it is one address space for all cards. What its mappings hold stays until it is
+//! unmapped, freed, or the file is closed, whatever becomes of the handle. Structs are those of
+//! 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen
+//! here.
 
 use std::io;
 
@@ -23,20 +25,20 @@ const MOST_GPUS: usize = 256;
 /// Field with the 16 bytes of a card's UUID.
 type Uuid = Field<[u8; 16]>;
 
-type Act = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
+type UvmHandler = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
 
 /// One ioctl: its struct's size, the field for the status, the function that executes it.
-struct Row {
+struct UvmRow {
     size: usize,
     status: Field<u32>,
-    act: Act,
+    act: UvmHandler,
 }
 
-/// Row of an ioctl; structs are those of 580.
-fn row(command: u32) -> Option<Row> {
+/// UvmRow of an ioctl; structs are those of 580.
+fn row(command: u32) -> Option<UvmRow> {
     macro_rules! row {
         ($params:ident, $act:expr) => {
-            Row { size: $params::SIZE, status: $params::rmStatus, act: $act }
+            UvmRow { size: $params::SIZE, status: $params::rmStatus, act: $act }
         };
     }
     Some(match command {
@@ -89,7 +91,7 @@ pub(super) fn execute(state: &mut State, command: u32, mut call: Call<'_>) -> io
     if command == UVM_DEINITIALIZE {
         return Ok(0);
     }
-    let Row { size, status, act } = row(command).ok_or(Errno::EINVAL)?;
+    let UvmRow { size, status, act } = row(command).ok_or(Errno::EINVAL)?;
     if call.args.len() < size {
         return Err(Errno::EFAULT.into());
     }
@@ -225,7 +227,7 @@ fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status
     if channels.contains_key(&name) {
         return Err(Status::INVALID_CHANNEL);
     }
-    channels.insert(name, Channel { card, _buffers: kept });
+    channels.insert(name, RegisteredChannel { card, _buffers: kept });
     Ok(())
 }
 
@@ -345,7 +347,8 @@ fn map_external(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Takes addresses out of what is mapped for a card; of a mapping that goes beyond them, the rest stays.
+/// Takes addresses out of what is mapped for a card; of a mapping that goes beyond them, the rest
+/// stays.
 fn unmap(mappings: &mut Vec<Mapping>, card: usize, start: u64, last: u64) {
     let (touched, mut kept): (Vec<Mapping>, Vec<Mapping>) =
         mappings.drain(..).partition(|mapping| mapping.card == card && mapping.start <= last && mapping.last >= start);

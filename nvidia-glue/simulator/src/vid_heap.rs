@@ -11,7 +11,7 @@ use abi::{
 };
 
 use super::{
-    allocate::{Ask, allocate},
+    allocate::{AllocRequest, allocate},
     bytes::{get, put},
     call::Call,
     state::State,
@@ -91,7 +91,7 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
 }
 
 fn allocate_by(state: &mut State, call: &mut Call<'_>, fields: &Fields) -> Result<(), Status> {
-    type Memory = NV_MEMORY_ALLOCATION_PARAMS;
+    type MemoryParams = NV_MEMORY_ALLOCATION_PARAMS;
     const VIRTUAL: u32 = 0x8_0000;
     let (file, args) = (call.file, &mut *call.args);
     let (flags, attr) = (get(args, fields.flags), get(args, fields.attr));
@@ -100,7 +100,7 @@ fn allocate_by(state: &mut State, call: &mut Call<'_>, fields: &Fields) -> Resul
         (false, 0) => NV01_MEMORY_LOCAL_USER,
         _ => NV01_MEMORY_SYSTEM,
     };
-    let mut params = encode!(Memory {
+    let mut params = encode!(MemoryParams {
         owner: get(args, Heap::owner),
         flags: flags,
         attr: attr,
@@ -110,10 +110,10 @@ fn allocate_by(state: &mut State, call: &mut Call<'_>, fields: &Fields) -> Resul
     });
     let (client, parent) = (get(args, Heap::hRoot).0, get(args, Heap::hObjectParent).0);
     let handle = get(args, Heap::hMemory).0;
-    let handle = allocate(state, Ask { file, client, parent, handle, class, params: Some(&mut params) })?;
+    let handle = allocate(state, AllocRequest { file, client, parent, handle, class, params: Some(&mut params) })?;
     put(args, Heap::hMemory, Handle(handle));
-    put(args, fields.attr, get(&params, Memory::attr));
-    put(args, fields.size, get(&params, Memory::size));
-    put(args, fields.offset, get(&params, Memory::offset));
+    put(args, fields.attr, get(&params, MemoryParams::attr));
+    put(args, fields.size, get(&params, MemoryParams::size));
+    put(args, fields.offset, get(&params, MemoryParams::offset));
     Ok(())
 }

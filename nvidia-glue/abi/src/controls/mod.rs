@@ -1,22 +1,25 @@
 //! The controls of `NV_ESC_RM_CONTROL`.
 //!
-//! **Which are here.** Every control that an open release from 525 to 595 exports (`src/nvidia/generated/g_*_nvoc.c`;
-//! `abi/header-check` compares them), and those of the headers whose parameters hold a pointer. A control that none of them has is refused: the open
-//! modules would answer the same, and closed modules might take a pointer from its parameters, which would be an address in
-//! the mediator. The exception are those whose parameters the kernel hands to the card's firmware as they are (bit 15, class
-//! 0x2081): they pass, unless a table says otherwise.
+//! **Which are here.** Every control that an open release from 525 to 595 exports
+//! (`src/nvidia/generated/g_*_nvoc.c`; `abi/header-check` compares them), and those of the headers
+//! whose parameters hold a pointer. A control that none of them has is refused: the open modules
+//! would answer the same, and closed modules might take a pointer from its parameters, which would
+//! be an address in the mediator. The exception are those whose parameters the kernel hands to the
+//! card's firmware as they are (bit 15, class 0x2081): they pass, unless a table says otherwise.
 //!
-//! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the mediator, such a pointer must
-//! lead to a private copy. The list of these controls (`pointer_controls.txt`, written by `header-check --pointer-controls`,
-//! and held against the rows by a test) is the union, over the releases, of
+//! **Pointers.** The driver follows pointers in the parameters of some controls. Executed by the
+//! mediator, such a pointer must lead to a private copy. The list of these controls
+//! (`pointer_controls.txt`, written by `header-check --pointer-controls`, and held against the rows
+//! by a test) is the union, over the releases, of
 //! - the cases of `embeddedParamCopyIn()`, src/nvidia/src/kernel/rmapi/embedded_param_copy.c;
-//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c. These copy the whole struct whatever size
-//!   the caller says: hence [`ControlRow::least_params`];
-//! - every control that is exported, or is in the headers (src/common/sdk/nvidia/inc/ctrl), with a field of any pointer type,
-//!   also in a nested struct.
+//! - the converters of src/nvidia/interface/deprecated/rmapi_deprecated_control.c. These copy the
+//!   whole struct whatever size the caller says: hence [`ControlRow::least_params`];
+//! - every control that is exported, or is in the headers (src/common/sdk/nvidia/inc/ctrl), with a
+//!   field of any pointer type, also in a nested struct.
 //!
-//! One of these is neither described nor refused: `FIFO_DISABLE_CHANNELS`, whose pointer only the kernel may use; it is
-//! [`ScheduleKind::DisableChannels`], and whoever executes it zeroes the field.
+//! One of these is neither described nor refused: `FIFO_DISABLE_CHANNELS`, whose pointer only the
+//! kernel may use; it is [`ScheduleKind::DisableChannels`], and whoever executes it zeroes the
+//! field.
 
 mod client;
 mod device;
@@ -39,19 +42,19 @@ pub struct ControlRow {
     pub id: u32,
     /// NVIDIA's name.
     pub name: &'static str,
-    /// What is done with it.
+    /// Treatment by the mediator.
     pub rule: ControlRule,
     /// The pointers in its parameters; those of one release: [`ControlRow::pointers_in`].
     pub pointers: &'static [Pointer],
-    /// Fewer bytes of parameters than this are refused with [`Status::INVALID_ARGUMENT`]: the driver copies as many whatever
-    /// the caller says.
+    /// Fewer bytes of parameters than this are refused with [`Status::INVALID_ARGUMENT`]: the
+    /// driver copies as many whatever the caller says.
     pub least_params: u16,
     /// The descriptors in its parameters.
     pub descriptors: &'static [Descriptor],
-    /// Where its parameters name a client, which must be one of the caller's container; 0 there: none. Those of one release:
-    /// [`ControlRow::clients_in`].
+    /// Fields that name a client, which must be one of the caller's container; 0 there: none. Those
+    /// of one release: [`ControlRow::clients_in`].
     pub clients: &'static [ClientField],
-    /// Where it is defined, below src/common/sdk/nvidia/inc/ctrl/ unless it says otherwise.
+    /// Header that defines it, below src/common/sdk/nvidia/inc/ctrl/ unless it says otherwise.
     pub header: &'static str,
 }
 
@@ -74,7 +77,7 @@ impl ClientField {
     }
 }
 
-/// What is done with a control.
+/// Treatment of a control by the mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlRule {
     /// Executed on a copy.
@@ -95,7 +98,7 @@ pub enum ControlRule {
     Refuse(Status, &'static str),
 }
 
-/// Which answer has to be rewritten.
+/// Answer that has to be rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewKind {
     /// `NV2080_CTRL_CMD_FB_GET_INFO`: a list behind a pointer.
@@ -161,7 +164,7 @@ pub enum ViewKind {
 }
 
 impl ViewKind {
-    /// Whether the parameters begin with the id of the card that the control is about.
+    /// Returns whether the parameters begin with the id of the card that the control is about.
     pub const fn names_a_card(self) -> bool {
         matches!(
             self,
@@ -179,10 +182,11 @@ impl ViewKind {
     }
 }
 
-/// Which scheduling decision.
+/// Scheduling decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleKind {
-    /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`. `pRunlistPreemptEvent` (8 bytes at 16) is the kernel's and to be zeroed.
+    /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`. `pRunlistPreemptEvent` (8 bytes at 16) is the
+    /// kernel's and to be zeroed.
     DisableChannels,
     /// `NVA06C_CTRL_CMD_SET_TIMESLICE`.
     SetTimeslice,
@@ -200,7 +204,8 @@ pub enum ScheduleKind {
     PreemptionBind,
     /// `NVA06C_CTRL_CMD_BIND`, `NVA06F_CTRL_CMD_BIND`: chooses the engine.
     Bind,
-    /// `NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT`: one that is on the card would stay there, its multiprocessors stopped.
+    /// `NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT`: one that is on the card would stay there, its
+    /// multiprocessors stopped.
     Suspend,
     /// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`.
     Resume,
@@ -248,7 +253,8 @@ const fn row(id: u32, name: &'static str, rule: ControlRule, header: &'static st
     ControlRow { id, name, rule, pointers: &[], least_params: 0, descriptors: &[], clients: &[], header }
 }
 
-/// A list of at most 1 MiB (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`) whose length is a 4-byte count at `at`.
+/// A list of at most 1 MiB (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`) whose length is a 4-byte count at
+/// `at`.
 const fn counted(at: u16, element: u32) -> Length {
     Length::Counted { at, width: Width::U32, element, most: (1 << 20) / element }
 }
@@ -301,7 +307,7 @@ pub fn control(id: u32) -> Option<ControlRow> {
     packed::find(table_of(id), id)
 }
 
-/// Which of [`TABLES`] has the controls of the class of this one.
+/// Returns the index in [`TABLES`] of the controls of this one's class.
 const fn table_of(id: u32) -> usize {
     match id >> 16 {
         0x0000 => 0,
@@ -311,7 +317,7 @@ const fn table_of(id: u32) -> usize {
     }
 }
 
-/// What is done with a control, known or not.
+/// Returns the treatment of a control, known or not.
 pub fn rule_of(id: u32) -> ControlRule {
     match control(id) {
         Some(row) => row.rule,
@@ -320,14 +326,15 @@ pub fn rule_of(id: u32) -> ControlRule {
     }
 }
 
-/// Whether the kernel hands a control's parameters to the card's firmware without looking at them (`RM_GSS_LEGACY_MASK`), and
-/// lets anybody ask (`RM_GSS_LEGACY_MASK_PRIVILEGED` clear).
+/// Returns whether the kernel hands a control's parameters to the card's firmware without looking
+/// at them (`RM_GSS_LEGACY_MASK`), and lets anybody ask (`RM_GSS_LEGACY_MASK_PRIVILEGED` clear).
 const fn goes_to_the_firmware(id: u32) -> bool {
     id & 0xc000 == 0x8000
 }
 
-/// Whether a control is one of `NV2081_BINAPI` objects, whose parameters the kernel hands to the card's firmware as they are
-/// (src/nvidia/src/kernel/rmapi/binary_api.c): libcuda asks for 0x20810108 at every start. The privileged 0x2082 are not.
+/// Returns whether a control is one of `NV2081_BINAPI` objects, whose parameters the kernel hands
+/// to the card's firmware as they are (src/nvidia/src/kernel/rmapi/binary_api.c): libcuda asks for
+/// 0x20810108 at every start. The privileged 0x2082 are not.
 const fn is_of_the_binary_api(id: u32) -> bool {
     id >> 16 == 0x2081
 }

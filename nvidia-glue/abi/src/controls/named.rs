@@ -199,8 +199,8 @@ named! {
     NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES
 }
 
-/// Controls without a name that programs have been seen to ask for: of the card's firmware (bit 15), or of a
-/// `NV2081_BINAPI` object.
+/// Controls without a name that programs have been seen to ask for: of the card's firmware (bit
+/// 15), or of a `NV2081_BINAPI` object.
 pub const NAMELESS: &[u32] = &[
     0x2080_8159,
     0x2080_8162,

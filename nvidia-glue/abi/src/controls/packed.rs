@@ -18,7 +18,7 @@ struct Packed {
     fields: u8,
 }
 
-/// What the parameters of some controls have; of most it is nothing.
+/// Pointers, descriptors and clients in the parameters of some controls; most have none.
 #[derive(Debug, Clone, Copy)]
 struct Fields {
     pointers: &'static [Pointer],
@@ -90,7 +90,7 @@ impl Packed {
     }
 }
 
-/// How many rows are in the tables before one.
+/// Returns the number of rows in the tables before one.
 const fn first(table: usize) -> usize {
     let (mut rows, mut at) = (0, 0);
     while at < table {
@@ -176,7 +176,7 @@ const fn byte(index: usize) -> u8 {
     index as u8
 }
 
-/// Where the rule is among the first `count`; `count` when it is not.
+/// Returns the rule's index among the first `count`; `count` when it is not there.
 const fn index_of(rules: &[ControlRule], count: usize, rule: &ControlRule) -> usize {
     let mut at = 0;
     while at < count && !is(&rules[at], rule) {

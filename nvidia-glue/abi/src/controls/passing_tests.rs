@@ -1,4 +1,4 @@
-//! Why controls may be executed as they stand: a row that has no reason here fails.
+//! Reasons why controls may be executed as they stand: a row without one fails.
 
 use super::{ControlRule, controls};
 
@@ -383,7 +383,7 @@ pub(crate) const PASSING: &[(&str, &[u32])] = &[
     ("makes errors of the session's own context precise", &[0x83de_031f]),
 ];
 
-/// Why a control passes.
+/// Returns the reason why a control passes.
 pub(crate) fn reason(id: u32) -> Option<&'static str> {
     PASSING.iter().find(|(_, ids)| ids.contains(&id)).map(|(reason, _)| *reason)
 }

@@ -236,7 +236,8 @@ fn binding_a_channel_to_a_semaphore_surface_names_a_client_before_560_only() {
     assert_eq!(clients(DriverRelease::new(560, 28, 3)), [0; 0]);
 }
 
-/// Exported by 560.28.03 only, by 580 and later, or, the last, known by the headers of 525 and 535 under that number.
+/// Exported by 560.28.03 only, by 580 and later, or, the last, known by the headers of 525 and 535
+/// under that number.
 #[test]
 fn controls_of_few_releases_have_rows() {
     for id in [0x2080_3060, 0x2080_3067, 0x2080_0a45, 0x2080_0b08, 0x2080_016a] {

@@ -1,4 +1,4 @@
-//! What each call of the driver asks, by names instead of offsets.
+//! Calls of the driver with names instead of offsets.
 
 use super::UvmCall;
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     memory::MemoryRequest,
 };
 
-/// What a call asks.
+/// Decoded call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
     /// `NV_ESC_RM_ALLOC`.
@@ -63,9 +63,11 @@ pub enum Call {
     },
     /// `NV_ESC_CHECK_VERSION_STR`: the struct is a command, a reply, and a string of 64 bytes.
     CheckVersion,
-    /// `NV_ESC_ATTACH_GPUS_TO_FD`: the struct is an array of GPU ids (4 bytes, 0: none), all of which must be granted.
+    /// `NV_ESC_ATTACH_GPUS_TO_FD`: the struct is an array of GPU ids (4 bytes, 0: none), all of
+    /// which must be granted.
     AttachGpus,
-    /// `NV_ESC_REGISTER_FD`: the card's file that it is made on gets the rights of this control file.
+    /// `NV_ESC_REGISTER_FD`: the card's file that it is made on gets the rights of this control
+    /// file.
     RegisterFd {
         /// The control file's number.
         control_fd: i32,
@@ -117,9 +119,9 @@ impl Alloc {
         class(self.class)
     }
 
-    /// How large the buffer for the parameters must be. As much of it as the caller has is copied in, the rest is zero: the
-    /// driver reads and writes as many bytes as its release has in that class, whatever the caller says, so a shorter buffer
-    /// would be overrun.
+    /// Returns the bytes that the buffer for the parameters must have. As much of it as the caller
+    /// has is copied in, the rest is zero: the driver reads and writes as many bytes as its release
+    /// has in that class, whatever the caller says, so a shorter buffer would be overrun.
     pub fn buffer_size(&self) -> usize {
         let said = usize::try_from(self.said_params_size).unwrap_or(usize::MAX).min(Self::PARAMS_MOST);
         self.class().map_or(Self::PARAMS_MOST, |class| usize::from(class.params_size).max(said))
@@ -153,7 +155,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Offset of `flags`. All of them are for the kernel's own use: write 0 there before the driver sees the call.
+    /// Offset of `flags`. All of them are for the kernel's own use: write 0 there before the driver
+    /// sees the call.
     pub const FLAGS_AT: usize = 12;
     /// Offset of `params`.
     pub const PARAMS_AT: usize = 16;
@@ -210,7 +213,7 @@ pub enum VidHeapFunction {
     Alloc(VidHeapAlloc),
     /// `FREE`.
     Free {
-        /// What.
+        /// The memory.
         memory: Handle,
     },
     /// `INFO`: the heap's size and what is free.
@@ -226,13 +229,13 @@ pub enum VidHeapFunction {
 pub struct VidHeapAlloc {
     /// `hMemory`; [`Handle::NONE`]: the driver chooses.
     pub memory: Handle,
-    /// Where that handle is.
+    /// Offset of that handle.
     pub memory_at: usize,
-    /// What is asked.
+    /// Size and kind of the memory.
     pub request: MemoryRequest,
-    /// Where the size is that the driver returns.
+    /// Offset of the size that the driver returns.
     pub size_at: usize,
-    /// Where `attr` is.
+    /// Offset of `attr`.
     pub attr_at: usize,
 }
 

@@ -81,7 +81,8 @@ fn control(escape: &Escape, layout: &EscapeLayout, fields: Fields<'_>) -> Result
 }
 
 fn alloc(escape: &Escape, layout: &EscapeLayout, fields: Fields<'_>) -> Result<Alloc, Undecodable> {
-    // Only the larger structs have rights and flags; the flags are right before the status in both of them.
+    // Only the larger structs have rights and flags; the flags are right before the status in both
+    // of them.
     let larger = layout.size > 32;
     let flags_at = usize::from(layout.status.unwrap_or_default()).saturating_sub(4);
     not_serialized(escape, layout, if larger { fields.u32(flags_at) } else { 0 }, ALLOC_SERIALIZED)?;

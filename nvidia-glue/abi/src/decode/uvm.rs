@@ -29,21 +29,21 @@ pub enum UvmCall {
     RegisterGpu(UvmObject),
     /// `UVM_UNREGISTER_GPU`.
     UnregisterGpu {
-        /// Which card.
+        /// UUID of the card.
         uuid: [u8; 16],
     },
     /// `UVM_REGISTER_GPU_VASPACE`.
     RegisterGpuVaSpace(UvmObject),
     /// `UVM_UNREGISTER_GPU_VASPACE`.
     UnregisterGpuVaSpace {
-        /// Which card.
+        /// UUID of the card.
         uuid: [u8; 16],
     },
     /// `UVM_REGISTER_CHANNEL`.
     RegisterChannel {
         /// The channel.
         object: UvmObject,
-        /// Where its buffers may be mapped.
+        /// Addresses at which its buffers may be mapped.
         range: Range,
     },
     /// `UVM_UNREGISTER_CHANNEL`.
@@ -61,28 +61,29 @@ pub enum UvmCall {
     DeviceP2p(UvmMemory),
     /// `UVM_UNMAP_EXTERNAL`.
     UnmapExternal {
-        /// Where.
+        /// Addresses.
         range: Range,
         /// On which card.
         uuid: [u8; 16],
     },
     /// `UVM_MAP_EXTERNAL_SPARSE`: nothing is mapped there, in place of what was.
     MapSparse {
-        /// Where.
+        /// Addresses.
         range: Range,
         /// On which card.
         uuid: [u8; 16],
     },
-    /// `UVM_MAP_DYNAMIC_PARALLELISM_REGION`: like [`UvmCall::MapSparse`], but begins its range itself.
+    /// `UVM_MAP_DYNAMIC_PARALLELISM_REGION`: like [`UvmCall::MapSparse`], but begins its range
+    /// itself.
     DynamicParallelism {
-        /// Where.
+        /// Addresses.
         range: Range,
         /// On which card.
         uuid: [u8; 16],
     },
     /// `UVM_FREE`: ends the range that begins there, whatever it is.
     Free {
-        /// Where.
+        /// First address.
         base: u64,
     },
     /// `UVM_VALIDATE_VA_RANGE`.
@@ -111,7 +112,7 @@ pub struct UvmObject {
 /// Memory that UVM is to map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UvmMemory {
-    /// Where.
+    /// Addresses.
     pub range: Range,
     /// Offset in the memory.
     pub offset: u64,

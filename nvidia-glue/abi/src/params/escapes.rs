@@ -25,8 +25,8 @@ params! {
         pRightsRequested: ptr @24, paramsSize: u32 @32, flags: u32 @36, status: u32 @40,
     }
 
-    // NV_ESC_RM_VID_HEAP_CONTROL; what the functions take is a union from 40 on: of ALLOC_SIZE where
-    // nothing is said, `tiled` of ALLOC_TILED_PITCH_HEIGHT, `range` of ALLOC_SIZE_RANGE.
+    // NV_ESC_RM_VID_HEAP_CONTROL; what the functions take is a union from 40 on: of ALLOC_SIZE
+    // where nothing is said, `tiled` of ALLOC_TILED_PITCH_HEIGHT, `range` of ALLOC_SIZE_RANGE.
     NVOS32_PARAMETERS [184] {
         hRoot: Handle @0, hObjectParent: Handle @4, function: u32 @8, status: u32 @20, total: u64 @24, free: u64 @32,
         owner = "data.AllocSize.owner": u32 @40, hMemory = "data.AllocSize.hMemory": Handle @44,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use abi::Handle;
+use abi::{Handle, classes::NV20_SUBDEVICE_0};
 use base::{Pid, units::Bytes};
 use foldhash::HashSet;
 
@@ -181,9 +181,8 @@ impl Accounts {
     /// or the card's subdevice, whose class stands for all users of the card. One that is below no
     /// device (MPS's) is on all cards.
     pub fn holders(&self, class: u32, card: Card) -> BTreeSet<Pid> {
-        const SUBDEVICE: u32 = 0x2080;
         let is_meant = |(index, kind): (Index, Kind)| match kind {
-            Kind::Device(on) => class == SUBDEVICE && on == card,
+            Kind::Device(on) => class == NV20_SUBDEVICE_0 && on == card,
             Kind::Engine(of) => of == class && self.card_above(index).is_none_or(|on| on == card),
             _ => false,
         };

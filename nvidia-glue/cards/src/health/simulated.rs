@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn firmware_does_not_answer_what_the_report_names() {
-        let unanswered = BTreeSet::from([0x2080_110b]);
+        let unanswered = BTreeSet::from([0x2080_110b]); // Not in the tables: as the log has it.
         assert_eq!(first(&faults(&[TIMEOUT])), SimulatedFault { unanswered, ..SimulatedFault::default() });
         assert_eq!(first(&faults(&[TIMEOUT, RECOVERED])), SimulatedFault::default());
         assert_eq!(first(&faults(&["NVRM: Xid (PCI:0000:01:00): 119, (0xzz"])), SimulatedFault::default());

@@ -1,6 +1,8 @@
-//! Objects that travel with a file: exported to a control file, imported from it by whoever was given that.
+//! Objects that travel with a file: exported to a control file, imported from it by whoever was
+//! given that.
 //!
-//! src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c, ctrl0000unix.h. An export holds its memory as a handle does.
+//! src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c, ctrl0000unix.h. An export holds its memory
+//! as a handle does.
 
 use abi::{
     Handle, Node, Status,

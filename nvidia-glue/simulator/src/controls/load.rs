@@ -13,25 +13,27 @@ use super::{
 /// `NV2080_GPUMON_PID_INVALID`.
 const NO_PID: u32 = u32::MAX;
 
-/// Tells 72 samples: the instant, and for each of six kinds of engines how busy it was in hundredths of a percent.
+/// Tells 72 samples: the instant, and for each of six kinds of engines how busy it was in
+/// hundredths of a percent.
 pub(super) fn samples(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS;
-    type Sample = NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE;
-    type Engine = NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE;
-    const IDLE: [Field<Engine>; 5] = [Sample::fb, Sample::nvenc, Sample::nvdec, Sample::nvjpg, Sample::nvofa];
+    type UtilSample = NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE;
+    type EngineSample = NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE;
+    const IDLE: [Field<EngineSample>; 5] =
+        [UtilSample::fb, UtilSample::nvenc, UtilSample::nvdec, UtilSample::nvjpg, UtilSample::nvofa];
     let card = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
     let samples = card.engines.samples().map_err(|error| card.cannot_count(&error))?;
     let params = control.params();
     fill(params, Params::samples, 0);
     for (place, sample) in elements(params, Params::samples).zip(samples) {
-        put(place, Sample::timeStamp, sample.at_ns);
+        put(place, UtilSample::timeStamp, sample.at_ns);
         let busy = (sample.busy > 0).then_some((sample.busy, sample.pid.cast_unsigned()));
-        for (engine, busy) in IDLE.into_iter().map(|engine| (engine, None)).chain([(Sample::gr, busy)]) {
+        for (engine, busy) in IDLE.into_iter().map(|engine| (engine, None)).chain([(UtilSample::gr, busy)]) {
             let engine = engine.bytes_mut(place).unwrap_or_default();
             let (util, pid) = busy.unwrap_or((0, NO_PID));
-            put(engine, Engine::util, util);
-            put(engine, Engine::procId, pid);
-            put(engine, Engine::subProcessID, NO_PID);
+            put(engine, EngineSample::util, util);
+            put(engine, EngineSample::procId, pid);
+            put(engine, EngineSample::subProcessID, NO_PID);
         }
     }
     Ok(())

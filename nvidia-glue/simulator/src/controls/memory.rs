@@ -1,4 +1,4 @@
-//! How much memory there is, and who has it.
+//! Sizes of a card's memory, and of its users' parts.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +15,8 @@ use super::{
     Control,
 };
 
-/// Bytes that the driver says the buffers of a graphics context take. Those of an H200, which take more: `scheduling`.
+/// Bytes that the driver says the buffers of a graphics context take. Those of an H200, which take
+/// more: `scheduling`.
 const TOLD_CONTEXT_BUFFERS: u64 = 5_435_392;
 /// Aperture that a simulated card says it has for the processor (`BAR1`), in KiB.
 const BAR1_KIB: u64 = 256 << 10;
@@ -58,7 +59,8 @@ fn put_fb_info(state: &State, card: usize, pairs: &mut [u8], count: u32) -> Resu
     Ok(())
 }
 
-/// `NV2080_CTRL_FB_INFO_INDEX_*` (ctrl2080fb.h); sizes in KiB. A simulated card keeps nothing back for itself.
+/// `NV2080_CTRL_FB_INFO_INDEX_*` (ctrl2080fb.h); sizes in KiB. A simulated card keeps nothing back
+/// for itself.
 fn fb_value(index: u32, total: u64, free: u64) -> Result<u64, Status> {
     Ok(match index {
         // RAM, total RAM, heap, mappable heap, usable RAM.
@@ -124,8 +126,9 @@ pub(super) fn pid_info(state: &mut State, control: &mut Control<'_, '_>) -> Resu
     Ok(())
 }
 
-/// Bytes of a card that objects of class 0x40 hold, each piece once: not what only unified memory or an export still has, and not
-/// the buffers of contexts. So it is in the driver, too (gpu_rmapi.c).
+/// Bytes of a card that objects of class 0x40 hold, each piece once: not what only unified memory
+/// or an export still has, and not the buffers of contexts. So it is in the driver, too
+/// (gpu_rmapi.c).
 fn held_by_clients(state: &State, card: usize) -> u64 {
     let pieces: BTreeMap<*const VideoMemory, u64> = state
         .clients
@@ -139,7 +142,8 @@ fn held_by_clients(state: &State, card: usize) -> u64 {
     pieces.values().sum()
 }
 
-/// Tells the size of the buffers of the whole group that a channel is in; less than those really take.
+/// Tells the size of the buffers of the whole group that a channel is in; less than those really
+/// take.
 pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS;
     let (file, client) = (control.call.file, control.client);
@@ -152,7 +156,8 @@ pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '
         (Kind::Channel { engine, .. }, _) => *engine,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
-    // They come with the first object of the engine; the real driver complains in the kernel's log when asked before.
+    // They come with the first object of the engine; the real driver complains in the kernel's log
+    // when asked before.
     let has_engine =
         owner.objects.values().any(|below| below.parent == name && matches!(below.class & 0xff, 0x97 | 0xc0));
     if engine != GRAPHICS || !has_engine {
@@ -183,7 +188,8 @@ pub(super) fn surface_info(state: &mut State, control: &mut Control<'_, '_>) -> 
     Ok(())
 }
 
-/// Tells what a mapping of an object would be of: 1 the machine's memory, 2 a card's, 3 its registers.
+/// Tells what a mapping of an object would be of: 1 the machine's memory, 2 a card's, 3 its
+/// registers.
 pub(super) fn address_space_type(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_CLIENT_GET_ADDR_SPACE_TYPE_PARAMS;
     let (file, client) = (control.call.file, control.client);
@@ -215,7 +221,8 @@ pub(super) fn are_duplicates(state: &mut State, control: &mut Control<'_, '_>) -
     Ok(())
 }
 
-/// Answers controls whose parameters begin with an object of the client, and that have no effect here: it must exist.
+/// Answers controls whose parameters begin with an object of the client, and that have no effect
+/// here: it must exist.
 pub(super) fn of_first_handle(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client) = (control.call.file, control.client);
     let handle = get(control.params(), NV503C_CTRL_UNREGISTER_VIDMEM_PARAMS::hMemory).0;

@@ -22,9 +22,9 @@ const PARAMS: Field<ptr> = NVOS54_PARAMETERS::params;
 /// `NVOS54_FLAGS_FINN_SERIALIZED`.
 const SERIALIZED: u32 = 4;
 
-/// Which objects take a control.
+/// Objects that take a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum On {
+enum OnObject {
     Client,
     Device,
     Subdevice,
@@ -54,23 +54,23 @@ impl Control<'_, '_> {
     }
 }
 
-type Act = fn(&mut State, &mut Control<'_, '_>) -> Result<(), Status>;
+type ControlHandler = fn(&mut State, &mut Control<'_, '_>) -> Result<(), Status>;
 
 /// One control.
-struct Row {
+struct ControlRow {
     command: u32,
-    on: On,
+    on: OnObject,
     /// Bytes of its parameters.
     size: usize,
-    act: Act,
+    act: ControlHandler,
 }
 
-const fn row(command: u32, on: On, size: usize, act: Act) -> Row {
-    Row { command, on, size, act }
+const fn row(command: u32, on: OnObject, size: usize, act: ControlHandler) -> ControlRow {
+    ControlRow { command, on, size, act }
 }
 
-/// Controls that real programs have succeed, and that change nothing on a simulated card and tell nothing of it: their
-/// parameters stay as they are. With them, [`NAMELESS`].
+/// Controls that real programs have succeed, and that change nothing on a simulated card and tell
+/// nothing of it: their parameters stay as they are. With them, [`NAMELESS`].
 const NO_EFFECT: &[u32] = &[
     // Of clients: versions, features, draining, memory operations, boost groups.
     NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION,
@@ -122,7 +122,8 @@ const NO_EFFECT: &[u32] = &[
     NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS,
     NV2080_CTRL_CMD_GSP_GET_FEATURES,
     NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO,
-    // Of other objects: pages of information, inventories, peers, debuggers, channels, interrupts, confidential computing.
+    // Of other objects: pages of information, inventories, peers, debuggers, channels, interrupts,
+    // confidential computing.
     NV00DE_CTRL_CMD_REQUEST_DATA_POLL,
     NV208F_CTRL_CMD_GPU_VERIFY_INFOROM,
     NV503C_CTRL_CMD_REGISTER_VA_SPACE,
@@ -136,9 +137,10 @@ const NO_EFFECT: &[u32] = &[
     NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES,
 ];
 
-/// Controls that no program in a container has a use for. A real driver executes some for whoever asks, or whoever has `CAP_SYS_NICE`, and refuses
-/// others to all but administrators, or the kernel, which is nothing to rely on: all are executed without an effect, so that it shows when one
-/// is let through.
+/// Controls that no program in a container has a use for. A real driver executes some for whoever
+/// asks, or whoever has `CAP_SYS_NICE`, and refuses others to all but administrators, or the
+/// kernel, which is nothing to rely on: all are executed without an effect, so that it shows when
+/// one is let through.
 const HARMFUL: &[u32] = &[
     // Of devices: who may run where, which channels run, run lists.
     NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
@@ -176,196 +178,271 @@ const HARMFUL: &[u32] = &[
     NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE,
 ];
 
-const CONTROLS: &[Row] = &[
+const CONTROLS: &[ControlRow] = &[
     row(
         NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS::SIZE,
         gpus::attached_ids,
     ),
-    row(NV0000_CTRL_CMD_GPU_GET_ID_INFO, On::Client, NV0000_CTRL_GPU_GET_ID_INFO_PARAMS::SIZE, gpus::id_info),
-    row(NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS, On::Client, NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS::SIZE, gpus::device_ids),
-    row(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, On::Client, NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS::SIZE, gpus::id_info_v2),
-    row(NV0000_CTRL_CMD_GPU_GET_PROBED_IDS, On::Client, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::SIZE, gpus::probed_ids),
-    row(NV0000_CTRL_CMD_GPU_ATTACH_IDS, On::Client, NV0000_CTRL_GPU_ATTACH_IDS_PARAMS::SIZE, gpus::attach_ids),
-    row(NV0000_CTRL_CMD_GPU_DETACH_IDS, On::Client, NV0000_CTRL_GPU_DETACH_IDS_PARAMS::SIZE, |_, _| Ok(())),
-    row(NV0000_CTRL_CMD_GPU_GET_PCI_INFO, On::Client, NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS::SIZE, gpus::pci_info),
-    row(NV0000_CTRL_CMD_GPU_GET_UUID_INFO, On::Client, NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS::SIZE, gpus::uuid_info),
+    row(NV0000_CTRL_CMD_GPU_GET_ID_INFO, OnObject::Client, NV0000_CTRL_GPU_GET_ID_INFO_PARAMS::SIZE, gpus::id_info),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS,
+        OnObject::Client,
+        NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS::SIZE,
+        gpus::device_ids,
+    ),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+        OnObject::Client,
+        NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS::SIZE,
+        gpus::id_info_v2,
+    ),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_PROBED_IDS,
+        OnObject::Client,
+        NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::SIZE,
+        gpus::probed_ids,
+    ),
+    row(NV0000_CTRL_CMD_GPU_ATTACH_IDS, OnObject::Client, NV0000_CTRL_GPU_ATTACH_IDS_PARAMS::SIZE, gpus::attach_ids),
+    row(NV0000_CTRL_CMD_GPU_DETACH_IDS, OnObject::Client, NV0000_CTRL_GPU_DETACH_IDS_PARAMS::SIZE, |_, _| Ok(())),
+    row(NV0000_CTRL_CMD_GPU_GET_PCI_INFO, OnObject::Client, NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS::SIZE, gpus::pci_info),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_UUID_INFO,
+        OnObject::Client,
+        NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS::SIZE,
+        gpus::uuid_info,
+    ),
     row(
         NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS::SIZE,
         gpus::uuid_of_gpu_id,
     ),
     row(
         NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS::SIZE,
         gpus::active_device_ids,
     ),
-    row(NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, On::Client, NV0000_CTRL_GPU_ASYNC_ATTACH_ID_PARAMS::SIZE, gpus::attach_id),
-    row(NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID, On::Client, NV0000_CTRL_GPU_WAIT_ATTACH_ID_PARAMS::SIZE, gpus::attach_id),
+    row(
+        NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID,
+        OnObject::Client,
+        NV0000_CTRL_GPU_ASYNC_ATTACH_ID_PARAMS::SIZE,
+        gpus::attach_id,
+    ),
+    row(
+        NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID,
+        OnObject::Client,
+        NV0000_CTRL_GPU_WAIT_ATTACH_ID_PARAMS::SIZE,
+        gpus::attach_id,
+    ),
     row(
         NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS::SIZE,
         gpus::p2p_caps,
     ),
     row(
         NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS::SIZE,
         gpus::p2p_matrix,
     ),
     row(
         NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_CLIENT_GET_ADDR_SPACE_TYPE_PARAMS::SIZE,
         memory::address_space_type,
     ),
     row(
         NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS::SIZE,
         handle_info,
     ),
     row(
         NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS::SIZE,
         |_, _| Ok(()),
     ),
     row(
         NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS::SIZE,
         child_handle,
     ),
-    row(NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, On::Client, NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::SIZE, share_object),
+    row(
+        NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT,
+        OnObject::Client,
+        NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::SIZE,
+        share_object,
+    ),
     row(
         NV0000_CTRL_CMD_CLIENT_OBJECTS_ARE_DUPLICATES,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_CLIENT_OBJECTS_ARE_DUPLICATES_PARAMS::SIZE,
         memory::are_duplicates,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS::SIZE,
         export::to_fd,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS::SIZE,
         export::from_fd,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS::SIZE,
         export::info,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS::SIZE,
         export::create,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS::SIZE,
         export::objects_to_fd,
     ),
     row(
         NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
-        On::Client,
+        OnObject::Client,
         NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS::SIZE,
         export::objects_from_fd,
     ),
-    row(NV0041_CTRL_CMD_GET_SURFACE_INFO, On::Memory, NV0041_CTRL_GET_SURFACE_INFO_PARAMS::SIZE, memory::surface_info),
+    row(
+        NV0041_CTRL_CMD_GET_SURFACE_INFO,
+        OnObject::Memory,
+        NV0041_CTRL_GET_SURFACE_INFO_PARAMS::SIZE,
+        memory::surface_info,
+    ),
     row(
         NV2080_CTRL_CMD_GPU_GET_NAME_STRING,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525::SIZE,
         gpus::name,
     ),
     row(
         NV2080_CTRL_CMD_GPU_GET_SHORT_NAME_STRING,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_GPU_GET_SHORT_NAME_STRING_PARAMS::SIZE,
         gpus::short_name,
     ),
-    row(NV2080_CTRL_CMD_GPU_GET_GID_INFO, On::Subdevice, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS::SIZE, gpus::gid),
-    row(NV2080_CTRL_CMD_GPU_GET_PIDS, On::Subdevice, NV2080_CTRL_GPU_GET_PIDS_PARAMS::SIZE, memory::pids),
-    row(NV2080_CTRL_CMD_GPU_GET_PID_INFO, On::Subdevice, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS::SIZE, memory::pid_info),
+    row(NV2080_CTRL_CMD_GPU_GET_GID_INFO, OnObject::Subdevice, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS::SIZE, gpus::gid),
+    row(NV2080_CTRL_CMD_GPU_GET_PIDS, OnObject::Subdevice, NV2080_CTRL_GPU_GET_PIDS_PARAMS::SIZE, memory::pids),
+    row(
+        NV2080_CTRL_CMD_GPU_GET_PID_INFO,
+        OnObject::Subdevice,
+        NV2080_CTRL_GPU_GET_PID_INFO_PARAMS::SIZE,
+        memory::pid_info,
+    ),
     row(
         NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS::SIZE,
         scheduling::preemption_mode,
     ),
     row(
         NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS::SIZE,
         memory::context_buffer_size,
     ),
-    row(NV2080_CTRL_CMD_FB_GET_INFO, On::Subdevice, NV2080_CTRL_FB_GET_INFO_PARAMS::SIZE, memory::fb_info_v1),
-    row(NV2080_CTRL_CMD_FB_GET_INFO_V2, On::Subdevice, NV2080_CTRL_FB_GET_INFO_V2_PARAMS::SIZE, memory::fb_info),
+    row(NV2080_CTRL_CMD_FB_GET_INFO, OnObject::Subdevice, NV2080_CTRL_FB_GET_INFO_PARAMS::SIZE, memory::fb_info_v1),
+    row(NV2080_CTRL_CMD_FB_GET_INFO_V2, OnObject::Subdevice, NV2080_CTRL_FB_GET_INFO_V2_PARAMS::SIZE, memory::fb_info),
     row(
         NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES,
-        On::Device,
+        OnObject::Device,
         NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS::SIZE,
         scheduling::set_channel_properties,
     ),
     row(
         NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS,
-        On::Device,
+        OnObject::Device,
         NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS::SIZE,
         scheduling::idle_channels,
     ),
     row(
         NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS::SIZE,
         scheduling::disable_channels,
     ),
     row(
         NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_PERF_GET_VID_ENG_PERFMON_SAMPLE_PARAMS::SIZE,
         load::video_engine,
     ),
     row(
         NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
-        On::Subdevice,
+        OnObject::Subdevice,
         NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS::SIZE,
         load::samples,
     ),
-    row(NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, On::Group, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
-    row(NVA06C_CTRL_CMD_SET_TIMESLICE, On::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::set_timeslice),
-    row(NVA06C_CTRL_CMD_GET_TIMESLICE, On::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::timeslice),
-    row(NVA06C_CTRL_CMD_PREEMPT, On::Group, NVA06C_CTRL_PREEMPT_PARAMS::SIZE, scheduling::preempt),
-    row(NVA06F_CTRL_CMD_GPFIFO_SCHEDULE, On::Channel, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
-    row(NVA06C_CTRL_CMD_BIND, On::Group, 1, scheduling::put_back),
-    row(NVA06F_CTRL_CMD_BIND, On::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
-    row(NVA06F_CTRL_CMD_STOP_CHANNEL, On::Channel, NVA06F_CTRL_STOP_CHANNEL_PARAMS::SIZE, scheduling::put_back),
-    row(NV906F_CTRL_CMD_RESET_CHANNEL, On::Channel, NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE, scheduling::put_back),
-    row(NVA06F_CTRL_CMD_RESET_CHANNEL, On::Channel, NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE, scheduling::put_back),
-    row(NVC36F_CTRL_CMD_GPFIFO_SCHEDULE, On::Channel, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
-    row(NVC36F_CTRL_CMD_BIND, On::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
+    row(
+        NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        OnObject::Group,
+        NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE,
+        scheduling::schedule,
+    ),
+    row(NVA06C_CTRL_CMD_SET_TIMESLICE, OnObject::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::set_timeslice),
+    row(NVA06C_CTRL_CMD_GET_TIMESLICE, OnObject::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::timeslice),
+    row(NVA06C_CTRL_CMD_PREEMPT, OnObject::Group, NVA06C_CTRL_PREEMPT_PARAMS::SIZE, scheduling::preempt),
+    row(
+        NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+        OnObject::Channel,
+        NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE,
+        scheduling::schedule,
+    ),
+    row(NVA06C_CTRL_CMD_BIND, OnObject::Group, 1, scheduling::put_back),
+    row(NVA06F_CTRL_CMD_BIND, OnObject::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
+    row(NVA06F_CTRL_CMD_STOP_CHANNEL, OnObject::Channel, NVA06F_CTRL_STOP_CHANNEL_PARAMS::SIZE, scheduling::put_back),
+    row(
+        NV906F_CTRL_CMD_RESET_CHANNEL,
+        OnObject::Channel,
+        NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE,
+        scheduling::put_back,
+    ),
+    row(
+        NVA06F_CTRL_CMD_RESET_CHANNEL,
+        OnObject::Channel,
+        NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE,
+        scheduling::put_back,
+    ),
+    row(
+        NVC36F_CTRL_CMD_GPFIFO_SCHEDULE,
+        OnObject::Channel,
+        NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE,
+        scheduling::schedule,
+    ),
+    row(NVC36F_CTRL_CMD_BIND, OnObject::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
     row(
         NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
-        On::Channel,
+        OnObject::Channel,
         NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::SIZE,
         scheduling::work_submit_token,
     ),
-    row(NV503C_CTRL_CMD_REGISTER_VIDMEM, On::Any, NV503C_CTRL_REGISTER_VIDMEM_PARAMS::SIZE, memory::of_first_handle),
+    row(
+        NV503C_CTRL_CMD_REGISTER_VIDMEM,
+        OnObject::Any,
+        NV503C_CTRL_REGISTER_VIDMEM_PARAMS::SIZE,
+        memory::of_first_handle,
+    ),
     row(
         NV503C_CTRL_CMD_UNREGISTER_VIDMEM,
-        On::Any,
+        OnObject::Any,
         NV503C_CTRL_UNREGISTER_VIDMEM_PARAMS::SIZE,
         memory::of_first_handle,
     ),
@@ -390,7 +467,8 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
         other => other,
     }?;
     let card = owner.card_of(object);
-    // A few, which are answered without the card (`RMCTRL_FLAGS_NO_GPUS_ACCESS`), a real driver answers all the same.
+    // A few, which are answered without the card (`RMCTRL_FLAGS_NO_GPUS_ACCESS`), a real driver
+    // answers all the same.
     card.and_then(|card| state.cards.get(card)).map_or(Ok(()), |card| card.check_control(command))?;
     let target = if object == client { None } else { Some(state.client(call.file, client)?.object(object)?) };
     if NO_EFFECT.contains(&command) || NAMELESS.contains(&command) || HARMFUL.contains(&command) {
@@ -414,16 +492,16 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
     (row.act)(state, &mut Control { call, client, object, card })
 }
 
-fn takes(on: On, target: Option<&Object>) -> bool {
+fn takes(on: OnObject, target: Option<&Object>) -> bool {
     matches!(
         (on, target.map(|object| &object.kind)),
-        (On::Any, _)
-            | (On::Client, None)
-            | (On::Device, Some(Kind::Device { .. }))
-            | (On::Subdevice, Some(Kind::Subdevice { .. }))
-            | (On::Group, Some(Kind::ChannelGroup { .. }))
-            | (On::Channel, Some(Kind::Channel { .. }))
-            | (On::Memory, Some(Kind::VideoMemory(_) | Kind::SystemMemory(_)))
+        (OnObject::Any, _)
+            | (OnObject::Client, None)
+            | (OnObject::Device, Some(Kind::Device { .. }))
+            | (OnObject::Subdevice, Some(Kind::Subdevice { .. }))
+            | (OnObject::Group, Some(Kind::ChannelGroup { .. }))
+            | (OnObject::Channel, Some(Kind::Channel { .. }))
+            | (OnObject::Memory, Some(Kind::VideoMemory(_) | Kind::SystemMemory(_)))
     )
 }
 

@@ -8,8 +8,8 @@ use super::{
     super::{
         allocate::GRAPHICS,
         bytes::{get, list, put},
-        card_memory::Lie,
-        engines::{Group, Seat},
+        card_memory::PieceLayout,
+        engines::{Group, RunlistEntry},
         objects::{Client, Kind, Object},
         open_files::FileId,
         state::State,
@@ -25,7 +25,8 @@ const MOST_CHANNELS: u32 = 64;
 
 /// Takes channels off the card, or puts them back.
 ///
-/// As in the driver, they may be any client's, and those that are found are done even if others are not.
+/// As in the driver, they may be any client's, and those that are found are done even if others are
+/// not.
 pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS;
     let place = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
@@ -50,8 +51,9 @@ pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>)
     if found { Ok(()) } else { Err(Status::INVALID_CHANNEL) }
 }
 
-/// Schedules one channel, or of all channels of a group, which must have some. The first time, the context's buffers are
-/// made, which no object shows. Without bEnable it succeeds and nothing stops, as was seen on a card.
+/// Schedules one channel, or of all channels of a group, which must have some. The first time, the
+/// context's buffers are made, which no object shows. Without bEnable it succeeds and nothing
+/// stops, as was seen on a card.
 pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let enable = get(control.params(), NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::bEnable) != 0;
@@ -61,36 +63,40 @@ pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Resu
     let grouped = owner.objects.get(&parent).is_some_and(|above| matches!(above.kind, Kind::ChannelGroup { .. }));
     let context = if grouped { parent } else { target };
     let named = owner.objects.iter().filter(|(handle, object)| **handle == target || object.parent == target);
-    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
-    if seats.is_empty() {
+    let runlist_entries: Vec<Arc<RunlistEntry>> = named.filter_map(|(_, object)| runlist_entry_of(object)).collect();
+    if runlist_entries.is_empty() {
         return Err(Status::INVALID_STATE);
     }
     if enable {
         make_buffers(state, (file, client), context, card)?;
         let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
-        for seat in seats {
-            seat.schedule().map_err(|error| card.cannot_count(&error))?;
+        for runlist_entry in runlist_entries {
+            runlist_entry.schedule().map_err(|error| card.cannot_count(&error))?;
         }
     }
     Ok(())
 }
 
-/// `BIND`, `STOP_CHANNEL`, `RESET_CHANNEL`, `RESUME_CONTEXT`: what becomes of channels that have been taken off. The worst for whoever did that: they
-/// are on the card, as if they had never been off. Of a channel, of all in a group, or of all of a debugger's client.
+/// `BIND`, `STOP_CHANNEL`, `RESET_CHANNEL`, `RESUME_CONTEXT`: what becomes of channels that have
+/// been taken off. The worst for whoever did that: they are on the card, as if they had never been
+/// off. Of a channel, of all in a group, or of all of a debugger's client.
 pub(super) fn put_back(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let owner = state.client(file, client)?;
     let is_of_channels = matches!(owner.object(target)?.kind, Kind::Channel { .. } | Kind::ChannelGroup { .. });
     let is_named = |handle: u32, object: &Object| !is_of_channels || handle == target || object.parent == target;
     let named = owner.objects.iter().filter(|(handle, object)| is_named(**handle, object));
-    let seats: Vec<Arc<Seat>> = named.filter_map(|(_, object)| seat_of(object)).collect();
+    let runlist_entries: Vec<Arc<RunlistEntry>> = named.filter_map(|(_, object)| runlist_entry_of(object)).collect();
     let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
-    seats.iter().try_for_each(|seat| seat.put_back()).map_err(|error| card.cannot_count(&error))
+    runlist_entries
+        .iter()
+        .try_for_each(|runlist_entry| runlist_entry.put_back())
+        .map_err(|error| card.cannot_count(&error))
 }
 
-fn seat_of(object: &Object) -> Option<Arc<Seat>> {
+fn runlist_entry_of(object: &Object) -> Option<Arc<RunlistEntry>> {
     match &object.kind {
-        Kind::Channel { seat, .. } => Some(Arc::clone(seat)),
+        Kind::Channel { runlist_entry, .. } => Some(Arc::clone(runlist_entry)),
         _ => None,
     }
 }
@@ -101,7 +107,7 @@ fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, 
         _ => return Ok(()),
     };
     let bytes = if engine == GRAPHICS { GRAPHICS_CONTEXT } else { OTHER_CONTEXT };
-    let made = state.take(card, bytes, bytes, Lie::ANYWHERE)?;
+    let made = state.take(card, bytes, bytes, PieceLayout::ANYWHERE)?;
     if let Kind::ChannelGroup { buffers, .. } | Kind::Channel { buffers, .. } =
         &mut state.client(file, client)?.object_mut(context)?.kind
     {
@@ -156,7 +162,8 @@ pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) ->
 
 /// Sets how a channel or a group of the client is preempted.
 ///
-/// One whose kernels are not to be interrupted has the engine for as long as it has work, as with a slice without end.
+/// One whose kernels are not to be interrupted has the engine for as long as it has work, as with a
+/// slice without end.
 pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS;
     const SETS_CILP: u32 = 1;
@@ -174,9 +181,9 @@ pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) 
     }
     match &owner.object(channel)?.kind {
         Kind::Channel { .. } | Kind::ChannelGroup { .. } if is_interrupted => Ok(()),
-        Kind::Channel { seat, .. } => {
-            let seat = Arc::clone(seat);
-            set_slice(state, card, seat.group(), u64::MAX)
+        Kind::Channel { runlist_entry, .. } => {
+            let runlist_entry = Arc::clone(runlist_entry);
+            set_slice(state, card, runlist_entry.group(), u64::MAX)
         }
         Kind::ChannelGroup { group, .. } => {
             let group = Arc::clone(group);
@@ -186,14 +193,16 @@ pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) 
     }
 }
 
-/// Whether a channel, or one of a group, has an object of the graphics engine that is not of compute.
+/// Returns whether a channel, or one of a group, has an object of the graphics engine that is not
+/// of compute.
 fn draws(client: &Client, context: u32) -> bool {
     let is_in =
         |handle: u32| handle == context || client.objects.get(&handle).is_some_and(|channel| channel.parent == context);
     client.objects.values().any(|object| matches!(object.class & 0xff, 0x97 | 0x2d | 0x40) && is_in(object.parent))
 }
 
-/// Waits for a group as if it did not leave. A driver waits by itself, too, for an unknown time; here, not at all.
+/// Waits for a group as if it did not leave. A driver waits by itself, too, for an unknown time;
+/// here, not at all.
 pub(super) fn preempt(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NVA06C_CTRL_PREEMPT_PARAMS;
     let card = control.card()?;
@@ -218,28 +227,28 @@ pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_
     let params = control.params();
     let (channel, property) = (get(params, Params::hChannel).0, get(params, Params::property));
     let value = get(params, Params::value);
-    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(channel)?.kind else {
+    let Kind::Channel { runlist_entry, .. } = &state.client(file, client)?.object(channel)?.kind else {
         return Err(Status::INVALID_CHANNEL);
     };
-    let seat = Arc::clone(seat);
+    let runlist_entry = Arc::clone(runlist_entry);
     match property {
-        ENGINE_TIMESLICE if value != 0 => set_slice(state, card, seat.group(), value),
-        ENGINE_TIMESLICE_DISABLE => set_slice(state, card, seat.group(), u64::MAX),
+        ENGINE_TIMESLICE if value != 0 => set_slice(state, card, runlist_entry.group(), value),
+        ENGINE_TIMESLICE_DISABLE => set_slice(state, card, runlist_entry.group(), u64::MAX),
         NOOP => Ok(()),
         _ => Err(Status::NOT_SUPPORTED),
     }
 }
 
-/// Tells what a program writes to the doorbell; here the number of its doorbell (`engines::doorbells`), where the work that
-/// the channel has executed is told from then on.
+/// Tells what a program writes to the doorbell; here the number of its doorbell
+/// (`engines::doorbells`), where the work that the channel has executed is told from then on.
 pub(super) fn work_submit_token(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
-    let Kind::Channel { seat, .. } = &state.client(file, client)?.object(target)?.kind else {
+    let Kind::Channel { runlist_entry, .. } = &state.client(file, client)?.object(target)?.kind else {
         return Err(Status::INVALID_CHANNEL);
     };
-    let seat = Arc::clone(seat);
+    let runlist_entry = Arc::clone(runlist_entry);
     let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
-    seat.tell().map_err(|error| card.cannot_count(&error))?;
-    put(control.params(), NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::workSubmitToken, seat.token());
+    runlist_entry.tell().map_err(|error| card.cannot_count(&error))?;
+    put(control.params(), NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::workSubmitToken, runlist_entry.token());
     Ok(())
 }

@@ -1,8 +1,10 @@
-//! How a program says that it has work, where nothing can be submitted: through the content of the card's node.
+//! Work of programs, told through the content of the card's node, since nothing can be submitted
+//! here.
 //!
-//! On a real card a program puts work into its channel's ring, moves `GP_PUT` in the channel's memory and writes the channel's
-//! work submit token to the doorbell page; no call is made. On a simulated one it writes to the file that stands for
-//! `/dev/nvidiaN`, at the token's place ([`SIZE`] bytes each, numbers in little-endian order):
+//! On a real card a program puts work into its channel's ring, moves `GP_PUT` in the channel's
+//! memory and writes the channel's work submit token to the doorbell page; no call is made. On a
+//! simulated one it writes to the file that stands for `/dev/nvidiaN`, at the token's place
+//! ([`SIZE`] bytes each, numbers in little-endian order):
 //!
 //! | offset | who writes | what |
 //! |---|---|---|
@@ -11,9 +13,10 @@
 //! | 16 | the driver, whenever the token is asked for | nanoseconds of engine time that the channel got |
 //! | 24 | likewise | as of when |
 //!
-//! What is written is seen at the next event on the card, and counts from the instant that it names; of two submissions between
-//! two events the later names it for both. Everybody who has the node may write anywhere in it, as into the file itself:
-//! simulated cards are for trying egpu, not for tenants.
+//! What is written is seen at the next event on the card, and counts from the instant that it
+//! names; of two submissions between two events the later names it for both. Everybody who has the
+//! node may write anywhere in it, as into the file itself: simulated cards are for trying egpu, not
+//! for tenants.
 
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -51,7 +54,7 @@ impl Doorbells {
         self.0.write_all_at(&work_ns.to_le_bytes(), Self::place(token))
     }
 
-    /// What has been submitted to the channels with tokens below `end`.
+    /// Returns the work that has been submitted to the channels with tokens below `end`.
     pub(super) fn read(&self, end: u32) -> io::Result<Vec<Submitted>> {
         let mut bytes = vec![0; end as usize * SIZE];
         let mut filled = 0;

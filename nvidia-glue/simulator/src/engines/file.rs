@@ -1,7 +1,9 @@
-//! The channels of a card as a small file, which every process of the machine that simulates the driver reads and writes.
+//! The channels of a card as a small file, which every process of the machine that simulates the
+//! driver reads and writes.
 //!
-//! One line for each engine, each channel and each sample, then `end`, behind which an older, longer content may stand. Whoever looks holds
-//! the file's lock, and drops the channels of processes that are gone, as the driver does.
+//! One line for each engine, each channel and each sample, then `end`, behind which an older,
+//! longer content may stand. Whoever looks holds the file's lock, and drops the channels of
+//! processes that are gone, as the driver does.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +24,7 @@ use super::{
 
 const END: &str = "end";
 
-/// Where a card's channels stand.
+/// State of a card's channels.
 #[derive(Debug)]
 pub(super) struct ChannelFile {
     pub(super) path: PathBuf,

@@ -1,4 +1,5 @@
-//! The switches of a card's compute engine, as a ring of records in a file: what the firmware of a real card notes.
+//! The switches of a card's compute engine, as a ring of records in a file: what the firmware of a
+//! real card notes.
 
 use std::{
     fs::{File, OpenOptions},

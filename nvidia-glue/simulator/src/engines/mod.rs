@@ -1,9 +1,10 @@
 //! The engines of a simulated card, and the channels of all processes that share them.
 //!
-//! There is no processor: time is what an engine executes. Every process that simulates the driver (each container's mediator)
-//! keeps the same account in a file for each card: at each event (a channel comes, goes, is scheduled, taken off or put back, a
-//! slice changes, somebody asks) the time since the last one is divided among those that had work ([`time`]). What a
-//! program has to do, it writes into the card's node ([`doorbells`]).
+//! There is no processor: time is what an engine executes. Every process that simulates the driver
+//! (each container's mediator) keeps the same account in a file for each card: at each event (a
+//! channel comes, goes, is scheduled, taken off or put back, a slice changes, somebody asks) the
+//! time since the last one is divided among those that had work ([`time`]). What a program has to
+//! do, it writes into the card's node ([`doorbells`]).
 
 mod doorbells;
 mod file;
@@ -37,11 +38,12 @@ use self::{
     time::{Channel, Channels, DEFAULT_SLICE_US},
 };
 
-/// Numbers of a card's channels, which are their tokens: 2048 for all engines together, as up to Hopper, less those that the kernel has for
-/// itself (UVM two for each of eight copy engines, and four to scrub, copy and watch).
+/// Numbers of a card's channels, which are their tokens: 2048 for all engines together, as up to
+/// Hopper, less those that the kernel has for itself (UVM two for each of eight copy engines, and
+/// four to scrub, copy and watch).
 const MOST_CHANNELS: u32 = 2048 - 20;
 
-/// Whose clock time goes by.
+/// Clock of the engines.
 #[derive(Debug, Clone)]
 pub(super) enum Clock {
     /// `CLOCK_MONOTONIC`.
@@ -109,13 +111,13 @@ pub(super) struct Engines {
 
 /// A channel's place on its engine, which it leaves when this is dropped.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct RunlistEntry {
     engines: Arc<Engines>,
     group: Arc<Group>,
     token: u32,
 }
 
-/// What an engine gave a channel, and as of when.
+/// Time that an engine gave a channel, and as of when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Executed {
     pub(super) executed_ns: u64,
@@ -150,14 +152,14 @@ impl Engines {
         })?
     }
 
-    /// A new channel of a client; `None` when the card has too many. It has not been seen whether a card runs what joins a group that runs: here it
-    /// does.
+    /// A new channel of a client; `None` when the card has too many. It has not been seen whether a
+    /// card runs what joins a group that runs: here it does.
     pub(super) fn join(
         self: &Arc<Self>,
         (client, handle): (u32, u32),
         group: &Arc<Group>,
         engine: u32,
-    ) -> io::Result<Option<Arc<Seat>>> {
+    ) -> io::Result<Option<Arc<RunlistEntry>>> {
         let token = self.event(|Channels { channels, .. }| {
             let mut taken: Vec<u32> = channels.iter().map(|channel| channel.token).collect();
             taken.sort_unstable();
@@ -182,12 +184,13 @@ impl Engines {
             });
             Ok::<_, io::Error>(Some(token))
         })??;
-        let seat = |token| Seat { engines: Arc::clone(self), group: Arc::clone(group), token };
-        Ok(token.map(|token| Arc::new(seat(token))))
+        let runlist_entry = |token| RunlistEntry { engines: Arc::clone(self), group: Arc::clone(group), token };
+        Ok(token.map(|token| Arc::new(runlist_entry(token))))
     }
 
-    /// Takes channels off the card or puts them back, of whichever process; says whether all were found. With `rewind`, what
-    /// they had to do is lost. It is done when the time is over that it takes.
+    /// Takes channels off the card or puts them back, of whichever process; says whether all were
+    /// found. With `rewind`, what they had to do is lost. It is done when the time is over that it
+    /// takes.
     pub(super) fn disable(&self, named: &[(u32, u32)], off: bool, rewind: bool) -> io::Result<bool> {
         let SimulatedEdges { opening_us, closing_us, ramp_us, .. } = self.edges;
         self.clock.pass(Duration::from_micros(if off { closing_us } else { opening_us }));
@@ -214,7 +217,8 @@ impl Engines {
         })?
     }
 
-    /// Waits with what everybody's calls need, as the driver does for channels that are not done in time.
+    /// Waits with what everybody's calls need, as the driver does for channels that are not done in
+    /// time.
     pub(super) fn hold(&self, time: Duration) -> io::Result<()> {
         self.file.locked(|_| self.clock.pass(time))
     }
@@ -228,7 +232,8 @@ impl Engines {
         })
     }
 
-    /// How busy the compute engine was lately, the oldest first; instants are those of the host's real time, as the driver's are.
+    /// Returns the latest samples of the compute engine's load, the oldest first; instants are
+    /// those of the host's real time, as the driver's are.
     pub(super) fn samples(&self) -> io::Result<Vec<Sample>> {
         let samples = self.event(|card| card.samples.clone())?;
         let ahead_ns = real_time_ns().saturating_sub(self.clock.now_ns());
@@ -249,8 +254,8 @@ impl Engines {
     }
 }
 
-impl Seat {
-    /// Which group it is in.
+impl RunlistEntry {
+    /// Returns its group.
     pub(super) fn group(&self) -> &Group {
         &self.group
     }
@@ -260,8 +265,8 @@ impl Seat {
         self.token
     }
 
-    /// Puts it on the run list. There is no way off it but [`Engines::disable`]: what a program takes off, the driver puts
-    /// back when there is work.
+    /// Puts it on the run list. There is no way off it but [`Engines::disable`]: what a program
+    /// takes off, the driver puts back when there is work.
     pub(super) fn schedule(&self) -> io::Result<()> {
         self.engines.event(|Channels { channels, .. }| {
             for channel in channels.iter_mut().filter(self.engines.own(self.token)) {
@@ -292,13 +297,13 @@ impl Seat {
         }
     }
 
-    /// What it got until now, which the program then finds at its doorbell.
+    /// Writes the time that it got until now to its doorbell, where the program finds it.
     pub(super) fn tell(&self) -> io::Result<()> {
         let Executed { executed_ns, at_ns } = self.executed()?;
         self.engines.doorbells.tell(self.token, executed_ns, at_ns)
     }
 
-    /// What it got until now.
+    /// Returns the time that it got until now.
     pub(super) fn executed(&self) -> io::Result<Executed> {
         self.engines.event(|Channels { channels, at_ns, .. }| {
             let own = channels.iter_mut().find(self.engines.own(self.token));
@@ -336,7 +341,8 @@ impl Switches {
     }
 }
 
-/// A number for a group's context. Several groups of a card have the same one only by chance, and those of a process never.
+/// A number for a group's context. Several groups of a card have the same one only by chance, and
+/// those of a process never.
 fn context(group: time::GroupKey) -> u32 {
     let [low, high] = [group.group & 0xffff, u64::from(group.pid.cast_unsigned()) & 0xffff];
     u32::try_from(high << 16 | low).unwrap_or(0)
@@ -348,7 +354,7 @@ impl SwitchLog for Switches {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RunlistEntry {
     fn drop(&mut self) {
         self.leave();
     }

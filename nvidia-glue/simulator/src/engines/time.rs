@@ -1,9 +1,11 @@
-//! How the engines of a card divide their time among channels, and what each channel got until now.
+//! Engine time of a card: its division among channels, and the time that each got until now.
 //!
-//! An engine runs one channel group at a time: it goes round those that have work, and stays with each for its time slice, or
-//! until its work is done. A group that nobody displaces stays on the engine without work, too, until its channels are taken
-//! off. That is gone through from one event to the next, in whole nanoseconds; within a group the channels with work share
-//! evenly. Switches cost nothing here; a group that was taken off and put back loses what that costs before its work goes on.
+//! An engine runs one channel group at a time: it goes round those that have work, and stays with
+//! each for its time slice, or until its work is done. A group that nobody displaces stays on the
+//! engine without work, too, until its channels are taken off. That is gone through from one event
+//! to the next, in whole nanoseconds; within a group the channels with work share evenly. Switches
+//! cost nothing here; a group that was taken off and put back loses what that costs before its work
+//! goes on.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -18,7 +20,8 @@ pub(super) const DEFAULT_SLICE_US: u64 = 1024;
 const LONGEST_SLICE_US: u64 = 1 << 40;
 /// `NV2080_ENGINE_TYPE_GRAPHICS`: the one whose switches are noted.
 const COMPUTE: u32 = 1;
-/// What lies between two looks at how busy it was, at least, and how many of them are kept; as on an H200.
+/// Least time between two samples of the load, and the number of samples that are kept; as on an
+/// H200.
 const SAMPLE_NS: u64 = 200_000_000;
 pub(super) const SAMPLES: usize = 72;
 /// More rounds than this at once are not gone through one by one, but for as many at their end.
@@ -41,7 +44,8 @@ pub(super) struct Channel {
     pub(super) slice_us: u64,
     /// `GPFIFO_SCHEDULE` has put it on the run list.
     pub(super) scheduled: bool,
-    /// How often `DISABLE_CHANNELS` has taken it off, less how often it has put it back.
+    /// Number of times that `DISABLE_CHANNELS` has taken it off, less those that it has put it
+    /// back.
     pub(super) disabled: u32,
     /// Engine time of all work that was submitted.
     pub(super) submitted_ns: u64,
@@ -76,12 +80,12 @@ impl Channel {
     }
 }
 
-/// What a program has submitted to a channel.
+/// Work that a program has submitted to a channel.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Submitted {
     /// Engine time of all its work until now; the largest number means work without end.
     pub(super) work_ns: u64,
-    /// When the last of it came.
+    /// Instant at which the last of it came.
     pub(super) at_ns: u64,
 }
 
@@ -92,9 +96,9 @@ pub(super) struct Engine {
     pub(super) busy_ns: u64,
     /// The group that it runs, or ran last.
     pub(super) last: Option<GroupKey>,
-    /// Whether that group is still there.
+    /// True if that group is still there.
     pub(super) resident: bool,
-    /// What that has left of its slice.
+    /// Rest of its slice.
     pub(super) slice_left_ns: u64,
 }
 
@@ -108,13 +112,13 @@ pub(super) struct Switch {
     pub(super) on: bool,
 }
 
-/// How busy the compute engine was until an instant, since the sample before.
+/// Load of the compute engine from one sample to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Sample {
     pub(in super::super) at_ns: u64,
     /// Hundredths of a percent.
     pub(in super::super) busy: u32,
-    /// Who ran last, which is all that the driver says of whose work it was.
+    /// Process that ran last, which is all that the driver says about whose work it was.
     pub(in super::super) pid: i32,
 }
 
@@ -122,15 +126,16 @@ pub(in super::super) struct Sample {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Channels {
     pub(super) at_ns: u64,
-    /// How many switches there were.
+    /// Number of switches.
     pub(super) switches: u64,
     pub(super) engines: BTreeMap<u32, Engine>,
-    /// Groups that were put back on the card, and what they are still to lose of their time for that, in nanoseconds.
+    /// Groups that were put back on the card, and what they are still to lose of their time for
+    /// that, in nanoseconds.
     pub(super) cold: BTreeMap<GroupKey, u64>,
     pub(super) channels: Vec<Channel>,
     /// The oldest first.
     pub(super) samples: VecDeque<Sample>,
-    /// When the last one was taken, and for how long the engine had worked until then.
+    /// Instant of the last one, and the time that the engine had worked until then.
     pub(super) sampled: (u64, u64),
 }
 
@@ -138,8 +143,8 @@ pub(super) struct Channels {
 type Runnable = BTreeMap<GroupKey, (u64, Vec<usize>)>;
 
 impl Channels {
-    /// Gives all engines' time until `now_ns` to those that had work, and takes new work as it came meanwhile. Says who came and
-    /// went.
+    /// Gives all engines' time until `now_ns` to those that had work, and takes new work as it came
+    /// meanwhile. Says who came and went.
     pub(super) fn advance(&mut self, now_ns: u64, submitted: impl Fn(u32) -> Submitted) -> Vec<Switch> {
         let now_ns = now_ns.max(self.at_ns);
         let mut arrivals: Vec<(u64, usize, u64)> = Vec::new();
@@ -240,14 +245,16 @@ impl Channels {
         groups
     }
 
-    /// How long the group goes on before something changes: a channel's work ends, or its slice does, if `others` wait.
+    /// Returns the time for which the group goes on before something changes: a channel's work
+    /// ends, or its slice does, if `others` wait.
     fn step(&self, members: &[usize], slice_left_ns: u64, others: bool) -> u64 {
         let left = members.iter().filter_map(|index| self.channels.get(*index)).map(Channel::left_ns).min();
         let end = left.unwrap_or(1).saturating_mul(members.len() as u64);
         if others { end.min(slice_left_ns.max(1)) } else { end }
     }
 
-    /// Gives `step` nanoseconds to the channels of a group, less what it loses; says how many were taken.
+    /// Gives `step` nanoseconds to the channels of a group, less what it loses; says how many were
+    /// taken.
     fn run(&mut self, members: &[usize], step: u64) -> u64 {
         let step = step - self.lose(members, step);
         let (mut given, count) = (0, members.len() as u128);
@@ -260,7 +267,8 @@ impl Channels {
         given
     }
 
-    /// What of `step` nanoseconds a group loses because it was put back on the card.
+    /// Returns the part of `step` nanoseconds that a group loses because it was put back on the
+    /// card.
     fn lose(&mut self, members: &[usize], step: u64) -> u64 {
         if self.cold.is_empty() {
             return 0;
@@ -277,8 +285,8 @@ impl Channels {
         lost
     }
 
-    /// Where many rounds lie ahead in which nothing changes, gives the time of all but the last at once. Their switches get
-    /// numbers, and are lost.
+    /// Gives the time of all rounds but the last at once if nothing changes in them. Their switches
+    /// get numbers, and are lost.
     fn skip_rounds(&mut self, runnable: &Runnable, engine: &Engine, slice_ns: u64, ahead_ns: u64) -> u64 {
         let is_cold = runnable.keys().any(|group| self.cold.contains_key(group));
         if runnable.len() < 2 || engine.slice_left_ns != slice_ns || is_cold {
@@ -309,8 +317,8 @@ impl Channels {
     }
 }
 
-/// Which group an engine runs now, of those that have work: the one that it runs, while its slice lasts or nobody else waits,
-/// then the next one round.
+/// Returns the group that an engine runs now, of those that have work: the one that it runs, while
+/// its slice lasts or nobody else waits, then the next one round.
 fn next<'a>(runnable: &'a Runnable, engine: &Engine) -> Option<(GroupKey, u64, &'a [usize])> {
     let goes_on = engine.last.filter(|_| engine.resident && engine.slice_left_ns > 0 || runnable.len() == 1);
     let here = goes_on.and_then(|group| runnable.get_key_value(&group));
@@ -319,7 +327,8 @@ fn next<'a>(runnable: &'a Runnable, engine: &Engine) -> Option<(GroupKey, u64, &
     Some((*group, *slice_ns, members))
 }
 
-/// What lies between two marks of `whole` nanoseconds when the last mark is `all`: parts that follow one another sum up exactly.
+/// Returns the part between two marks of `whole` nanoseconds when the last mark is `all`: parts
+/// that follow one another sum up exactly.
 fn part(whole: u64, from: u128, to: u128, all: u128) -> u64 {
     let mark = |at: u128| u64::try_from(u128::from(whole) * at / all.max(1)).unwrap_or(whole);
     mark(to) - mark(from)

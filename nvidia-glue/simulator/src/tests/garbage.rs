@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Words that follow from `seed` (SplitMix64): small numbers, handles and classes that exist, and any others. Not one strategy
-/// for each word: making those takes most of a test's time.
+/// Words that follow from `seed` (SplitMix64): small numbers, handles and classes that exist, and
+/// any others. Not one strategy for each word: making those takes most of a test's time.
 fn words(seed: u64, count: usize) -> Vec<u8> {
     const KNOWN: [u32; 11] = [
         NV01_MEMORY_LOCAL_USER,

@@ -1,4 +1,4 @@
-//! Who may use what, and what keeps memory.
+//! Rights of clients and files, and lifetimes of memory.
 
 use abi::{Abi, DriverRelease, Handle};
 use driver::open_own_client;

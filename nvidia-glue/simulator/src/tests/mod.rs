@@ -87,7 +87,7 @@ impl Machine {
         state.cards[card].memory.used().unwrap()
     }
 
-    /// What everything that lives holds of both cards, each piece once.
+    /// Returns the bytes of both cards that all living objects hold, each piece once.
     fn live(&self) -> u64 {
         live(&self.driver.state())
     }

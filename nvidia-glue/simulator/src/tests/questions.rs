@@ -1,4 +1,4 @@
-//! What programs ask: cards, names, sizes, processes.
+//! Questions of programs: cards, names, sizes, processes.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Traces of real programs on real cards, replayed: the simulated driver answers each call as the driver did.
+//! Traces of real programs on real cards, replayed: the simulated driver answers each call as the
+//! driver did.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +59,8 @@ impl Replay {
                 }
                 Event::Close { file } => drop(replay.files.remove(file)),
                 Event::Ioctl(call) => replay.call(call),
-                // The kernel maps, and makes processes. What the mediator makes of that, mediate/tests/replay.rs tells.
+                // The kernel maps, and makes processes. What the mediator makes of that,
+                // mediate/tests/replay.rs tells.
                 _ => {}
             }
         }

@@ -1,5 +1,5 @@
-//! Windows of several containers on a card whose edges cost what they cost on an H200, in virtual time: what comes out of the
-//! planner, the pacers and the engines together.
+//! Windows of several containers on a card whose edges cost what they cost on an H200, in virtual
+//! time: what comes out of the planner, the pacers and the engines together.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use super::{
 };
 
 const MEASURED: SimulatedEdges = SimulatedEdges { are_taken: true, opening_us: 410, closing_us: 690, ramp_us: 120 };
-/// What a slice of a neighbour's and a little more take.
+/// Time of a neighbour's slice, and a little more.
 const AFTER_US: u64 = 2_200;
 
 /// Turns on one card of containers with these shares, whose windows lose what is said.
@@ -53,14 +53,14 @@ fn turns(policy: CardPolicy, shares: &[ComputeShare], losses_us: &[u64]) -> Vec<
     plan(&members, &PlanSettings::default(), None)
 }
 
-/// What is known of one container.
+/// State of one container.
 struct Paced<'a> {
     worker: Worker<'a>,
     channel: u32,
     context: u32,
     pacer: Pacer,
     next: Next,
-    /// How late its thread is woken for it.
+    /// Delay with which its thread is woken for it.
     late_us: u64,
     opening: (u64, u64),
     switches: Vec<Switch>,
@@ -81,8 +81,8 @@ impl Paced<'_> {
     }
 }
 
-/// Microseconds of the engine's time in a period that each had of it, and what its windows lost as its pacer has seen, on a host
-/// that wakes threads up to `most_late_us` late.
+/// Microseconds of the engine's time in a period that each had of it, and what its windows lost as
+/// its pacer has seen, on a host that wakes threads up to `most_late_us` late.
 fn played(turns: &[Turn], edges: SimulatedEdges, most_late_us: u64) -> Vec<(u64, u64)> {
     const PERIODS: u64 = 300;
     let node = Node::new();
@@ -177,7 +177,7 @@ fn played(turns: &[Turn], edges: SimulatedEdges, most_late_us: u64) -> Vec<(u64,
     all.iter().zip(&before).map(had).collect()
 }
 
-/// How far the ratio of two containers' times is from that of their shares.
+/// Returns the distance between the ratio of two containers' times and that of their shares.
 #[allow(clippy::cast_precision_loss, reason = "microseconds of a period")]
 fn off(had: &[(u64, u64)], shares: [u64; 2]) -> f64 {
     let ratio = had[1].0 as f64 / had[0].0 as f64;

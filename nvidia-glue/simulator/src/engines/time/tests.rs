@@ -1,4 +1,4 @@
-//! Who has the engine when, and that nothing is lost or made up.
+//! Order in which groups have the engine; no time is lost or made up.
 
 use proptest::prelude::*;
 
@@ -132,8 +132,8 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// No engine gives more time than has passed, none is idle while a channel could run, no channel gets more than it
-    /// has work for, and one that is off gets nothing.
+    /// No engine gives more time than has passed, none is idle while a channel could run, no
+    /// channel gets more than it has work for, and one that is off gets nothing.
     #[test]
     fn time_is_conserved(events in proptest::collection::vec(event(), 1..60)) {
         let mut card = card(
@@ -189,8 +189,9 @@ proptest! {
         }
     }
 
-    /// However often it is looked at, the same comes out, also when so many rounds lie between two looks that they are not
-    /// gone through one by one; and over time, shares are those of the slices.
+    /// However often it is looked at, the same comes out, also when so many rounds lie between two
+    /// looks that they are not gone through one by one; and over time, shares are those of the
+    /// slices.
     #[test]
     fn looking_changes_nothing(slices in proptest::collection::vec(1..5_000_u64, 2..6),
                                looks in proptest::collection::vec(1..900_000_000_u64, 1..50)) {
@@ -217,7 +218,8 @@ proptest! {
     }
 }
 
-/// What the switches say: one group at a time, each comes before it goes, and no number is given twice.
+/// Checks the switches: one group at a time, each comes before it goes, and no number is given
+/// twice.
 #[derive(Debug, Default)]
 struct Residence {
     number: u64,
