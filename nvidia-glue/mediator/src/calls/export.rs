@@ -33,7 +33,7 @@ use driver::{FileField, Holder};
 
 use super::{
     in_flight::{CallEnd, InFlightCall, errno},
-    object_alloc::{AllocatedObject, ObjectAlloc},
+    object_alloc::{AllocSource, AllocatedObject, ObjectAlloc},
 };
 use crate::{
     Answer, Session,
@@ -213,21 +213,17 @@ impl Session {
         index: u32,
     ) -> Result<Answer, CallEnd> {
         let parent = layout.parent(flight.params());
-        let prepare = |_: &InFlightCall<'_>| {
-            self.is_parent(control.client, parent)?;
-            Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
-        };
-        let making = ObjectAlloc {
-            client: control.client,
-            parent,
-            handle: (Holder::Buffer(0), layout.objects_at),
-            size: None,
-            prepare: &prepare,
-        };
-        match self.make(flight, &making, &[LockName::Export(token.id)])? {
-            Some(made) => self.finish_made(flight, made),
-            None => flight.finish(),
-        }
+        let made = self.make_object(
+            flight,
+            &ObjectAlloc {
+                client: control.client,
+                parent,
+                handle: (Holder::Buffer(0), layout.objects_at),
+                size: None,
+                source: AllocSource::Import(token.id, index),
+            },
+        )?;
+        self.finish_object(flight, made.map(|(made, _)| made))
     }
 
     /// Several at once: the driver makes all or none.
@@ -272,7 +268,7 @@ impl Session {
             }
             Ok(made)
         })?;
-        self.finish_all(flight, made)
+        self.finish_objects(flight, made)
     }
 
     /// What the file that a control names stands for; the file itself when it stands for nothing.

@@ -38,7 +38,7 @@ impl Session {
         self.with_room(pid, &[LockName::Client(map.client)], || {
             // Another thread may have made a page of the handle meanwhile.
             if self.hidden_page(map).is_some() {
-                return Err(AllocAbort::CallEnd(CallEnd::Status(Status::INVALID_ARGUMENT)));
+                return Err(AllocAbort::End(CallEnd::Status(Status::INVALID_ARGUMENT)));
             }
             let object = ObjectName::new(map.client, map.memory);
             self.map_for_processor(flight, object)?;

@@ -38,7 +38,7 @@ impl Session {
             lock(&self.topology).remove(client, client);
             self.remove_client_from_gates(client);
         });
-        self.finish_made(flight, AllocatedObject { client, object: client })
+        self.finish_object(flight, Some(AllocatedObject { client, object: client }))
     }
 
     /// `None`: the driver refused, with its status in the struct.

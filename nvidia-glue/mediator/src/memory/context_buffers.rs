@@ -89,7 +89,7 @@ impl Session {
             self.unmake_locked(&flight.file, AllocatedObject { client, object: charged });
             match refusal {
                 Refusal::OverQuota(over) => AllocAbort::CommitRefused(WhyNot::OverQuota(over)),
-                refusal => AllocAbort::CallEnd(CallEnd::Status(refusal.status())),
+                refusal => AllocAbort::End(CallEnd::Status(refusal.status())),
             }
         })
     }

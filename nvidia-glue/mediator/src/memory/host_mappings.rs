@@ -51,7 +51,7 @@ impl Session {
             Ok(watched) => watched,
             Err(error) => {
                 lock(&self.accounts).release(hold);
-                return Err(AllocAbort::CallEnd(errno(error)));
+                return Err(AllocAbort::End(errno(error)));
             }
         };
         let status = flight.execute(self.driver.as_ref());

@@ -239,7 +239,7 @@ impl Session {
             let pinned = lock(&self.accounts).pinned(reservation, placement, length);
             // Without its client it is gone again.
             pinned.map(drop).unwrap_or_else(|not| lock(&self.accounts).cancel(not.reservation));
-            self.handle_is_anew(name);
+            self.replace_handle(name);
         });
     }
 
