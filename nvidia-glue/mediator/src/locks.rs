@@ -18,8 +18,6 @@ pub(super) enum LockName {
     Uvm(UvmFile),
     /// A file that objects are exported to.
     Export(ExportFile),
-    /// The container's managed memory, when it is looked at.
-    Managed,
 }
 
 /// Locks by name. One exists for as long as somebody holds or wants it: there are a few for each thread that is in a call, and no more.

@@ -1,10 +1,10 @@
 //! One container's mediation.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 use abi::{
     Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row,
 };
-use account::{Accounts, Card, Mm, ObjectLimits};
+use account::{Accounts, Card, ObjectLimits};
 use base::{
     Bytes, OverMemory, Pid,
     usage::{CardUsage, ProcessUsage, Usage},
@@ -29,18 +29,17 @@ use crate::{
         object_alloc::AllocatedObject,
         version::DriverVersion,
     },
-    channels::{driver_time::DriverTime, gate::CardGate},
+    channels::{Channels, gate::CardGate},
     grant::{Grant, OwnCard},
     locks::{Locks, lock},
     memory::{
         host_mappings::HostMappings,
-        inflight_pins::InflightPins,
-        managed::{ManagedSpaces, ScanProgress, UnchargedMemory},
-        staging::Staging,
+        managed::{ManagedMemory, ScanEnv},
+        pinned::PinnedMemory,
     },
-    objects::{open_files::OpenFiles, topology::Topology},
+    objects::Objects,
     reclaim::{process_table::ProcessTable, reclaim_throttle::ReclaimThrottle},
-    view::utilization_controls::CardUtilization,
+    view::View,
 };
 
 /// One container's mediation. Shared by its listener threads.
@@ -55,43 +54,25 @@ pub struct Session {
     /// The mediator's own client; its control file is open for as long as the session lives.
     pub(super) own: Arc<OwnClient>,
     pub(super) grant: Grant,
-    /// By the cards' numbers.
-    pub(super) gates: Vec<Arc<CardGate>>,
-    pub(super) utilizations: Vec<CardUtilization>,
-    pub(super) accounts: Mutex<Accounts>,
-    pub(super) topology: Mutex<Topology>,
+    pub(super) locks: Locks,
+    pub(super) objects: Objects,
+    pub(super) managed: ManagedMemory,
+    pub(super) pinned: PinnedMemory,
+    pub(super) host_mappings: HostMappings,
+    pub(super) channels: Channels,
+    pub(super) view: View,
     pub(super) process_table: Mutex<ProcessTable>,
-    /// Held while it is asked who shares memory with whom.
-    pub(super) address_spaces: Mutex<()>,
-    /// Managed memory that was found and is not told yet.
-    pub(super) uncharged: Mutex<BTreeMap<Mm, UnchargedMemory>>,
-    /// Address spaces with managed memory.
-    pub(super) spaces: Mutex<ManagedSpaces>,
-    /// How the looks at those went.
-    pub(super) progress: ScanProgress,
+    pub(super) reclaim_throttle: ReclaimThrottle,
     /// Since when the driver says that the container has too much of a card.
     pub(super) over_since: Mutex<Option<Duration>>,
-    pub(super) files: Mutex<OpenFiles>,
-    pub(super) host_mappings: HostMappings,
-    /// Calls that pin memory, of which it is not known yet what came of them.
-    pub(super) pinning: InflightPins,
-    /// Where the kernel makes that; from the first card's file on.
-    pub(super) staging: OnceLock<Staging>,
-    pub(super) locks: Locks,
-    /// Looks at what may be gone.
-    pub(super) reclaim_throttle: ReclaimThrottle,
     /// Objects that the driver was asked for and did not make.
     pub(super) failures: FailureThrottle,
-    /// By the cards' numbers.
-    pub(super) driver_times: Vec<DriverTime>,
     pub(super) version: DriverVersion,
     /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
     /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
     checks_clients: AtomicBool,
     /// The observer has been told that an object of 3D was refused.
     graphics_reported: AtomicBool,
-    /// That the driver does not make a context preemptible was logged.
-    pub(super) preemption_mode_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -168,8 +149,6 @@ impl Session {
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
-        let utilizations = grant.cards.iter().map(|_| CardUtilization::default()).collect();
-        let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
         Ok(Self {
             abi,
             driver,
@@ -178,29 +157,21 @@ impl Session {
             may_draw,
             over_memory,
             own,
-            grant,
-            gates,
-            utilizations,
-            accounts: Mutex::new(accounts),
-            topology: Mutex::default(),
-            process_table: Mutex::default(),
-            address_spaces: Mutex::default(),
-            uncharged: Mutex::default(),
-            spaces: Mutex::default(),
-            progress: ScanProgress::default(),
-            over_since: Mutex::default(),
-            files: Mutex::default(),
-            host_mappings,
-            pinning: InflightPins::default(),
-            staging: OnceLock::new(),
             locks: Locks::default(),
+            objects: Objects::new(accounts),
+            managed: ManagedMemory::default(),
+            pinned: PinnedMemory::default(),
+            host_mappings,
+            channels: Channels::new(gates),
+            view: View::new(grant.cards.len()),
+            grant,
+            process_table: Mutex::default(),
             reclaim_throttle: ReclaimThrottle::default(),
+            over_since: Mutex::default(),
             failures: FailureThrottle::default(),
-            driver_times,
             version: DriverVersion::default(),
             checks_clients: AtomicBool::new(false),
             graphics_reported: AtomicBool::new(false),
-            preemption_mode_reported: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
@@ -217,7 +188,7 @@ impl Session {
     pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        lock(&self.accounts).thread_called(caller.thread());
+        lock(&self.objects.accounts).thread_called(caller.thread());
         let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {
             Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
             Trapped::Mmap { .. } => self.mmap(caller, stopped),
@@ -235,22 +206,18 @@ impl Session {
 
     /// The container's channels, card by card in its order.
     pub fn gates(&self) -> Vec<Arc<dyn Gate>> {
-        self.gates.iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
-    }
-
-    pub(super) fn gate(&self, card: Card) -> Option<&CardGate> {
-        self.gates.get(usize::from(card.0)).map(AsRef::as_ref)
+        self.channels.gates().iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
     }
 
     /// Whether channels can be taken off a card at all, which takes a card with firmware that schedules (GSP); asks the driver.
     /// `None`: no such card.
     pub fn can_close(&self, uuid: &str) -> Option<bool> {
-        self.grant.by_uuid(uuid).and_then(|card| self.gate(card)).map(CardGate::can_close)
+        self.grant.by_uuid(uuid).and_then(|card| self.channels.gate(card)).map(CardGate::can_close)
     }
 
     /// While `true`, no call waits for a gate: the container is about to be paused, or to end.
     pub fn hurry(&self, hurried: bool) {
-        self.gates.iter().for_each(|gate| gate.hurry(hurried));
+        self.channels.gates().iter().for_each(|gate| gate.hurry(hurried));
     }
 
     /// The caller will never hear of what was made for it.
@@ -307,7 +274,7 @@ impl Session {
     fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, CallEnd> {
         let file = caller.file(fd)?;
         let pid = caller.pid()?;
-        let likely = lock(&self.files).likely(pid, is_escape(command));
+        let likely = lock(&self.objects.files).likely(pid, is_escape(command));
         if let Some(likely) = likely
             && same_open_file(&likely.file, &file).unwrap_or(false)
         {
@@ -402,7 +369,7 @@ impl Session {
 
     /// A client that was not made through this session is nobody's business here.
     pub(super) fn own_client(&self, client: Handle) -> Result<(), CallEnd> {
-        let is_known = lock(&self.accounts).knows_client(client);
+        let is_known = lock(&self.objects.accounts).knows_client(client);
         let is_gone = || {
             self.checks_clients.load(Ordering::Relaxed)
                 && matches!(self.driver.client_exists(&self.own, client), Ok(false))
@@ -445,11 +412,11 @@ impl Session {
     /// Whether something is held that only [`Session::look_for_closed_files`] can find gone: it is to be called, though no process makes calls.
     pub fn holds_anything(&self) -> bool {
         let keeps_files = {
-            let files = lock(&self.files);
+            let files = lock(&self.objects.files);
             files.has_controls() || !files.all_tokens().is_empty()
         };
-        let keeps_client = self.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
-        let accounts = lock(&self.accounts);
+        let keeps_client = self.pinned.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
+        let accounts = lock(&self.objects.accounts);
         keeps_files
             || keeps_client
             || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
@@ -459,7 +426,7 @@ impl Session {
     /// What the container uses now.
     pub fn usage(&self) -> Usage {
         let (cards, users, pinned_memory) = {
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             let cards = accounts.cards().map(|(card, usage)| (card, usage, accounts.channels(card)));
             let (cards, users): (Vec<_>, Vec<_>) = (cards.collect(), accounts.users().collect());
             let kept = accounts.kept_by_pins();
@@ -501,6 +468,15 @@ impl Session {
             unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
             unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),
             calls: self.counters.calls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns what a scan of managed memory looks at.
+    pub(super) fn scan_env(&self) -> ScanEnv<'_> {
+        ScanEnv {
+            accounts: &self.objects.accounts,
+            processes: self.processes.as_ref(),
+            clock: self.reclaim_throttle.clock.as_ref(),
         }
     }
 

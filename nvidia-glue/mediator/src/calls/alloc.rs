@@ -24,7 +24,6 @@ use super::{
 use crate::{
     Answer, Session, UnknownKind,
     channels::driver_time,
-    locks::lock,
     memory::{context_buffers, kernel_mappings::ContextDmaFields},
 };
 
@@ -87,7 +86,7 @@ impl Session {
     fn alloc_object(&self, flight: &mut InFlightCall<'_>, alloc: Alloc, class: &Class) -> Result<Answer, CallEnd> {
         if class.kind == ClassKind::Channel {
             // In a group that does work it could do some, too, before it is taken off.
-            self.wait_to_attach(flight, ObjectName::new(alloc.client, alloc.parent))?;
+            self.channels.wait_to_attach(flight.caller, ObjectName::new(alloc.client, alloc.parent))?;
         }
         let saved = alloc_overrides::apply(class.kind, alloc.client, flight.params_mut())?;
         flight.confirm()?;
@@ -108,7 +107,7 @@ impl Session {
         };
         self.alloc_takes_driver_time(flight, card, class.kind);
         if class.kind == ClassKind::Channel {
-            self.report_first_channels();
+            self.channels.report_first_channels(self.observer.as_ref());
         }
         self.finish_object(flight, Some(made))
     }
@@ -138,7 +137,7 @@ impl Session {
     ) -> Result<(), AllocAbort> {
         match class.kind {
             ClassKind::Engine => {
-                self.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class);
+                self.channels.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class);
                 if context_buffers::brings_context(alloc.class) {
                     self.charge_context(flight, alloc.parent, made)?;
                 }
@@ -188,11 +187,6 @@ impl Session {
     /// Calls of the mediator's own in a client of the container's, on a duplicate of the file that it lives on.
     pub(crate) fn raw<'b>(&'b self, file: &'b DeviceFile, client: Handle) -> crate::raw::Raw<'b> {
         crate::raw::Raw { driver: self.driver.as_ref(), abi: self.abi, file, client }
-    }
-
-    /// The card on which memory below `parent` would be.
-    pub(crate) fn card_of(&self, client: Handle, parent: Handle) -> Option<Card> {
-        lock(&self.topology).card_of(client, parent)
     }
 }
 

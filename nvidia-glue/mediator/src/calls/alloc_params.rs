@@ -46,7 +46,7 @@ impl Session {
         class: &Class,
     ) -> Result<AllocRequirements, CallEnd> {
         let params = flight.params();
-        let on_card = || lock(&self.topology).card_of(alloc.client, alloc.parent);
+        let on_card = || lock(&self.objects.topology).card_of(alloc.client, alloc.parent);
         let process = flight.pid;
         let mut ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, layout: Layout::OwnFrames, process };
         let mut needs = AllocRequirements::from(Charge::Object(ask));
@@ -86,7 +86,7 @@ impl Session {
             ClassKind::Channel => {
                 // One on a card that is not known would run whenever it likes.
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-                let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+                let is_grouped = lock(&self.objects.topology).group(alloc.client, alloc.parent).is_some();
                 self.channel_requirements(params, alloc, (card, is_grouped), &mut needs)?;
                 // One that is not in a group gets buffers of its own.
                 let engine = channel_engine(params);
@@ -183,7 +183,7 @@ impl Session {
         }
         let named = if named == Handle::NONE { client } else { named };
         self.own_client(named)?;
-        let known = lock(&self.accounts).object(ObjectName::new(named, object));
+        let known = lock(&self.objects.accounts).object(ObjectName::new(named, object));
         if known.is_some() { Ok(()) } else { Err(CallEnd::Status(Status::OBJECT_NOT_FOUND)) }
     }
 

@@ -60,7 +60,7 @@ impl Session {
             if index > 0 {
                 return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
-            let memory = lock(&self.accounts).object(ObjectName::new(client, memory));
+            let memory = lock(&self.objects.accounts).object(ObjectName::new(client, memory));
             let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
             let length = memory.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?.length.0;
             if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {
@@ -73,7 +73,7 @@ impl Session {
     /// The driver goes on writing a channel's errors to where it found that memory when the channel was made, and holds it by nothing
     /// (`pErrContextMemDesc`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
     pub(crate) fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_known = |notifier: &Handle| {
             let object = accounts.object(ObjectName::new(client, *notifier));
             // Memory, or a context DMA, which goes with the memory that it is of.

@@ -158,7 +158,7 @@ impl Session {
 
     /// Refuses parameters that name a client of somebody else's.
     fn clients_are_own(&self, params: &[u8], mut fields: impl Iterator<Item = u16>) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_own = |at: u16| {
             read_u32(params, usize::from(at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
         };

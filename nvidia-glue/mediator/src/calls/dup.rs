@@ -1,6 +1,6 @@
 //! Duplicates of objects: `NV_ESC_RM_DUP_OBJECT`.
 
-use abi::{Handle, Status, decode::Dup, params::NVOS55_PARAMETERS};
+use abi::{decode::Dup, params::NVOS55_PARAMETERS};
 use account::ObjectName;
 use driver::Holder;
 
@@ -35,9 +35,9 @@ impl Session {
         alloc: &ObjectAlloc<'_>,
         source: ObjectName,
     ) -> Result<AllocRequirements, CallEnd> {
-        self.is_parent(alloc.client, alloc.parent)?;
+        self.objects.is_parent(alloc.client, alloc.parent)?;
         // A page that is not to be seen is not to be seen through a duplicate either.
-        let topology = lock(&self.topology);
+        let topology = lock(&self.objects.topology);
         let page = topology
             .shared_data(source.client, source.object)
             .map(|card| (card, ObjectRole::SharedData { is_watched: false }));
@@ -46,16 +46,5 @@ impl Session {
         let group = group.map(|card| (card, ObjectRole::NEW_GROUP));
         let role = group.map(|_| SchedulingRole::Duplicate(source));
         Ok(AllocRequirements { place: page.or(group), role, ..Charge::Duplicate(source).into() })
-    }
-
-    /// An object may be duplicated or imported below a device, a subdevice or the client itself, one that is there. From 575.51 to 595 the driver
-    /// keeps its locks for good when the parent of a duplicate does not exist, and no process of the host gets a call through any more
-    /// (`serverCopyResource`, src/nvidia/src/libraries/resserv/src/rs_server.c). For whoever has the client locked.
-    pub(crate) fn is_parent(&self, client: Handle, parent: Handle) -> Result<(), CallEnd> {
-        if !lock(&self.accounts).knows_client(client) {
-            return Err(CallEnd::Status(Status::INVALID_CLIENT));
-        }
-        let is_there = parent == client || lock(&self.topology).is_device(client, parent);
-        if is_there { Ok(()) } else { Err(CallEnd::Status(Status::OBJECT_NOT_FOUND)) }
     }
 }

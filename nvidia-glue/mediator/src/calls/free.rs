@@ -25,7 +25,7 @@ impl Session {
         flight.confirm()?;
         self.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
             // The driver would go on writing a channel's errors to where that was. No program that was recorded does it.
-            if lock(&self.accounts).is_told_by_others(ObjectName::new(client, object)) {
+            if lock(&self.objects.accounts).is_told_by_others(ObjectName::new(client, object)) {
                 return Err(CallEnd::Status(Status::STATE_IN_USE));
             }
             let file = flight.file.clone();
@@ -51,17 +51,17 @@ impl Session {
 
     /// An object is gone, and what went with it.
     pub(crate) fn forget(&self, client: Handle, object: Handle) {
-        let freed = lock(&self.accounts).free(client, object);
-        let mut topology = lock(&self.topology);
+        let freed = lock(&self.objects.accounts).free(client, object);
+        let mut topology = lock(&self.objects.topology);
         topology.remove(client, object);
         if client == object {
-            lock(&self.files).remove_client(client);
-            self.remove_client_from_gates(client);
+            lock(&self.objects.files).remove_client(client);
+            self.channels.remove_client_from_gates(client);
         }
         // Groups go with other objects than their parents, too. A client that is not known has nothing.
         for name in freed.map(|freed| freed.channels).unwrap_or_default() {
             topology.remove(name.client, name.object);
-            self.remove_from_gates(name);
+            self.channels.remove_from_gates(name);
         }
     }
 }

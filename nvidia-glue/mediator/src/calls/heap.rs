@@ -84,7 +84,7 @@ impl Session {
         memory: HeapMemory,
         process: Pid,
     ) -> Result<AllocRequirements, CallEnd> {
-        let card = || self.card_of(alloc.client, alloc.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
+        let card = || self.objects.card_of(alloc.client, alloc.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
         let (memory, layout) = match memory {
             HeapMemory::Video => (Some((card()?, Bytes(request.rounded_size()))), request.layout()),
             HeapMemory::System | HeapMemory::Extended => {
@@ -100,8 +100,8 @@ impl Session {
 
     /// Any function may be answered with the card's total and free memory.
     fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<Field<u64>>) {
-        let Some(card) = self.card_of(heap.client, heap.parent) else { return };
-        let shown = self.grant.shown(card, &lock(&self.accounts));
+        let Some(card) = self.objects.card_of(heap.client, heap.parent) else { return };
+        let shown = self.grant.shown(card, &lock(&self.objects.accounts));
         if let Some(shown) = shown {
             view::memory::vid_heap(&mut flight.args, largest, shown);
         }

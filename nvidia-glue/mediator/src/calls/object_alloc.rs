@@ -194,19 +194,19 @@ impl Session {
         let holds = match self.hold_all(alloc.client, &needs.references) {
             Ok(holds) => holds,
             Err(refusal) => {
-                lock(&self.accounts).cancel(reservation);
+                lock(&self.objects.accounts).cancel(reservation);
                 return Err(refusal.into());
             }
         };
         // No edge passes between the driver's making it and its being known.
         let guard = match needs.role {
-            Some(SchedulingRole::Channel(_)) => self.begin_attach(ObjectName::new(alloc.client, alloc.parent)),
+            Some(SchedulingRole::Channel(_)) => self.channels.begin_attach(ObjectName::new(alloc.client, alloc.parent)),
             _ => None,
         };
         let made = match flight.execute(self.driver.as_ref()) {
             Ok(status) if status.is_ok() => self.commit_object(flight, alloc, reservation, &needs).map(Some),
             refused => {
-                lock(&self.accounts).cancel(reservation);
+                lock(&self.objects.accounts).cancel(reservation);
                 refused.map(|_| None).map_err(AllocAbort::from)
             }
         };
@@ -214,9 +214,9 @@ impl Session {
         let Some(made) = made? else { return Ok(None) };
         self.replace_handle(made.name());
         if let Some((card, role)) = needs.place {
-            lock(&self.topology).add(made.client, alloc.parent, made.object, card, role);
+            lock(&self.objects.topology).add(made.client, alloc.parent, made.object, card, role);
         }
-        self.register_with_gate(made, alloc.parent, needs.place.map(|(card, _)| card), needs.role);
+        self.channels.register_with_gate(made, alloc.parent, needs.place.map(|(card, _)| card), needs.role);
         if let Some(guard) = guard {
             // What is refused here is found by the next edge.
             let _ = guard.bring(&[made.name()]);
@@ -242,14 +242,14 @@ impl Session {
             AllocSource::ContextDma(memory) => Ok(context_dma_requirements(alloc.client, memory, flight.pid)),
             AllocSource::Heap(request, memory) => self.heap_requirements(alloc, request, memory, flight.pid),
             AllocSource::Import(export, index) => {
-                self.is_parent(alloc.client, alloc.parent)?;
+                self.objects.is_parent(alloc.client, alloc.parent)?;
                 Ok(Charge::Import(export, index).into())
             }
         }
     }
 
     fn reserve_object(&self, client: Handle, charge: Charge) -> Result<Reservation, Refusal> {
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         match charge {
             Charge::Object(ask) => accounts.reserve(ask),
             Charge::Fabric(memory, bytes) => accounts.reserve_fabric(memory, bytes),
@@ -262,7 +262,7 @@ impl Session {
     fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, Refusal> {
         let mut holds = Vec::new();
         for memory in memories {
-            let held = lock(&self.accounts).hold(ObjectName::new(client, *memory));
+            let held = lock(&self.objects.accounts).hold(ObjectName::new(client, *memory));
             match held {
                 Ok(hold) => holds.push(hold),
                 Err(refusal) => {
@@ -276,7 +276,7 @@ impl Session {
 
     /// Hands what was held to the object that was made; without one, nothing holds it.
     fn attach_all(&self, holds: Vec<Hold>, made: Option<AllocatedObject>) {
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         for hold in holds {
             let left = match made {
                 Some(made) => accounts.attach(hold, made.name()).err(),
@@ -307,10 +307,10 @@ impl Session {
             .telling(&needs.notifiers)
             .long(length)
             .at(address);
-        let committed = lock(&self.accounts).commit(reservation, placement, bytes);
+        let committed = lock(&self.objects.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(AllocatedObject { client, object }) };
         let freed = self.raw(&flight.file, client).free(object);
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         match (not.why, freed) {
             (WhyNot::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
             // It exists, and stays charged, over the limit.
@@ -327,30 +327,14 @@ impl Session {
     /// Forgets whatever had the handle of a new object before.
     pub(crate) fn replace_handle(&self, name: ObjectName) {
         let is_handle_used = {
-            let mut topology = lock(&self.topology);
+            let mut topology = lock(&self.objects.topology);
             let is_handle_used = topology.card_of(name.client, name.object).is_some();
             topology.remove(name.client, name.object);
             is_handle_used
         };
         // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
         if is_handle_used {
-            self.remove_from_gates(name);
-        }
-    }
-
-    /// Tells the gate of a card what an object is to it.
-    fn register_with_gate(
-        &self,
-        made: AllocatedObject,
-        parent: Handle,
-        card: Option<Card>,
-        role: Option<SchedulingRole>,
-    ) {
-        let (Some(role), Some(gate)) = (role, card.and_then(|card| self.gate(card))) else { return };
-        match role {
-            SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(made.name(), engine)),
-            SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(made.name(), source)),
-            SchedulingRole::Channel(engine) => gate.add_channel(made.name(), parent, engine),
+            self.channels.remove_from_gates(name);
         }
     }
 

@@ -24,19 +24,19 @@ impl Session {
         let client = match self.make_client(flight) {
             Ok(Some(client)) => client,
             refused => {
-                lock(&self.accounts).cancel_client(reservation);
+                lock(&self.objects.accounts).cancel_client(reservation);
                 refused?;
                 return flight.finish();
             }
         };
         self.locks.with(&[LockName::Client(client)], || {
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             // The driver gave the handle away: whoever had it is gone.
             accounts.client_gone(client);
             accounts.commit_client(reservation, client);
             drop(accounts);
-            lock(&self.topology).remove(client, client);
-            self.remove_client_from_gates(client);
+            lock(&self.objects.topology).remove(client, client);
+            self.channels.remove_client_from_gates(client);
         });
         self.finish_object(flight, Some(AllocatedObject { client, object: client }))
     }
@@ -48,11 +48,11 @@ impl Session {
         for _ in 0..ATTEMPTS {
             let file = self.known_control(&flight.file, flight.pid)?;
             let made = self.locks.with(&[LockName::Control(file)], || {
-                if !lock(&self.files).knows_control(file) {
+                if !lock(&self.objects.files).knows_control(file) {
                     return None;
                 }
                 let status = flight.execute(self.driver.as_ref());
-                let mut files = lock(&self.files);
+                let mut files = lock(&self.objects.files);
                 let made = status.map(|status| {
                     let client = NVOS64_PARAMETERS::hObjectNew.get(&flight.args).unwrap_or(Handle::NONE);
                     status.is_ok().then_some(client)

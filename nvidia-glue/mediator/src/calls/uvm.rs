@@ -60,11 +60,11 @@ impl Session {
 
     fn initialize(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
-        self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
+        self.managed.address_space(self.processes.as_ref(), flight.pid, flight.caller.thread()).map_err(errno)?;
         flight.confirm()?;
         // The flag that tells whether managed memory outlives its process may be another one by the time that the
         // kernel looks, so the worse is taken.
-        lock(&self.accounts).uvm_file(file, flight.pid, true);
+        lock(&self.objects.accounts).uvm_file(file, flight.pid, true);
         self.pass_or_continue(flight)
     }
 
@@ -76,7 +76,7 @@ impl Session {
         flight.confirm()?;
         // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
         if file != kept {
-            lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
+            lock(&self.objects.accounts).uvm_mm_file(file, kept, flight.pid);
         }
         self.pass_or_continue(flight)
     }
@@ -88,11 +88,11 @@ impl Session {
 
     /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
     fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
-        let known = lock(&self.files).uvm(file, pid);
+        let known = lock(&self.objects.files).uvm(file, pid);
         match known {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 self.drop_unheld_uvm_files(|_| true);
-                lock(&self.files).uvm(file, pid).map_err(errno)
+                lock(&self.objects.files).uvm(file, pid).map_err(errno)
             }
             known => known.map_err(errno),
         }
@@ -123,7 +123,7 @@ impl Session {
         let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
         self.locks.with(&names, || {
             // It was given up meanwhile: the process has closed it.
-            let is_known = lock(&self.files).knows_uvm(file);
+            let is_known = lock(&self.objects.files).knows_uvm(file);
             if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
         })?;
         flight.finish()
@@ -155,7 +155,7 @@ impl Session {
         self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
-                lock(&self.accounts).uvm_card_gone(file, card);
+                lock(&self.objects.accounts).uvm_card_gone(file, card);
             }
             Ok(())
         })
@@ -185,7 +185,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.registration_fits())?;
         self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
+                lock(&self.objects.accounts).register_channel(file, card, ObjectName::new(client, object));
             }
             Ok(())
         })
@@ -198,7 +198,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.range_group_fits())?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).range_group(file);
+                lock(&self.objects.accounts).range_group(file);
             }
             Ok(())
         })
@@ -208,7 +208,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).range_group_gone(file);
+                lock(&self.objects.accounts).range_group_gone(file);
             }
             Ok(())
         })
@@ -218,7 +218,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).unregister_channel(file, channel);
+                lock(&self.objects.accounts).unregister_channel(file, channel);
             }
             Ok(())
         })
@@ -231,7 +231,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).external_range(file, range.base, range.length);
+                lock(&self.objects.accounts).external_range(file, range.base, range.length);
             }
             Ok(())
         })
@@ -241,7 +241,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).free_range(file, base);
+                lock(&self.objects.accounts).free_range(file, base);
             }
             Ok(())
         })
@@ -259,9 +259,10 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
         let answer = self.in_order_with(flight, file, &[LockName::Client(memory.client)], |flight| {
-            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
+            let hold =
+                lock(&self.objects.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             if status.is_ok_and(Status::is_ok) {
                 accounts.map(hold, file, range.base, range.length, &cards);
             } else {
@@ -269,7 +270,7 @@ impl Session {
             }
             status.map(|_| ())
         });
-        lock(&self.accounts).release_page_tables(tables);
+        lock(&self.objects.accounts).release_page_tables(tables);
         answer
     }
 
@@ -290,7 +291,7 @@ impl Session {
         })?;
         let answer = self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                let mut accounts = lock(&self.accounts);
+                let mut accounts = lock(&self.objects.accounts);
                 if begins {
                     accounts.external_range(file, range.base, range.length);
                 }
@@ -298,7 +299,7 @@ impl Session {
             }
             Ok(())
         });
-        lock(&self.accounts).release_page_tables(tables);
+        lock(&self.objects.accounts).release_page_tables(tables);
         answer
     }
 
@@ -309,23 +310,23 @@ impl Session {
         let length = Bytes(range.length);
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.managed_fits(length))?;
-        let cards: Vec<Card> = lock(&self.accounts).cards().map(|(card, _)| card).collect();
+        let cards: Vec<Card> = lock(&self.objects.accounts).cards().map(|(card, _)| card).collect();
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, length.0))?;
         let mut pool = match self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length)) {
             Ok(pool) => Some(pool),
             Err(end) => {
-                lock(&self.accounts).release_page_tables(tables);
+                lock(&self.objects.accounts).release_page_tables(tables);
                 return Err(end);
             }
         };
         let answer = self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(pool) = pool.take_if(|_| is_ok) {
-                lock(&self.accounts).pool(pool, file, range.base, range.length);
+                lock(&self.objects.accounts).pool(pool, file, range.base, range.length);
             }
             Ok(())
         });
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         accounts.release_page_tables(tables);
         if let Some(pool) = pool {
             accounts.release(pool);
@@ -362,7 +363,7 @@ impl Session {
         self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
-                lock(&self.accounts).unmap(file, card, range.base, range.length);
+                lock(&self.objects.accounts).unmap(file, card, range.base, range.length);
             }
             Ok(())
         })
@@ -393,7 +394,7 @@ impl Session {
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
-        let memory = self.address_space(pid, caller.thread()).map_err(errno)?;
+        let memory = self.managed.address_space(self.processes.as_ref(), pid, caller.thread()).map_err(errno)?;
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
@@ -413,8 +414,8 @@ impl Session {
         (memory, thread): (Mm, i32),
     ) -> Result<Answer, CallEnd> {
         self.locks.with(&[LockName::Uvm(id)], || {
-            let is_known = lock(&self.files).knows_uvm(id);
-            let mut accounts = lock(&self.accounts);
+            let is_known = lock(&self.objects.files).knows_uvm(id);
+            let mut accounts = lock(&self.objects.accounts);
             if !is_known {
                 accounts.cancel_managed(reservation);
                 return Err(CallEnd::Errno(libc::EBADF));
@@ -428,7 +429,7 @@ impl Session {
     /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
     fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
         if !is_placed(flags) {
-            self.address_space(caller.pid()?, caller.thread()).map_err(errno)?;
+            self.managed.address_space(self.processes.as_ref(), caller.pid()?, caller.thread()).map_err(errno)?;
         }
         Ok(Answer::Continue)
     }

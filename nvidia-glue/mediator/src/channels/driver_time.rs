@@ -92,13 +92,16 @@ impl Session {
     /// A call has had the driver work on `card`: the answer waits until the container may use as much.
     pub(crate) fn wait_for_driver_time(&self, flight: &mut InFlightCall<'_>) {
         let Some((card, cost)) = flight.driver_time.take() else { return };
-        let (Some(used), Some(gate)) = (self.driver_times.get(usize::from(card.0)), self.gate(card)) else { return };
+        let (Some(used), Some(gate)) = (self.channels.driver_times.get(usize::from(card.0)), self.channels.gate(card))
+        else {
+            return;
+        };
         used.wait(cost, self.reclaim_throttle.clock.as_ref(), || gate.is_hurried());
     }
 
     /// Sets the container's share of a card's time, in millionths, as its timetable has it. Cards that are not the container's are passed over.
     pub fn set_share(&self, uuid: &str, share_ppm: u32) {
-        let used = self.grant.by_uuid(uuid).and_then(|card| self.driver_times.get(usize::from(card.0)));
+        let used = self.grant.by_uuid(uuid).and_then(|card| self.channels.driver_times.get(usize::from(card.0)));
         if let Some(used) = used {
             used.share_ppm.store(share_ppm, Ordering::Relaxed);
         }

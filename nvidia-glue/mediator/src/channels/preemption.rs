@@ -47,7 +47,7 @@ impl Session {
             return Ok(());
         }
         let (context, device) = {
-            let topology = lock(&self.topology);
+            let topology = lock(&self.objects.topology);
             let context = topology.context_of(client, alloc.parent);
             let device = topology.device_above(client, alloc.parent);
             let (Some(context), Some(device)) = (context, device) else {
@@ -62,7 +62,7 @@ impl Session {
         let command = NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE;
         match self.ask_subdevice(&flight.file, client, device, (command, params)) {
             Some((Status::OK, _)) => {
-                lock(&self.topology).set_preemptible(client, context);
+                lock(&self.objects.topology).set_preemptible(client, context);
                 Ok(())
             }
             // The card does not know it (ctrl2080gr.h; resControlLookup, rs_resource.c).
@@ -71,7 +71,7 @@ impl Session {
             Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
             answer => {
                 // A program can ask again and again.
-                if !self.preemption_mode_reported.swap(true, Ordering::Relaxed) {
+                if !self.channels.preemption_mode_reported.swap(true, Ordering::Relaxed) {
                     let status = answer.map(|(status, _)| format!("{:#x}", status.0));
                     tracing::warn!(
                         status,
@@ -124,7 +124,7 @@ impl Session {
 
     /// Whether a channel or a group may be one that draws: it has not been made preemptible, in a container that may draw.
     fn draws(&self, client: Handle, channel: Handle) -> bool {
-        let topology = lock(&self.topology);
+        let topology = lock(&self.objects.topology);
         let context = topology.context_of(client, channel);
         self.may_draw && context.is_some_and(|context| !topology.is_preemptible(client, context))
     }

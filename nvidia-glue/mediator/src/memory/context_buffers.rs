@@ -68,7 +68,7 @@ impl Session {
     ) -> Result<(), AllocAbort> {
         let client = engine.client;
         let (charged, card, device) = {
-            let mut topology = lock(&self.topology);
+            let mut topology = lock(&self.objects.topology);
             let had_context = topology.has_context(client, channel);
             let Some(parent) = topology.context_came(client, channel) else { return Ok(()) };
             let charged = match topology.group(client, parent) {
@@ -81,8 +81,8 @@ impl Session {
         let (Some(card), Some(device)) = (card, device) else { return Ok(()) };
         let Some(bytes) = self.context_size(&flight.file, client, device, channel) else { return Ok(()) };
         let bytes = Bytes(bytes.0.saturating_add(UNTOLD.0));
-        lock(&self.topology).group_is_measured(client, charged);
-        let result = lock(&self.accounts).charge_context(ObjectName::new(client, charged), card, bytes);
+        lock(&self.objects.topology).group_is_measured(client, charged);
+        let result = lock(&self.objects.accounts).charge_context(ObjectName::new(client, charged), card, bytes);
         result.map_err(|refusal| {
             // Its buffers stay until the group goes.
             self.unmake_locked(&flight.file, engine);
@@ -97,7 +97,7 @@ impl Session {
     /// The container asks for the size of a channel's context buffers; the answer of the driver where there are none.
     pub(crate) fn may_ask_context_size(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
         let channel = ContextBufferSize::hChannel.get(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
-        if lock(&self.topology).has_context(client, channel) {
+        if lock(&self.objects.topology).has_context(client, channel) {
             Ok(())
         } else {
             Err(CallEnd::Status(Status::INVALID_OBJECT))
@@ -121,7 +121,7 @@ impl Session {
         device: Handle,
         (command, params): (u32, Vec<u8>),
     ) -> Option<(Status, Vec<u8>)> {
-        let subdevice = lock(&self.topology).subdevice_below(client, device);
+        let subdevice = lock(&self.objects.topology).subdevice_below(client, device);
         let raw = self.raw(file, client);
         if let Some(subdevice) = subdevice {
             return raw.control(subdevice, command, params).ok();

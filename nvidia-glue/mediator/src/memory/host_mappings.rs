@@ -42,7 +42,7 @@ impl Session {
         flight: &mut InFlightCall<'_>,
         object: ObjectName,
     ) -> Result<(), AllocAbort> {
-        let held = lock(&self.accounts).hold_host_memory(object)?;
+        let held = lock(&self.objects.accounts).hold_host_memory(object)?;
         let Some(hold) = held else {
             flight.execute(self.driver.as_ref())?;
             return Ok(());
@@ -50,7 +50,7 @@ impl Session {
         let watched = match self.watch_named_file(flight) {
             Ok(watched) => watched,
             Err(error) => {
-                lock(&self.accounts).release(hold);
+                lock(&self.objects.accounts).release(hold);
                 return Err(AllocAbort::End(errno(error)));
             }
         };
@@ -69,17 +69,17 @@ impl Session {
 
     fn settle(&self, hold: Hold, watched: Watched, is_mapped: bool) {
         if is_mapped {
-            lock(&self.accounts).host_memory_mapped(hold, MappedFile(watched.number));
+            lock(&self.objects.accounts).host_memory_mapped(hold, MappedFile(watched.number));
         } else {
             self.host_mappings.watch.cancel(watched);
-            lock(&self.accounts).release(hold);
+            lock(&self.objects.accounts).release(hold);
         }
     }
 
     /// The container has ended: says what of the host's memory others keep by files that they have of it. Nobody is to wait for them.
     pub(crate) fn log_left_host_mappings(&self) {
         self.drop_gone_host_mappings();
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         if accounts.has_freed_while_mapped()
             && let Ok(left) = accounts.card(Card::HOST)
         {
@@ -93,13 +93,13 @@ impl Session {
     /// Lets go of what is charged only for files that are gone.
     pub(crate) fn drop_gone_host_mappings(&self) {
         // Those that are watched already: one that comes meanwhile is not in question.
-        let known = lock(&self.accounts).mapped_files();
+        let known = lock(&self.objects.accounts).mapped_files();
         if known.is_empty() {
             return;
         }
         match self.host_mappings.watch.living() {
             Ok(living) => {
-                let mut accounts = lock(&self.accounts);
+                let mut accounts = lock(&self.objects.accounts);
                 for file in known.into_iter().filter(|file| !living.contains(&file.0)) {
                     accounts.mapped_file_gone(file);
                 }

@@ -41,7 +41,7 @@ impl ContextDmaFields {
 impl Session {
     /// Whether the kernel maps no more for a surface over these than it may: it maps them whole.
     pub(crate) fn are_small(&self, client: Handle, memories: &[Handle]) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_little = |memory: &Handle| {
             let Some(known) = accounts.object(ObjectName::new(client, *memory)) else { return true };
             let of_the_host = known.charge.filter(|(card, _)| *card == Card::HOST);

@@ -77,21 +77,21 @@ impl Session {
     /// A call in `client` that was made on a card's file goes to the control file that the client lives on.
     pub(crate) fn on_control_file(&self, flight: &mut InFlightCall<'_>, client: Handle) {
         let is_card = matches!(flight.file.node, Node::Card(_));
-        if let Some(kept) = is_card.then(|| lock(&self.files).control_of(client)).flatten() {
+        if let Some(kept) = is_card.then(|| lock(&self.objects.files).control_of(client)).flatten() {
             flight.file = kept.file;
         }
     }
 
     /// Where the client is, if there is one; opened when it is first needed, and the same ever after.
     pub(crate) fn staging(&self) -> Result<&Staging, CallEnd> {
-        if let Some(staging) = self.staging.get() {
+        if let Some(staging) = self.pinned.staging.get() {
             return Ok(staging);
         }
-        if lock(&self.files).is_over() {
+        if lock(&self.objects.files).is_over() {
             return Err(CallEnd::Errno(libc::EBADF));
         }
         let control = self.driver.open(Node::Control).map_err(errno)?;
-        Ok(self.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
+        Ok(self.pinned.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
     }
 
     /// The client and its device of a card, made where they are not there.
@@ -102,7 +102,7 @@ impl Session {
         card: Card,
     ) -> Result<(Handle, Handle), CallEnd> {
         let own = self.grant.get(card).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
-        if lock(&self.files).is_over() {
+        if lock(&self.objects.files).is_over() {
             return Err(CallEnd::Errno(libc::EBADF));
         }
         let client = match client {

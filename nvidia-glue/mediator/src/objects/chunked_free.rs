@@ -14,12 +14,12 @@ impl Session {
     /// Frees most of what a free of `object` would take with it, if that is much; then `object` itself is left to be freed. For whoever has
     /// the client locked.
     pub(crate) fn free_in_chunks(&self, file: &DeviceFile, client: Handle, object: Handle) {
-        let pieces = lock(&self.accounts).pieces(client, object, MOST);
+        let pieces = lock(&self.objects.accounts).pieces(client, object, MOST);
         let mut has_freed = false;
         // What had to wait for a channel has another turn.
         for &piece in pieces.iter().chain(&pieces) {
             let is_ready = {
-                let (accounts, name) = (lock(&self.accounts), ObjectName::new(client, piece));
+                let (accounts, name) = (lock(&self.objects.accounts), ObjectName::new(client, piece));
                 accounts.object(name).is_some() && !accounts.is_told_by_others(name)
             };
             if !is_ready {

@@ -17,9 +17,9 @@ impl Session {
     /// handle leaves mapped, context buffers and managed memory are in the accounts and not in the driver's answer.
     pub(crate) fn compare_with_driver(&self, card: Card) -> Option<Drift> {
         // Calls go on meanwhile: what is made between the two looks at the accounts is in the answer or not.
-        let before = lock(&self.accounts).card(card).ok()?;
+        let before = lock(&self.objects.accounts).card(card).ok()?;
         let driver = self.driver_truth(card)?;
-        let after = lock(&self.accounts).card(card).ok()?;
+        let after = lock(&self.objects.accounts).card(card).ok()?;
         let accounted = before.used.max(after.used);
         if driver <= accounted {
             return None;

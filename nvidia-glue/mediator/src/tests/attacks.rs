@@ -255,7 +255,7 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
     let answer = program.escape(context.control, 0x2a, &mut huge);
     assert_eq!(result(answer, &huge, 28), Err(Status::INVALID_ARGUMENT));
     assert_eq!(container.used(0), before);
-    assert_eq!(lock(&container.session.accounts).counts().abandoned, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().abandoned, 0);
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let objects = || lock(&container.session.accounts).counts().objects;
+    let objects = || lock(&container.session.objects.accounts).counts().objects;
     let before = objects();
     // Before it is executed; then, while it is.
     let gone = |work: &dyn Fn() -> Answer| {
@@ -285,9 +285,9 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
         });
     }
     assert_eq!((container.used(0), objects()), (0, before));
-    let clients = lock(&container.session.accounts).counts().clients;
+    let clients = lock(&container.session.objects.accounts).counts().clients;
     gone(&|| program.escape(context.control, 0x2b, &mut [0; 32]));
-    assert_eq!(lock(&container.session.accounts).counts().clients, clients);
+    assert_eq!(lock(&container.session.objects.accounts).counts().clients, clients);
     let memory = context.memory(4 * MIB).unwrap();
     gone(&|| {
         let mut args = words(&[context.client, context.device, 0, context.client, memory, 0, 0]);

@@ -106,7 +106,7 @@ fn no_session_puts_off_the_recovery_from_what_a_kernel_did() {
 #[test]
 fn a_session_that_cannot_be_kept_from_that_does_not_come_to_be() {
     alone(|spy, container, context, debugged| {
-        let objects = || lock(&container.session.accounts).counts().objects;
+        let objects = || lock(&container.session.objects.accounts).counts().objects;
         let before = objects();
         spy.refuse(SET_MASK, Status::INVALID_STATE);
         assert_eq!(debugged.session(context, context.client), Err(Status::INSUFFICIENT_RESOURCES));

@@ -95,7 +95,7 @@ fn it_waits_whatever_becomes_of_the_device_meanwhile() {
             let (client, device) = (Handle(context.client), Handle(context.device));
             scope.spawn(move || {
                 begun.recv().unwrap();
-                lock(&session.topology).remove(client, device);
+                lock(&session.objects.topology).remove(client, device);
                 ends.send(()).unwrap();
             });
             work(&context);

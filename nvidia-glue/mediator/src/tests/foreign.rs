@@ -263,7 +263,8 @@ fn what_is_charged_is_what_the_driver_found_under_the_handle() {
             let duplicate = program.dup(context.control, (context.client, context.device), (context.client, handle));
             if let Ok(duplicate) = duplicate {
                 let name = |object| ObjectName::new(Handle(context.client), Handle(object));
-                let charge = lock(&container.session.accounts).object(name(duplicate)).and_then(|view| view.charge);
+                let charge =
+                    lock(&container.session.objects.accounts).object(name(duplicate)).and_then(|view| view.charge);
                 let size = machine.driver.length_of(context.client, duplicate);
                 let charge = charge.map(|(_, bytes)| bytes.0);
                 wrong.extend((charge != size).then_some((charge, size)));
@@ -284,7 +285,7 @@ fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
         let uvm = program.uvm_file();
         program.close(uvm);
     }
-    assert!(lock(&container.session.files).all_uvm().len() <= MOST_UVM);
+    assert!(lock(&container.session.objects.files).all_uvm().len() <= MOST_UVM);
     let held: Vec<i32> = (0..MOST_UVM).map(|_| program.open(Node::Uvm)).collect();
     let answers = held.iter().map(|uvm| program.ioctl(*uvm, 0x3000_0001, &mut [0; 16]));
     assert!(answers.filter(|answer| *answer == Answer::Return(0)).count() <= MOST_UVM);
@@ -304,7 +305,7 @@ fn groups_that_went_with_what_they_depend_on_are_forgotten() {
     let mut params = [0; 20];
     assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));
     let group = context.object(0xa06c, &mut params).unwrap();
-    let is_known = || lock(&container.session.topology).group(Handle(context.client), Handle(group)).is_some();
+    let is_known = || lock(&container.session.objects.topology).group(Handle(context.client), Handle(group)).is_some();
     assert!(is_known());
     context.free(space).unwrap();
     assert!(!is_known());

@@ -36,7 +36,7 @@ fn piece(size: u64, attr: u32, alignment: u64) -> Vec<u8> {
 }
 
 fn usage(container: &Container) -> CardUsage {
-    lock(&container.session.accounts).card(Card(0)).unwrap()
+    lock(&container.session.objects.accounts).card(Card(0)).unwrap()
 }
 
 /// Makes pieces until one is refused, and says how many there are and how the last was refused.

@@ -10,7 +10,7 @@ use crate::locks::lock;
 fn until_refused(container: &Container, kind: Kind) -> (usize, Refusal) {
     let program = container.program();
     let context = program.context(0);
-    let mut accounts = lock(&container.session.accounts);
+    let mut accounts = lock(&container.session.objects.accounts);
     let ask =
         Ask { client: Handle(context.client), kind, memory: None, layout: Layout::OwnFrames, process: program.pid };
     let mut reserved = Vec::new();

@@ -16,12 +16,12 @@ const LIMIT: u64 = 64 * MIB;
 fn container(machine: &Machine, limits: ObjectLimits) -> Container {
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { host_memory: Bytes(LIMIT), ..limits };
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
     container
 }
 
 fn charged(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 impl Context<'_, '_> {
@@ -124,7 +124,7 @@ fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     assert!(container.session.holds_anything());
     container.session.reconcile();
     assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (0, 0));
-    assert_eq!(lock(&container.session.accounts).counts().host_mappings, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 0);
 }
 
 /// Programs map memory, end the mapping and close its file long before they free it; some never do.
@@ -198,7 +198,7 @@ impl Context<'_, '_> {
 }
 
 fn kept(container: &Container) -> u64 {
-    lock(&container.session.accounts).kept_by_pins().0
+    lock(&container.session.objects.accounts).kept_by_pins().0
 }
 
 /// Nobody says which pages an object pins: they may be of what was mapped when it was made.
@@ -272,14 +272,14 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     // Nor is it to be mapped through a card's.
     let card = program.open(Node::Card(container.inventory.cards[0].minor));
     assert_eq!(context.map_on(card, second, 16 * MIB), Err(Status::INVALID_ARGUMENT));
-    assert_eq!(lock(&container.session.accounts).counts().host_mappings, 1);
+    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 1);
     context.free(second).unwrap();
     context.free(first).unwrap();
     container.session.reconcile();
     assert_eq!(charged(&container), 16 * MIB);
     program.close(file);
     container.session.reconcile();
-    assert_eq!((charged(&container), lock(&container.session.accounts).counts().abandoned), (0, 0));
+    assert_eq!((charged(&container), lock(&container.session.objects.accounts).counts().abandoned), (0, 0));
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
         context.free(memory).unwrap();
         context.free(duplicate).unwrap();
         assert_eq!(container.used(0), with_channel, "the channel keeps the memory, and its own context");
-        assert_eq!((gate.channels(), lock(&container.session.accounts).counts().channels), (1, 1));
+        assert_eq!((gate.channels(), lock(&container.session.objects.accounts).counts().channels), (1, 1));
         if is_grouped {
             assert!(spy.works(&context, channel));
             gate.close().unwrap();
@@ -66,7 +66,7 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let host = || lock(&container.session.accounts).card(Card::HOST).unwrap().used.0;
+    let host = || lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
     let memory = context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
     context.free(memory).unwrap();
@@ -90,7 +90,7 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
         assert_eq!(channel_with_userd(&context, context.device, memory), Err(Status::OBJECT_NOT_FOUND));
     }
     assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
-    let counts = lock(&container.session.accounts).counts();
+    let counts = lock(&container.session.objects.accounts).counts();
     assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
 }
 
@@ -192,7 +192,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     let memory = notifier();
     channel_telling(context.device, (0, memory)).unwrap();
     program.free(context.control, context.client, context.client).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().objects, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
 }
 
 impl Context<'_, '_> {
@@ -212,7 +212,7 @@ impl Context<'_, '_> {
 }
 
 fn groups_and_channels(container: &Container) -> (u32, u32) {
-    let counts = lock(&container.session.accounts).counts();
+    let counts = lock(&container.session.objects.accounts).counts();
     (counts.channel_groups, counts.channels)
 }
 
@@ -269,7 +269,7 @@ fn registrations_are_limited_in_number() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
-    *lock(&container.session.accounts) =
+    *lock(&container.session.objects.accounts) =
         Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
@@ -437,11 +437,11 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     let program = container.program();
     let context = program.context(0);
     let hidden = context.group(GR);
-    lock(&container.session.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
-    lock(&container.session.topology).remove(Handle(context.client), Handle(hidden));
+    lock(&container.session.objects.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
+    lock(&container.session.objects.topology).remove(Handle(context.client), Handle(hidden));
     let other = program.context(0);
     let pinned = pinned_memory(&context);
-    let objects = || lock(&container.session.accounts).counts().objects;
+    let objects = || lock(&container.session.objects.accounts).counts().objects;
     let before = objects();
     for to in [&context, &other] {
         let duplicate = program.dup(to.control, (to.client, to.device), (context.client, hidden));

@@ -27,7 +27,7 @@ fn pool(context: &Context<'_, '_>, uvm: i32) {
 }
 
 fn kept_uvm(container: &Container) -> usize {
-    lock(&container.session.files).all_uvm().len()
+    lock(&container.session.objects.files).all_uvm().len()
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_client_stays_while_any_process_of_the_container_has_its_file() {
     child.free(inherited, client, client).unwrap();
     container.session.reconcile();
     container.assert_nothing_left();
-    assert!(!lock(&container.session.files).has_controls(), "no duplicate is kept of a file without clients");
+    assert!(!lock(&container.session.objects.files).has_controls(), "no duplicate is kept of a file without clients");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_pool_is_freed_before_its_file_is_given_up() {
     let context = program.context(0);
     let uvm = program.uvm_file();
     pool(&context, uvm);
-    let charges = || lock(&container.session.accounts).counts().charges;
+    let charges = || lock(&container.session.objects.accounts).counts().charges;
     let with_pool = charges();
     let in_a_socket = program.file_of(uvm);
     program.close(uvm);

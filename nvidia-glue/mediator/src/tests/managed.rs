@@ -81,10 +81,10 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
     let (program, session) = (container.program(), &container.session);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, BLOCK, AT), Answer::Continue);
-    let kept = lock(&session.files).all_uvm().remove(0);
+    let kept = lock(&session.objects.files).all_uvm().remove(0);
     session.end_uvm_file(&kept, false);
-    assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
-    let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
+    assert!(lock(&session.objects.files).knows_uvm(kept.id), "what is mapped keeps it");
+    let reservation = lock(&session.objects.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
     session.end_uvm_file(&kept, true);
     let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
     assert!(matches!(mapped, Err(CallEnd::Errno(libc::EBADF))));
@@ -444,13 +444,16 @@ fn looks_that_come_to_no_end_end_the_container() {
     container.looks_cost_now(&clock, Duration::from_secs(1));
     assert_eq!(ends(&container), 0);
     container.looks_cost_now(&clock, Duration::from_secs(6));
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_none(), "the host may have been busy");
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_some());
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(
+        container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none(),
+        "the host may have been busy"
+    );
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_some());
     container.looks_cost_now(&clock, Duration::ZERO);
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_none());
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none());
 }
 
 /// The driver does not say whose it is, and those who have the files need not have made a call.
@@ -462,7 +465,7 @@ fn what_a_card_has_too_much_for_long_ends_the_container() {
     let program = container.program();
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
-    lock(&container.session.accounts).client_gone(Handle(context.client));
+    lock(&container.session.objects.accounts).client_gone(Handle(context.client));
     container.session.reconcile();
     program.context(0).memory(MIB).unwrap();
     assert_eq!(ends(&container), 0);

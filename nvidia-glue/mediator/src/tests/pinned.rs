@@ -27,11 +27,11 @@ use crate::{
 const OBJECT_COST: u64 = 4096;
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 fn pinned(container: &Container) -> u32 {
-    lock(&container.session.accounts).counts().pinned
+    lock(&container.session.objects.accounts).counts().pinned
 }
 
 /// A card's file that belongs to the context's control file.
@@ -95,7 +95,7 @@ fn it_is_limited_in_number_and_size() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { pinned: 3, host_memory: Bytes(MIB), ..ObjectLimits::default() };
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
     let program = container.program();
     let context = program.context(0);
     let card = card_of(&context);
@@ -148,7 +148,7 @@ fn assert_caught(machine: &Machine, program: &Program<'_>, class: u32, (asked, f
     let drifts = drifts(program.container);
     let [Drift { kind, excess: true, pids }] = drifts.as_slice() else { panic!("{drifts:?}") };
     assert!(pids.is_empty(), "all of the container");
-    let limit = lock(&program.container.session.accounts).card(Card::HOST).unwrap().limit;
+    let limit = lock(&program.container.session.objects.accounts).card(Card::HOST).unwrap().limit;
     let expected = DriftKind::Pinned { by: program.pid, asked: Bytes(asked), found: Bytes(found), class, limit };
     assert_eq!(kind, &expected);
     assert_eq!(machine.driver.host_memory_used().unwrap(), 0);
@@ -301,7 +301,7 @@ fn another_thread_may_use_it_first() {
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     lent.map(uvm, 1 << 30, MIB, 0x70).unwrap();
     assert_eq!(
-        (host(&container), pinned(&container), container.session.pinning.waiting()),
+        (host(&container), pinned(&container), container.session.pinned.inflight.waiting()),
         (MIB / 128 + OBJECT_COST, 1, 0)
     );
 }
@@ -317,11 +317,11 @@ fn what_has_nowhere_to_go_is_let_go_of() {
         pin(&context, card_of(&context), 0x70, MIB).unwrap();
         let client = Handle(context.client);
         let object = if of_client { client } else { Handle(context.device) };
-        let kept = lock(&container.session.files).control_of(client).unwrap();
+        let kept = lock(&container.session.objects.files).control_of(client).unwrap();
         assert!(container.session.raw(&kept.file, client).free(object).unwrap().is_ok());
         any_call(&context);
         assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
-        assert_eq!(container.session.pinning.open(), 0);
+        assert_eq!(container.session.pinned.inflight.open(), 0);
     }
 }
 
@@ -458,12 +458,12 @@ fn what_the_driver_says_is_what_counts() {
 fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
     let (program, session) = (context.program, &context.program.container.session);
     let (client, parent) = (Handle(context.client), Handle(context.device));
-    let reservation = lock(&session.accounts).pin(program.pid, client, MIB).unwrap();
+    let reservation = lock(&session.objects.accounts).pin(program.pid, client, MIB).unwrap();
     let staging = session.staging().unwrap();
     let place = session.staging_device(staging, &mut lock(&staging.client), Card(0)).unwrap();
     let names = PinNames { client, parent, object: Handle(object) };
     let call = Pinning { names, thread: program.pid.0, pid: program.pid, length: MIB };
-    session.pinning.add(place, call, reservation).object
+    session.pinned.inflight.add(place, call, reservation).object
 }
 
 /// Something under a handle in the staging client, as a call makes it.
@@ -502,7 +502,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
     let words = [(OBJECT, handle.0)];
     assert_eq!(pin_rewritten(&context, card_of(&context), (0x70, MIB), &words), Status::OK);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((pinned(&container), container.session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    assert_eq!((pinned(&container), container.session.pinned.inflight.open(), drifts(&container)), (1, 1, vec![]));
     context.free(0x80).unwrap();
     for other_handle in [handle, Handle(0x99)] {
         make_staged(&container, other_handle, 0x3e);
@@ -510,7 +510,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
         assert_caught(&machine, &other, 0x3e, (MIB, MIB));
     }
     assert_eq!(any_call(&lent), Answer::Return(0));
-    assert_eq!((container.session.pinning.open(), host(&container)), (0, 0));
+    assert_eq!((container.session.pinned.inflight.open(), host(&container)), (0, 0));
 }
 
 /// Whoever has a card's file outside the container finds nothing there when no such call is made.
@@ -550,11 +550,11 @@ fn a_call_that_waits_no_more_says_nothing_of_a_later_one() {
     program.goes_after_looks(0);
     assert_eq!(any_call(&context), Answer::Errno(libc::EINTR));
     program.comes_back();
-    assert_eq!((container.session.pinning.open(), pinned(&container)), (1, 1));
+    assert_eq!((container.session.pinned.inflight.open(), pinned(&container)), (1, 1));
     // It comes of it after all.
     make_staged(&container, handle, 0x71);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((drifts(&container), container.session.pinning.open()), (vec![], 0));
+    assert_eq!((drifts(&container), container.session.pinned.inflight.open()), (vec![], 0));
 }
 
 /// The driver does not say what came of calls: none has failed, and nobody is ended for it.
@@ -574,10 +574,10 @@ fn what_is_not_known_is_asked_again() {
         spy.refuse(control, Status::NO_MEMORY);
         container.session.look_at_what_is_pinned();
         assert_eq!(program.dup(context.control, (context.client, context.device), (context.client, 0x70)).ok(), None);
-        assert_eq!((container.session.pinning.open(), drifts(&container)), (1, vec![]));
+        assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (1, vec![]));
         spy.refuse_no_more();
         assert_eq!(any_call(&context), Answer::Return(0));
-        assert_eq!((container.session.pinning.open(), drifts(&container)), (0, vec![]));
+        assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (0, vec![]));
         context.free(0x70).unwrap();
         assert_eq!((pinned(&container), host(&container)), (0, 0));
     }
@@ -598,7 +598,7 @@ fn calls_under_way_are_limited_in_number() {
     other.exit();
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((container.session.pinning.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
+    assert_eq!((container.session.pinned.inflight.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
 }
 
 /// The driver does not free in the staging client what was moved: it is moved once, and the call is over when that is freed.
@@ -610,17 +610,17 @@ fn what_is_not_freed_is_not_moved_again() {
     let program = container.program();
     let (context, session) = (program.context(0), &container.session);
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
-    let [staged] = session.pinning.which(|_, _| true)[..] else { panic!("one call") };
+    let [staged] = session.pinned.inflight.which(|_, _| true)[..] else { panic!("one call") };
     spy.refuse_to_free_one(staged.0);
     spy.escapes(0x34);
     for _ in 0..3 {
         session.settle_staging();
         assert_eq!(any_call(&context), Answer::Return(0));
     }
-    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    assert_eq!((spy.escapes(0x34).len(), session.pinned.inflight.open(), drifts(&container)), (1, 1, vec![]));
     spy.refuse_to_free_one(0);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), pinned(&container)), (0, 0, 1));
+    assert_eq!((spy.escapes(0x34).len(), session.pinned.inflight.open(), pinned(&container)), (0, 0, 1));
 }
 
 /// Threads that never come back, though something has come of their calls.
@@ -633,11 +633,11 @@ fn calls_that_are_not_over_are_limited_in_number() {
     let card = card_of(&context);
     let lent = Context { program: &other, ..context };
     for _ in 0..MOST_OPEN {
-        let (_, reservation) = session.pinning.take(stuck(&lent, 0x1000)).unwrap();
-        lock(&session.accounts).cancel(reservation);
+        let (_, reservation) = session.pinned.inflight.take(stuck(&lent, 0x1000)).unwrap();
+        lock(&session.objects.accounts).cancel(reservation);
     }
-    session.pinning.moved();
-    assert_eq!((session.pinning.open(), session.pinning.waiting()), (MOST_OPEN, 0));
+    session.pinned.inflight.moved();
+    assert_eq!((session.pinned.inflight.open(), session.pinned.inflight.waiting()), (MOST_OPEN, 0));
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSUFFICIENT_RESOURCES));
     other.exit();
     assert_eq!(pin(&context, card, 0x70, MIB), Ok(()));
@@ -653,7 +653,7 @@ fn a_staging_client_that_is_left_is_looked_for() {
     let handle = stuck(&context, 0x70);
     container.session.process_ended(program.exit());
     container.session.look_for_closed_files();
-    assert!(lock(&container.session.files).all_controls().is_empty());
+    assert!(lock(&container.session.objects.files).all_controls().is_empty());
     make_staged(&container, handle, 0x71);
     assert!(container.session.holds_anything());
     container.session.reconcile();
@@ -675,7 +675,7 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
         let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
         let (_, undo) = container.session.handle_undoably(&program, &stopped);
         container.session.undo(undo.unwrap());
-        assert_eq!((host(&container), pinned(&container), container.session.pinning.open()), (0, 0, 0));
+        assert_eq!((host(&container), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
     }
     let staged = program.take(argument);
     assert_ne!(read_u32(&staged, 0), Some(context.client));

@@ -29,7 +29,7 @@ fn engine(context: &Context<'_, '_>, channel: u32, class: u32) -> Result<u32, St
 }
 
 fn is_preemptible(container: &Container, context: &Context<'_, '_>, object: u32) -> bool {
-    lock(&container.session.topology).is_preemptible(Handle(context.client), Handle(object))
+    lock(&container.session.objects.topology).is_preemptible(Handle(context.client), Handle(object))
 }
 
 /// The modes that the driver was asked for: flags, the channel or group, that of compute; and the subdevice.

@@ -105,7 +105,7 @@ impl<'a> Replay<'a> {
         for (number, line) in (2..).zip(lines) {
             self.event(line);
             for of in self.accounts.clone() {
-                let usage = lock(&self.container.session.accounts).card(of).unwrap();
+                let usage = lock(&self.container.session.objects.accounts).card(of).unwrap();
                 let used = usage.used.0;
                 // CUDA asks for whole frames; beside them there are the buffers of each process' four channel groups.
                 let beside = usage.frames.0 - used;

@@ -20,16 +20,16 @@ const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
 pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
     let container = machine.container(&[0], LIMIT);
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
     container
 }
 
 fn tables(container: &Container) -> u64 {
-    lock(&container.session.accounts).page_tables(Card(0)).0
+    lock(&container.session.objects.accounts).page_tables(Card(0)).0
 }
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 /// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
@@ -177,7 +177,7 @@ fn mappings_of_the_resource_managers_are_limited_in_number() {
     end_dma(&context, names, 0, 0);
     dma(&context, names, 3 << 12, 4096).unwrap();
     context.free(names.0).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().references, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().references, 0);
 }
 
 fn lazy_space(size: u64) -> Vec<u8> {
@@ -287,7 +287,7 @@ fn events_are_limited_in_number() {
     event(0xcf, 21).unwrap();
     event(0xce, 23).unwrap();
     context.free(context.client).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().os_events, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().os_events, 0);
     let node = program.open(Node::Control);
     program.close(node);
 }
@@ -329,7 +329,7 @@ fn mappings_for_the_processor_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
-    let count = || lock(&container.session.accounts).counts().processor_mappings;
+    let count = || lock(&container.session.objects.accounts).counts().processor_mappings;
     let card = container.inventory.cards[0].minor;
     let map = |memory: u32| {
         let file = program.open(Node::Card(card));
@@ -370,7 +370,7 @@ fn groups_of_ranges_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
     let program = container.program();
     let uvm = program.uvm_file();
-    let count = || lock(&container.session.accounts).counts().range_groups;
+    let count = || lock(&container.session.objects.accounts).counts().range_groups;
     let create = |uvm: i32| {
         let mut args = [0; 16];
         program.uvm(uvm, 23, &mut args, 8).map(|()| args)

@@ -370,7 +370,7 @@ impl Container {
 
     /// Every account is as if nothing had ever been; what a defect of the program would leave is among them.
     pub(super) fn assert_nothing_left(&self) {
-        let counts = lock(&self.session.accounts).counts();
+        let counts = lock(&self.session.objects.accounts).counts();
         assert_eq!(counts.abandoned, 0, "{counts:?}");
         for card in self.session.usage().cards {
             assert_eq!(card.used, Bytes(0), "{counts:?}");

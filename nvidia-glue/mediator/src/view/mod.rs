@@ -10,3 +10,18 @@ mod process_controls;
 pub(crate) mod processes;
 pub(crate) mod utilization;
 pub(crate) mod utilization_controls;
+
+use self::utilization_controls::CardUtilization;
+
+/// What the container is to see, as far as it is remembered.
+#[derive(Debug)]
+pub(crate) struct View {
+    /// By the cards' numbers.
+    utilizations: Vec<CardUtilization>,
+}
+
+impl View {
+    pub(crate) fn new(cards: usize) -> Self {
+        Self { utilizations: (0..cards).map(|_| CardUtilization::default()).collect() }
+    }
+}

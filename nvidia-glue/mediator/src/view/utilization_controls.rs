@@ -100,12 +100,12 @@ impl Session {
 
     /// Tells the programs that want to know on their pages. To be called some times a second while there are programs.
     pub fn tell_utilization(&self) {
-        let watched = lock(&self.topology).watched();
+        let watched = lock(&self.objects.topology).watched();
         watched.into_iter().for_each(|card| self.write_page(card, WRITTEN_EVERY_US));
     }
 
     fn utilization(&self, card: Card) -> Option<&CardUtilization> {
-        self.utilizations.get(usize::from(card.0))
+        self.view.utilizations.get(usize::from(card.0))
     }
 
     /// How busy the card was lately, by a look that is no older.
@@ -174,12 +174,12 @@ impl Session {
 
     /// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL` on a page that the container does not have: what would be polled, nobody sees.
     pub(crate) fn poll_page(&self, flight: &mut InFlightCall<'_>, control: Control) -> Option<Result<Answer, CallEnd>> {
-        let card = lock(&self.topology).shared_data(control.client, control.object)?;
+        let card = lock(&self.objects.topology).shared_data(control.client, control.object)?;
         if self.is_monitored(card) {
             return None;
         }
         let wants = asks_for_load(flight.params());
-        lock(&self.topology).watches(control.client, control.object, wants);
+        lock(&self.objects.topology).watches(control.client, control.object, wants);
         if wants {
             self.write_page(card, 0);
         }
@@ -190,7 +190,7 @@ impl Session {
 
     /// The driver's samples, as the container is to see them.
     pub(crate) fn rewrite_samples(&self, flight: &mut InFlightCall<'_>, control: Control) {
-        let card = self.card_of(control.client, control.object);
+        let card = self.objects.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return nameless_samples(flight.params_mut());
         }
@@ -207,7 +207,7 @@ impl Session {
 
     /// `NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE`, as the container is to see it.
     pub(crate) fn rewrite_video_sample(&self, flight: &mut InFlightCall<'_>, control: Control) {
-        let card = self.card_of(control.client, control.object);
+        let card = self.objects.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return;
         }

@@ -171,7 +171,7 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
     };
     let groups: Vec<_> = contexts.iter().map(|context| (context, group(context))).collect();
     let works = || groups.iter().any(|(context, (_, channel))| spy.works(context, *channel));
-    let (gate, card) = (container.gate(), Arc::clone(&container.session.gates[0]));
+    let (gate, card) = (container.gate(), Arc::clone(&container.session.channels.gates()[0]));
     let (begun, has_begun) = mpsc::channel();
     let (closing, closed) = (mpsc::channel(), Arc::clone(&gate));
     spy.seen();
