@@ -48,7 +48,7 @@ pub struct Session {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) processes: Arc<dyn Processes>,
     pub(super) observer: Arc<dyn Observer>,
-    /// Whether there are objects of 3D for the container.
+    /// Set if there are objects of 3D for the container.
     pub(super) may_draw: bool,
     pub(super) over_memory: OverMemory,
     /// The mediator's own client; its control file is open for as long as the session lives.
@@ -68,8 +68,9 @@ pub struct Session {
     /// Objects that the driver was asked for and did not make.
     pub(super) failures: FailureThrottle,
     pub(super) version: DriverVersion,
-    /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
-    /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
+    /// The driver has refused a client that is known here, which most likely went with its file. It
+    /// writes a line into the kernel's log for each control in such a client: from then on it is
+    /// asked first whether a client is there, which costs a microsecond.
     checks_clients: AtomicBool,
     /// The observer has been told that an object of 3D was refused.
     graphics_reported: AtomicBool,
@@ -94,7 +95,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What was made in a call, to be unmade if nobody hears of it. Keeps the caller's file open.
+/// Objects that were made in a call, to be unmade if nobody hears of it. Keeps the caller's file
+/// open.
 #[derive(Debug)]
 pub struct Undo {
     file: DeviceFile,
@@ -102,13 +104,15 @@ pub struct Undo {
     pinning: Option<Handle>,
 }
 
-/// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
+/// Returns whether a command is one of those that a control file or a card's takes
+/// (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
 const fn is_escape(command: u32) -> bool {
     command >> 8 & 0xff == b'F' as u32
 }
 
 impl Session {
-    /// Opens a control file and a client of the mediator's own, and finds the granted cards among the driver's.
+    /// Opens a control file and a client of the mediator's own, and finds the granted cards among
+    /// the driver's.
     ///
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
@@ -177,14 +181,15 @@ impl Session {
         })
     }
 
-    /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
+    /// The whole way of one call. May block for as long as the caller's memory does; any number of
+    /// threads may be in it.
     pub fn handle(&self, caller: &dyn Caller, stopped: &Trapped) -> Answer {
         self.handle_undoably(caller, stopped).0
     }
 
-    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller (`ENOENT` from
-    /// `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` a signal interrupts a call that has been executed,
-    /// and the program makes it again.
+    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller
+    /// (`ENOENT` from `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`
+    /// a signal interrupts a call that has been executed, and the program makes it again.
     pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
@@ -209,8 +214,8 @@ impl Session {
         self.channels.gates().iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
     }
 
-    /// Whether channels can be taken off a card at all, which takes a card with firmware that schedules (GSP); asks the driver.
-    /// `None`: no such card.
+    /// Returns whether channels can be taken off a card at all, which takes a card with firmware
+    /// that schedules (GSP); asks the driver. `None`: no such card.
     pub fn can_close(&self, uuid: &str) -> Option<bool> {
         self.grant.by_uuid(uuid).and_then(|card| self.channels.gate(card)).map(CardGate::can_close)
     }
@@ -229,7 +234,7 @@ impl Session {
         }
     }
 
-    /// Who calls; tells the observer of a process that is new.
+    /// Returns who calls; tells the observer of a process that is new.
     pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, CallEnd> {
         let pid = caller.pid()?;
         if !lock(&self.process_table).knows(pid) {
@@ -247,8 +252,8 @@ impl Session {
         (fd, command, argument): (i32, u32, u64),
         undo: &mut Option<Undo>,
     ) -> Result<Answer, CallEnd> {
-        // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
-        // so it is never continued.
+        // Not the driver's file, says a look that another thread of the caller may make wrong by
+        // the time that the kernel looks: so it is never continued.
         let file = self.file_called(caller, fd, command)?.ok_or(CallEnd::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;
         let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
@@ -269,8 +274,9 @@ impl Session {
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }
 
-    /// The file that a call is made on, if it is one of the driver's. Most are made on the file that the process used before, of which a
-    /// duplicate is kept: to ask whether it is that costs less than to ask which node it is, and it is known again by the duplicate.
+    /// The file that a call is made on, if it is one of the driver's. Most are made on the file
+    /// that the process used before, of which a duplicate is kept: to ask whether it is that costs
+    /// less than to ask which node it is, and it is known again by the duplicate.
     fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, CallEnd> {
         let file = caller.file(fd)?;
         let pid = caller.pid()?;
@@ -339,7 +345,8 @@ impl Session {
             Call::BindContextDma { client, .. } => self.on_client(flight, client),
             Call::AllocOsEvent(event) => self.alloc_os_event(flight, event),
             Call::FreeOsEvent(event) => self.free_os_event(flight, event),
-            // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
+            // It is made of the caller's own pages, which only the kernel finds, and only in the
+            // caller's place.
             Call::AllocMemory(_) => Err(CallEnd::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
             Call::RegisterFd { .. } => self.register_file(flight),
@@ -409,7 +416,8 @@ impl Session {
         }
     }
 
-    /// Whether something is held that only [`Session::look_for_closed_files`] can find gone: it is to be called, though no process makes calls.
+    /// Returns whether something is held that only [`Session::look_for_closed_files`] can find
+    /// gone: it is to be called, though no process makes calls.
     pub fn holds_anything(&self) -> bool {
         let keeps_files = {
             let files = lock(&self.objects.files);
@@ -423,7 +431,7 @@ impl Session {
             || accounts.has_freed_while_mapped()
     }
 
-    /// What the container uses now.
+    /// Returns what the container uses now.
     pub fn usage(&self) -> Usage {
         let (cards, users, pinned_memory) = {
             let mut accounts = lock(&self.objects.accounts);

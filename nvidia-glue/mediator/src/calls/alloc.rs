@@ -148,8 +148,8 @@ impl Session {
         }
     }
 
-    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO` {object, what is asked, answer}); `None`: there is
-    /// none.
+    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO`
+    /// {object, what is asked, answer}); `None`: there is none.
     pub(crate) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Result<Option<u32>, CallEnd> {
         /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID`.
         const CLASS_ID: u32 = 2;
@@ -184,7 +184,8 @@ impl Session {
         self.finish_object(flight, made.map(|(made, _)| made))
     }
 
-    /// Calls of the mediator's own in a client of the container's, on a duplicate of the file that it lives on.
+    /// Calls of the mediator's own in a client of the container's, on a duplicate of the file that
+    /// it lives on.
     pub(crate) fn raw<'b>(&'b self, file: &'b DeviceFile, client: Handle) -> crate::raw::Raw<'b> {
         crate::raw::Raw { driver: self.driver.as_ref(), abi: self.abi, file, client }
     }

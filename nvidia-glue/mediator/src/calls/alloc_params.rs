@@ -1,4 +1,5 @@
-//! What the parameters of an allocation say: which memory it takes, where it belongs, what it goes with; and whether the container may have it.
+//! Requirements in the parameters of an allocation: which memory it takes, where it belongs, what
+//! it goes with; and whether the container may have it.
 
 use abi::{
     Handle, Status,
@@ -30,8 +31,9 @@ use crate::{
     view,
 };
 
-/// Whether memory of a card may be asked for so. What is at an address of the program's choice may take more than it says, what is in a range of its
-/// choice opens any frame, and what is localized keeps 64 MiB: no program on a shared card has a use for them.
+/// Returns whether memory of a card may be asked for so. What is at an address of the program's
+/// choice may take more than it says, what is in a range of its choice opens any frame, and what is
+/// localized keeps 64 MiB: no program on a shared card has a use for them.
 pub(crate) fn may_be_placed(request: MemoryRequest) -> Result<(), CallEnd> {
     let is_refused = request.chooses_place() || request.is_localized();
     if is_refused { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
@@ -74,7 +76,8 @@ impl Session {
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
                 let tables = request.page_tables_at_once();
                 ask.memory = (tables > 0).then_some((card, Bytes(tables)));
-                // The driver takes granules for them one by one (pool_alloc.c, `allocUpstreamTopPool`).
+                // The driver takes granules for them one by one (pool_alloc.c,
+                // `allocUpstreamTopPool`).
                 ask.layout = Layout::Scattered;
             }
             ClassKind::ChannelGroup => {
@@ -125,8 +128,9 @@ impl Session {
         Ok(card)
     }
 
-    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map {offset, hVidMem at 40, flags}}, as since 535. To a flexible
-    /// object memory is attached later, with which it would be kept.
+    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map
+    /// {offset, hVidMem at 40, flags}}, as since 535. To a flexible object memory is attached
+    /// later, with which it would be kept.
     fn fabric_requirements(&self, params: &[u8]) -> Result<(Handle, u64), CallEnd> {
         const CONTIGUOUS_OR_NOT: u32 = 1 << 1 | 1 << 2;
         let fields = (Fabric::allocSize.get(params), Fabric::allocFlags.get(params), Fabric::hVidMem.get(params));
@@ -172,8 +176,9 @@ impl Session {
         Ok(())
     }
 
-    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
-    /// CUDA made, and all mediators are of one user. What it does not find it writes into the kernel's log.
+    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its
+    /// own user look into an object of any client that CUDA made, and all mediators are of one
+    /// user. What it does not find it writes into the kernel's log.
     fn debugs_own(&self, params: &[u8], client: Handle) -> Result<(), CallEnd> {
         let field = |field: Field<Handle>| field.get(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT));
         let (obsolete, named) = (field(Debugger::hDebuggerClient_Obsolete)?, field(Debugger::hAppClient)?);
@@ -208,7 +213,8 @@ fn channel_engine(params: &[u8]) -> u32 {
     NV_CHANNEL_ALLOC_PARAMS::engineType.get(params).unwrap_or(0)
 }
 
-/// Returns what an object counts as. `has_memory`: it takes memory of its own, as a channel does that is in no group.
+/// Returns what an object counts as. `has_memory`: it takes memory of its own, as a channel does
+/// that is in no group.
 fn kind_of(class: &Class, place: Option<(Card, ObjectRole)>, has_memory: bool) -> Kind {
     match (class.kind, place) {
         (_, Some((card, ObjectRole::Device | ObjectRole::Subdevice))) => Kind::Device(card),

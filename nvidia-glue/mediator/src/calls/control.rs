@@ -165,7 +165,8 @@ impl Session {
         if fields.all(is_own) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
     }
 
-    /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
+    /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object,
+    /// policy}.
     fn share_control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let policy = match control.id {
             NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT => NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::sharePolicy,
@@ -177,7 +178,7 @@ impl Session {
     }
 }
 
-/// What the driver knows the container's processes as.
+/// Returns the pid by which the driver knows the container's processes.
 pub(crate) fn mediator_pid() -> u32 {
     std::process::id()
 }

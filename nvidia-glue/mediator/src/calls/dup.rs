@@ -27,9 +27,10 @@ impl Session {
 
     /// Returns what a duplicate needs.
     ///
-    /// What the account does not know is an object that the driver has made for another one's sake: the group of a channel without one, the
-    /// graphics context of a group. Those are no handles that anybody was given, but can be guessed, and a duplicate would keep the buffers when
-    /// all that is charged for them is gone.
+    /// What the account does not know is an object that the driver has made for another one's sake:
+    /// the group of a channel without one, the graphics context of a group. Those are no handles
+    /// that anybody was given, but can be guessed, and a duplicate would keep the buffers when all
+    /// that is charged for them is gone.
     pub(crate) fn duplicate_requirements(
         &self,
         alloc: &ObjectAlloc<'_>,

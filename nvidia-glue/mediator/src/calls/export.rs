@@ -1,9 +1,10 @@
 //! Objects that are given out to open files, and taken in from them (ctrl0000unix.h).
 //!
-//! What the driver exports to a file lives as long as the file, which may travel anywhere (`SCM_RIGHTS`) and so hide from its
-//! container's account. The file that the container names is therefore only a token: the export is really on a control file of the
-//! mediator's own, which an import through the token is made from. It ends with the mediator at the latest, and a token that comes
-//! into another container names nothing there.
+//! What the driver exports to a file lives as long as the file, which may travel anywhere
+//! (`SCM_RIGHTS`) and so hide from its container's account. The file that the container names is
+//! therefore only a token: the export is really on a control file of the mediator's own, which an
+//! import through the token is made from. It ends with the mediator at the latest, and a token that
+//! comes into another container names nothing there.
 
 use std::{
     fs::File,
@@ -44,7 +45,7 @@ use crate::{
 /// Fields of a control's parameters.
 struct ExportLayout {
     fd: Field<i32>,
-    /// What objects are imported below.
+    /// Parent of imported objects.
     parent: Option<Field<Handle>>,
     /// Offset of the first object's handle.
     objects_at: usize,
@@ -146,8 +147,8 @@ impl Session {
             // It was given up meanwhile.
             return Err(INVALID);
         }
-        // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
-        // the card, as the driver tells it.
+        // The driver gives out whatever can be duplicated. Whoever took a channel group in would
+        // have one that nobody counts; the page about the card, as the driver tells it.
         let is_memory = |object: Handle| {
             let known = lock(&self.objects.accounts).object(ObjectName::new(control.client, object));
             known.is_some_and(|known| matches!(known.kind, Kind::Memory | Kind::Pinned))
@@ -176,8 +177,8 @@ impl Session {
                 accounts.release(hold);
             }
         }
-        // Nothing took the place of what was there. Whoever imported from there would be told that it has what the handle names that it has
-        // written where the driver leaves the new one's.
+        // Nothing took the place of what was there. Whoever imported from there would be told that
+        // it has what the handle names that it has written where the driver leaves the new one's.
         let emptied = objects.iter().filter(|(_, object)| exported && *object == Handle::NONE);
         emptied.for_each(|(index, _)| accounts.unexport(token.id, *index));
         status
@@ -271,7 +272,8 @@ impl Session {
         self.finish_objects(flight, made)
     }
 
-    /// What the file that a control names stands for; the file itself when it stands for nothing.
+    /// Returns what the file that a control names stands for; the file itself when it stands for
+    /// nothing.
     fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
         let fd = layout.fd.get(flight.params()).ok_or(INVALID)?;
         let file = self.control_file(flight, fd)?;
@@ -308,8 +310,9 @@ impl Session {
         Ok(())
     }
 
-    /// What was exported to files that no process has any more is let go of, once they have been gone for as long as one can be on its way through a
-    /// socket. That is less where memory is held by nothing else: whoever exports keeps it until it has arrived.
+    /// Lets go of what was exported to files that no process has any more, once they have been gone
+    /// for as long as one can be on its way through a socket. That is less where memory is held by
+    /// nothing else: whoever exports keeps it until it has arrived.
     pub(crate) fn drop_unheld_tokens(&self, [transit, alone]: [Duration; 2]) {
         let all = lock(&self.objects.files).all_tokens();
         for token in all {
@@ -324,7 +327,8 @@ impl Session {
                 continue;
             }
             self.locks.with(&[LockName::Export(token.id)], || {
-                // The mediator's file closes with its last holder; then the driver lets go of what was exported to it.
+                // The mediator's file closes with its last holder; then the driver lets go of what
+                // was exported to it.
                 lock(&self.objects.files).remove_token(token.id);
                 lock(&self.objects.accounts).export_file_gone(token.id);
             });

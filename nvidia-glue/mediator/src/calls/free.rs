@@ -24,7 +24,8 @@ impl Session {
         self.own_client(client)?;
         flight.confirm()?;
         self.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
-            // The driver would go on writing a channel's errors to where that was. No program that was recorded does it.
+            // The driver would go on writing a channel's errors to where that was. No program that
+            // was recorded does it.
             if lock(&self.objects.accounts).is_told_by_others(ObjectName::new(client, object)) {
                 return Err(CallEnd::Status(Status::STATE_IN_USE));
             }
@@ -40,7 +41,9 @@ impl Session {
         self.locks.with(&[LockName::Client(made.client)], || self.unmake_locked(file, made));
     }
 
-    /// The same for whoever has the client locked.
+    /// Frees an object that the caller will never hear of.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn unmake_locked(&self, file: &DeviceFile, made: AllocatedObject) {
         let AllocatedObject { client, object } = made;
         // If the driver refuses, the object is still there, and is charged until its client goes.
@@ -58,7 +61,8 @@ impl Session {
             lock(&self.objects.files).remove_client(client);
             self.channels.remove_client_from_gates(client);
         }
-        // Groups go with other objects than their parents, too. A client that is not known has nothing.
+        // Groups go with other objects than their parents, too. A client that is not known has
+        // nothing.
         for name in freed.map(|freed| freed.channels).unwrap_or_default() {
             topology.remove(name.client, name.object);
             self.channels.remove_from_gates(name);

@@ -64,7 +64,8 @@ impl Session {
         flight.finish()
     }
 
-    /// Memory is mapped in an address space of the resource manager's: what that costs are page tables.
+    /// Memory is mapped in an address space of the resource manager's: what that costs are page
+    /// tables.
     pub(crate) fn map_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
         let card = self.objects.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
@@ -125,7 +126,8 @@ impl Session {
         flight.finish()
     }
 
-    /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in three lines: it is not asked for those.
+    /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in
+    /// three lines: it is not asked for those.
     pub(crate) fn free_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
         self.own_client(event.client)?;
         if !lock(&self.objects.accounts).has_os_event(event.client, event.fd) {
@@ -144,9 +146,10 @@ impl Session {
         self.grant.get(card).filter(|own| !own.granted.monitored).map(|_| card)
     }
 
-    /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping
-    /// on a file of the mediator's own, and the program gets a page of the mediator's, on which its own load stands and all else is zero, which
-    /// to it means that it is not valid.
+    /// The page on which the driver tells the card's real memory and load cannot be rewritten where
+    /// it is: the driver prepares the mapping on a file of the mediator's own, and the program gets
+    /// a page of the mediator's, on which its own load stands and all else is zero, which to it
+    /// means that it is not valid.
     fn map_own_page(&self, flight: &mut InFlightCall<'_>, map: MapMemory, card: Card) -> Result<Answer, CallEnd> {
         let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
         let file = flight.named_file(self.driver.as_ref(), map.fd)?;
@@ -174,7 +177,8 @@ impl Session {
         flight.finish()
     }
 
-    /// The driver waits for channels that are named by client, and nothing keeps it from waiting for anybody's.
+    /// The driver waits for channels that are named by client, and nothing keeps it from waiting
+    /// for anybody's.
     pub(crate) fn idle_channels(&self, flight: &mut InFlightCall<'_>, idle: IdleChannels) -> Result<Answer, CallEnd> {
         self.own_client(idle.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
@@ -200,10 +204,12 @@ impl Session {
         self.pass(flight)
     }
 
-    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client. For each time that it does, the driver keeps an entry with the
-    /// target, and copies all that there are to whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there anything to
-    /// do: to the driver, all clients of a container are of one process, the mediator, and may duplicate each other's objects. That others may is
-    /// harmless: whoever is mediated can only name clients of its own container.
+    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client. For each time that
+    /// it does, the driver keeps an entry with the target, and copies all that there are to
+    /// whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there
+    /// anything to do: to the driver, all clients of a container are of one process, the mediator,
+    /// and may duplicate each other's objects. That others may is harmless: whoever is mediated can
+    /// only name clients of its own container.
     pub(crate) fn may_be_shared(&self, policy: &[u8]) -> Result<(), CallEnd> {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
         const CLIENT: u16 = 3;

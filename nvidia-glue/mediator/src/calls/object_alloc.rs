@@ -1,4 +1,5 @@
-//! Making of an object: check, reserve, execute, commit, register, in one step to whoever else uses its client.
+//! Making of an object: check, reserve, execute, commit, register, in one step to whoever else uses
+//! its client.
 
 use abi::{
     Handle, Status,
@@ -45,7 +46,7 @@ pub(crate) enum AllocSource<'a> {
     Import(ExportFile, u32),
 }
 
-/// What an object needs, as its call's parameters say.
+/// Needs of an object, as its call's parameters say.
 #[derive(Debug)]
 pub(crate) struct AllocRequirements {
     pub(crate) charge: Charge,
@@ -60,7 +61,7 @@ pub(crate) struct AllocRequirements {
     pub(crate) role: Option<SchedulingRole>,
 }
 
-/// What the accounts are asked for.
+/// Request to the accounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Charge {
     Object(Ask),
@@ -70,7 +71,7 @@ pub(crate) enum Charge {
     Import(ExportFile, u32),
 }
 
-/// What an object is to the gate of its card.
+/// Part of an object in scheduling, as the gate of its card sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SchedulingRole {
     /// A channel group of an `NV2080_ENGINE_TYPE_*`.
@@ -105,7 +106,7 @@ impl AllocRequirements {
     }
 }
 
-/// Why an object is not made.
+/// Reason why an object is not made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AllocAbort {
     /// The call goes no further.
@@ -142,8 +143,8 @@ impl AllocatedObject {
 }
 
 impl Session {
-    /// Makes an object. Returns the card that it is on, too, if that matters: afterwards its device may be freed. `None`: the driver refused,
-    /// with its status in the struct.
+    /// Makes an object. Returns the card that it is on, too, if that matters: afterwards its device
+    /// may be freed. `None`: the driver refused, with its status in the struct.
     pub(crate) fn make_object(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -160,7 +161,8 @@ impl Session {
         self.with_room(pid, &[client, also], || self.make_object_locked(flight, alloc))
     }
 
-    /// Does `work` with these locked. If there is no room, reclaims what is gone, and does it once more.
+    /// Does `work` with these locked. If there is no room, reclaims what is gone, and does it once
+    /// more.
     pub(crate) fn with_room<T>(
         &self,
         pid: Pid,
@@ -229,7 +231,8 @@ impl Session {
 
     /// Checks what a call names, and says what the object needs.
     ///
-    /// Precondition: the client is locked, so that what the handles stand for is the same to the driver.
+    /// Precondition: the client is locked, so that what the handles stand for is the same to the
+    /// driver.
     fn check_object(&self, flight: &InFlightCall<'_>, alloc: &ObjectAlloc<'_>) -> Result<AllocRequirements, CallEnd> {
         match alloc.source {
             AllocSource::Class(request, class) => {
@@ -286,7 +289,8 @@ impl Session {
         }
     }
 
-    /// Takes what the driver has made into the accounts, at the size that the driver says; frees it if they do not take it.
+    /// Takes what the driver has made into the accounts, at the size that the driver says; frees it
+    /// if they do not take it.
     fn commit_object(
         &self,
         flight: &InFlightCall<'_>,
@@ -332,7 +336,8 @@ impl Session {
             topology.remove(name.client, name.object);
             is_handle_used
         };
-        // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
+        // The gates are left alone where they have nothing to do with it: who opens and closes them
+        // should find them free.
         if is_handle_used {
             self.channels.remove_from_gates(name);
         }

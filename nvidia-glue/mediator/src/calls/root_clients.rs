@@ -12,10 +12,12 @@ use crate::{
 };
 
 impl Session {
-    /// A new client: the mediator's own to the driver, the caller's to the accounts. Its file is kept from before it is there, for it would
-    /// outlive the mediator in a file that the container has handed to somebody else.
+    /// A new client: the mediator's own to the driver, the caller's to the accounts. Its file is
+    /// kept from before it is there, for it would outlive the mediator in a file that the container
+    /// has handed to somebody else.
     pub(crate) fn alloc_root(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        // The driver makes one on a card's file too, on which it takes no call to free it. No program was seen to want it.
+        // The driver makes one on a card's file too, on which it takes no call to free it. No
+        // program was seen to want it.
         if flight.file.node != Node::Control {
             return Err(CallEnd::Errno(libc::EINVAL));
         }
@@ -43,7 +45,8 @@ impl Session {
 
     /// `None`: the driver refused, with its status in the struct.
     fn make_client(&self, flight: &mut InFlightCall<'_>) -> Result<Option<Handle>, CallEnd> {
-        /// Another thread of the process may have just been refused the first client of the file, or freed the last.
+        /// Another thread of the process may have just been refused the first client of the file,
+        /// or freed the last.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let file = self.known_control(&flight.file, flight.pid)?;

@@ -62,8 +62,8 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.managed.address_space(self.processes.as_ref(), flight.pid, flight.caller.thread()).map_err(errno)?;
         flight.confirm()?;
-        // The flag that tells whether managed memory outlives its process may be another one by the time that the
-        // kernel looks, so the worse is taken.
+        // The flag that tells whether managed memory outlives its process may be another one by the
+        // time that the kernel looks, so the worse is taken.
         lock(&self.objects.accounts).uvm_file(file, flight.pid, true);
         self.pass_or_continue(flight)
     }
@@ -74,7 +74,8 @@ impl Session {
         let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
         flight.confirm()?;
-        // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
+        // Should the kernel refuse it, or be told another file of the container's by then, one is
+        // kept for too long.
         if file != kept {
             lock(&self.objects.accounts).uvm_mm_file(file, kept, flight.pid);
         }
@@ -86,7 +87,8 @@ impl Session {
         self.known_uvm_file(&flight.file, flight.pid)
     }
 
-    /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
+    /// The number of a UVM file. If there are too many, those that nobody has any more are looked
+    /// for first.
     fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
         let known = lock(&self.objects.files).uvm(file, pid);
         match known {
@@ -98,12 +100,14 @@ impl Session {
         }
     }
 
-    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a while in coming.
+    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a
+    /// while in coming.
     fn duplicate_named(&self, flight: &mut InFlightCall<'_>) -> Result<(), CallEnd> {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
     }
 
-    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
+    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came
+    /// of it.
     fn in_order(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -144,7 +148,7 @@ impl Session {
         self.with_object(flight, object.client)
     }
 
-    /// What the file has mapped on the card ends, whether the card goes or the address space on it.
+    /// Ends what the file has mapped on the card, whether the card goes or the address space on it.
     fn unregister_gpu(&self, flight: &mut InFlightCall<'_>, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
         if flight.row.action() != Action::Execute {
             return self.continue_call(flight);
@@ -174,7 +178,8 @@ impl Session {
         })
     }
 
-    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the handles.
+    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the
+    /// handles.
     fn register_channel(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
         let UvmObject { uuid, client, object, .. } = object;
         self.own_client(client)?;
@@ -274,7 +279,8 @@ impl Session {
         answer
     }
 
-    /// Addresses behind which there is no memory, of a range or of one that the call begins itself: they need page tables too.
+    /// Addresses behind which there is no memory, of a range or of one that the call begins itself:
+    /// they need page tables too.
     fn map_nothing(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -303,8 +309,9 @@ impl Session {
         answer
     }
 
-    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
-    /// there is an "unknown error" to it, and so there must be room already.
+    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file
+    /// may be another one by then; a refusal there is an "unknown error" to it, and so there must
+    /// be room already.
     fn semaphore_pool(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         let length = Bytes(range.length);
@@ -369,13 +376,15 @@ impl Session {
         })
     }
 
-    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the kernel makes it.
+    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the
+    /// kernel makes it.
     pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Trapped) -> Result<Answer, CallEnd> {
         let Trapped::Mmap { address, length, flags, fd, offset } = *stopped else {
             return Err(CallEnd::Errno(libc::EINVAL));
         };
-        // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
-        // address and offset are the same. Where nothing is fixed, the kernel rounds the address down to a page.
+        // Whose file it is, another thread may change before the kernel looks; where it goes,
+        // nobody. UVM maps managed memory only where address and offset are the same. Where nothing
+        // is fixed, the kernel rounds the address down to a page.
         let is_there = address - address % page_size() == offset;
         let file = match driver_file(self.driver.as_ref(), caller, fd) {
             Ok(file) => file,
@@ -384,8 +393,8 @@ impl Session {
             Err(_) => return self.mmap_of_another(caller, flags),
         };
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
-            // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
-            // kernel has: what comes of that is left to looks.
+            // A program that maps another file has no reason to choose the offset as the address.
+            // One that leaves the address to the kernel has: what comes of that is left to looks.
             return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
         };
         if !is_there && is_placed(flags) {
@@ -406,7 +415,8 @@ impl Session {
         self.commit_mapping(id, reservation, (memory, caller.thread()))
     }
 
-    /// The kernel is about to map managed memory of a file at an address, for a thread: not one that was given up meanwhile.
+    /// The kernel is about to map managed memory of a file at an address, for a thread: not one
+    /// that was given up meanwhile.
     pub(crate) fn commit_mapping(
         &self,
         id: UvmFile,
@@ -425,8 +435,9 @@ impl Session {
         })
     }
 
-    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody
-    /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
+    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may
+    /// place it, it can be managed memory that nobody has charged. So it is known from now on in
+    /// whose memory to look for it, whoever has that by then.
     fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
         if !is_placed(flags) {
             self.managed.address_space(self.processes.as_ref(), caller.pid()?, caller.thread()).map_err(errno)?;
@@ -435,12 +446,13 @@ impl Session {
     }
 }
 
-/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it maps up to them.
+/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it
+/// maps up to them.
 fn page_size() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
 }
 
-/// Whether a mapping goes where it is asked to, or nowhere.
+/// Returns whether a mapping goes where it is asked to, or nowhere.
 fn is_placed(flags: u32) -> bool {
     let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
     flags & placed.cast_unsigned() != 0

@@ -68,7 +68,8 @@ impl Channels {
         }
     }
 
-    /// The gate of the card that a channel or a group is on. One that is not known is not scheduled by anybody.
+    /// The gate of the card that a channel or a group is on. One that is not known is not scheduled
+    /// by anybody.
     pub(crate) fn gate_of(&self, name: ObjectName) -> Option<&CardGate> {
         let is_here = |gate: &&CardGate| gate.with(|channels| channels.below(name).is_some());
         self.gates.iter().map(AsRef::as_ref).find(is_here)
@@ -88,11 +89,14 @@ impl Channels {
         }
     }
 
-    /// Nobody uses these clients any more, and they are about to be freed, one after the other: what they have on the cards is taken off at once.
+    /// Nobody uses these clients any more, and they are about to be freed, one after the other:
+    /// what they have on the cards is taken off at once.
     ///
-    /// To free a context takes the driver a tenth of a second. Until then the dead would share the cards with the living; and as the driver, busy
-    /// with it, does not come to empty its log of context switches, it writes a line into the kernel's log each time that one is full (Xid 13,
-    /// "FECS Exception: Logging error"; 1065 lines in two seconds when 16 processes were killed, H200, 580.159.04).
+    /// To free a context takes the driver a tenth of a second. Until then the dead would share the
+    /// cards with the living; and as the driver, busy with it, does not come to empty its log of
+    /// context switches, it writes a line into the kernel's log each time that one is full (Xid 13,
+    /// "FECS Exception: Logging error"; 1065 lines in two seconds when 16 processes were killed,
+    /// H200, 580.159.04).
     pub(crate) fn take_clients_off_cards(&self, clients: &BTreeSet<Handle>) {
         for gate in &self.gates {
             let names = gate.with(|channels| {
@@ -123,7 +127,8 @@ impl Channels {
         gate.wait(caller, until, |channels| channels.is_at_work(group))
     }
 
-    /// It is made now: the gate may have closed since, and stands still until it is known. `None`: in what does no work.
+    /// It is made now: the gate may have closed since, and stands still until it is known. `None`:
+    /// in what does no work.
     pub(crate) fn begin_attach(&self, group: ObjectName) -> Option<GateGuard<'_>> {
         let gate = self.gate_of(group)?;
         let is_at_work = |channels: &CardChannels| channels.has_scheduled(group);

@@ -1,5 +1,5 @@
-//! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
-//! allows of that.
+//! The container's own scheduling controls. What a program asks for is remembered; what reaches the
+//! driver is what its grant allows of that.
 
 use std::{sync::Arc, time::Instant};
 
@@ -36,8 +36,8 @@ const ALL_EXCEPTIONS: u32 = 0xffff;
 /// `NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_FATAL`.
 const FATAL: u32 = 1;
 
-/// How long the driver may wait for channels to have nothing to do, microseconds: it holds the lock of each card meanwhile, for which
-/// others' turns wait.
+/// Longest time that the driver may wait for channels to have nothing to do, microseconds: it holds
+/// the lock of each card meanwhile, for which others' turns wait.
 pub(crate) const MOST_IDLE_US: u32 = 1_000;
 
 const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
@@ -70,7 +70,8 @@ impl Session {
         }
     }
 
-    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed meanwhile.
+    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed
+    /// meanwhile.
     fn gpfifo_schedule(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let enables = NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::bEnable.get(flight.params()).is_some_and(|flag| flag != 0);
         let gate = self.channels.gate_of(name).ok_or(NOT_FOUND)?;
@@ -96,8 +97,8 @@ impl Session {
         }
     }
 
-    /// What can do work counts from when the driver has executed this: an edge that names a channel before that may leave it in a
-    /// state in which it never runs (580.159.04).
+    /// Schedules, and counts what can do work from when the driver has executed it: an edge that
+    /// names a channel before that may leave it in a state in which it never runs (580.159.04).
     fn schedule_locked(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -120,7 +121,8 @@ impl Session {
         Ok(())
     }
 
-    /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.
+    /// The driver would stop anybody's channels for anybody. A program stops and starts its own,
+    /// and none in the off time.
     fn disable_channels(&self, flight: &mut InFlightCall<'_>, subdevice: ObjectName) -> Result<Answer, CallEnd> {
         let names = self.named_channels(flight.params())?;
         let card = lock(&self.objects.topology).subdevice_card(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
@@ -140,7 +142,8 @@ impl Session {
         Err(CallEnd::Status(status))
     }
 
-    /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
+    /// Returns the channels that `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if they are the
+    /// container's.
     fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, CallEnd> {
         // What is answered here is refused here, as the driver would.
         let whole = Some(params).filter(|params| params.len() == DisableChannels::SIZE).ok_or(INVALID)?;
@@ -179,7 +182,7 @@ impl Session {
         flight.finish()
     }
 
-    /// What the program has set, whatever is in force.
+    /// Answers with what the program has set, whatever is in force.
     fn timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
         let gate = self.channels.gate_of(group).ok_or(NOT_FOUND)?;
         let known = gate.with(|channels| channels.program_slice(group));
@@ -211,8 +214,9 @@ impl Session {
         flight.finish()
     }
 
-    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks that everybody's calls need, until the
-    /// channel has nothing to do, which one that is off the card never has.
+    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks
+    /// that everybody's calls need, until the channel has nothing to do, which one that is off the
+    /// card never has.
     fn stop_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let asked = flight.params().to_vec();
         let _ = NVA06F_CTRL_STOP_CHANNEL_PARAMS::bImmediate.set(flight.params_mut(), 1);
@@ -246,9 +250,10 @@ impl Session {
         flight.finish()
     }
 
-    /// A context that is off the card is suspended by keeping its channels off; one that is on it by stopping its multiprocessors, and then it
-    /// stays there. So the container is off the card for as long as the driver takes, and nobody puts it back meanwhile: not another thread of the
-    /// program's, and not one that has suspended something else.
+    /// A context that is off the card is suspended by keeping its channels off; one that is on it
+    /// by stopping its multiprocessors, and then it stays there. So the container is off the card
+    /// for as long as the driver takes, and nobody puts it back meanwhile: not another thread of
+    /// the program's, and not one that has suspended something else.
     fn suspend_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         // In the order of cards, as by whoever takes several. None has to be waited for.
         let turns = self.channels.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
@@ -271,8 +276,8 @@ impl Session {
         result.and_then(|()| flight.finish())
     }
 
-    /// Who asks for fatal exceptions puts the recovery from them off, of any channel of the card, and the context that failed stays there
-    /// meanwhile.
+    /// Leaves fatal exceptions out: who asks for them puts the recovery from them off, of any
+    /// channel of the card, and the context that failed stays there meanwhile.
     fn exception_mask(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let asked = ExceptionMask::exceptionMask.get(flight.params()).ok_or(INVALID)?;
         let _ = ExceptionMask::exceptionMask.set(flight.params_mut(), asked & !FATAL);
@@ -291,8 +296,10 @@ impl Session {
         flight.finish()
     }
 
-    /// A debugger's session has come to be: what it has not asked for yet it does not have either. For whoever has the client locked; one that
-    /// cannot be muted is unmade.
+    /// Mutes a new debugger's session: what it has not asked for yet it does not have either. One
+    /// that cannot be muted is unmade.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: AllocatedObject) -> Result<(), AllocAbort> {
         let raw = self.raw(&flight.file, made.client);
         let params = encode!(ExceptionMask { exceptionMask: ALL_EXCEPTIONS & !FATAL }).to_vec();
@@ -307,14 +314,15 @@ impl Session {
         }
     }
 
-    /// What a debugger's object puts back obeys at once.
+    /// Resumes a context; what a debugger's object puts back obeys at once.
     fn resume_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.throttled() > 0);
         let turns = loop {
             for gate in &self.channels.gates {
                 gate.wait(flight.caller, until, matters)?;
             }
-            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is waited for without the others.
+            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is
+            // waited for without the others.
             let turns: Option<Vec<_>> =
                 self.channels.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
             if let Some(turns) = turns {
@@ -332,8 +340,9 @@ impl Session {
         flight.finish()
     }
 
-    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with locks that everybody's calls need, and
-    /// resets what does not leave in time: how long that is, it says itself.
+    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with
+    /// locks that everybody's calls need, and resets what does not leave in time: how long that is,
+    /// it says itself.
     fn preempt(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
         self.channels.gate_of(group).ok_or(NOT_FOUND)?;
         let asked = flight.params().to_vec();
@@ -345,8 +354,8 @@ impl Session {
     }
 }
 
-/// Refuses a call that may put channels back, of which there have been too many since they were last on the card. Only who has waited as
-/// long as calls do comes so far.
+/// Refuses a call that may put channels back, of which there have been too many since they were
+/// last on the card. Only who has waited as long as calls do comes so far.
 fn may_be_doubted(gate: &CardGate, names: &[ObjectName]) -> Result<(), CallEnd> {
     if gate.is_overdone(names) { Err(CallEnd::Status(Status::INVALID_STATE)) } else { Ok(()) }
 }

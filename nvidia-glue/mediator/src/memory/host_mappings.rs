@@ -1,8 +1,10 @@
-//! Memory of the host's that programs map for the processor: charged for as long as the file lives that the mapping hangs on.
+//! Memory of the host's that programs map for the processor: charged for as long as the file lives
+//! that the mapping hangs on.
 //!
-//! A program may free the memory while it is mapped, and the driver keeps the pages ([`account::MappedFile`] tells why). No call of the
-//! program's proves that they are gone, and a duplicate of the file would keep them. So the file is watched from before the driver prepares the
-//! mapping ([`FileWatch`]).
+//! A program may free the memory while it is mapped, and the driver keeps the pages
+//! ([`account::MappedFile`] tells why). No call of the program's proves that they are gone, and a
+//! duplicate of the file would keep them. So the file is watched from before the driver prepares
+//! the mapping ([`FileWatch`]).
 
 use std::{
     io,
@@ -35,8 +37,10 @@ impl HostMappings {
 }
 
 impl Session {
-    /// Has the driver prepare a mapping of `object` on the file that the call names, and the file hold what the object is charged for, if
-    /// that is memory of the host's. For whoever has the client locked.
+    /// Has the driver prepare a mapping of `object` on the file that the call names, and the file
+    /// hold what the object is charged for, if that is memory of the host's.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn map_for_processor(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -76,7 +80,8 @@ impl Session {
         }
     }
 
-    /// The container has ended: says what of the host's memory others keep by files that they have of it. Nobody is to wait for them.
+    /// The container has ended: says what of the host's memory others keep by files that they have
+    /// of it. Nobody is to wait for them.
     pub(crate) fn log_left_host_mappings(&self) {
         self.drop_gone_host_mappings();
         let accounts = lock(&self.objects.accounts);

@@ -1,10 +1,12 @@
 //! Managed memory against what processes have mapped.
 //!
-//! Address spaces are what has mappings, and they outlive processes: whoever is cloned with `CLONE_VM` has the same one, and execution of another
-//! program leaves it. So what is kept is a view of each address space that has, or could come to have, managed memory, taken while one of its
-//! threads waits for an answer. It says when the last who had it is gone; before that nothing of it is released unless it was read. One that lives
-//! while no process is known to have it can only be one that runs away: that ends the container, as does memory that nobody charged and that outlives
-//! the kill of those who have it.
+//! Address spaces are what has mappings, and they outlive processes: whoever is cloned with
+//! `CLONE_VM` has the same one, and execution of another program leaves it. So what is kept is a
+//! view of each address space that has, or could come to have, managed memory, taken while one of
+//! its threads waits for an answer. It says when the last who had it is gone; before that nothing
+//! of it is released unless it was read. One that lives while no process is known to have it can
+//! only be one that runs away: that ends the container, as does memory that nobody charged and that
+//! outlives the kill of those who have it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,9 +25,10 @@ use crate::{
     reclaim::reclaim_throttle::Clock,
 };
 
-/// Processes come while others are looked at. More rounds than that come of a container that forks all the time.
+/// Processes come while others are looked at. More rounds than that come of a container that forks
+/// all the time.
 const ROUNDS: usize = 8;
-/// What costs so much to be read is read once for all who share it.
+/// Time from which on a process is read once for all who share it.
 const LARGE: Duration = Duration::from_millis(5);
 /// Address spaces at once: a view of each keeps three files open.
 pub(crate) const MOST: usize = if cfg!(test) { 48 } else { 16384 };
@@ -34,7 +37,8 @@ const MOST_WORK: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 /// One that takes longer may have met a busy host; so many in a row have not.
 const TOO_LONG: u32 = 2;
-/// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`), which has been killed, to execute its program.
+/// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`),
+/// which has been killed, to execute its program.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An address space with managed memory, or one that could come to have some.
@@ -49,12 +53,13 @@ struct ManagedSpace {
     uncharged_since: Option<Duration>,
     /// It lives since then, and nobody is known to have it.
     lost_since: Option<Duration>,
-    /// Nobody has it any more; these were on the way out of it, or of another one, when that was seen.
+    /// Nobody has it any more; these were on the way out of it, or of another one, when that was
+    /// seen.
     leavers: Option<BTreeSet<Pid>>,
 }
 
 impl ManagedSpace {
-    /// Whether `pid` has it still.
+    /// Returns whether `pid` has it still.
     fn has_its_process(&self) -> std::io::Result<bool> {
         Ok(self.view.is_there() && self.view.is_its_process_s()?)
     }
@@ -115,12 +120,13 @@ struct UnchargedMemory {
     pids: BTreeSet<Pid>,
 }
 
-/// How looks went.
+/// Outcome of scans.
 #[derive(Debug, Default)]
 struct ScanProgress {
     /// So many in a row have come to no end.
     too_long: AtomicU32,
-    /// None has come to its end since then, for want of files or memory: a host may lack them for a moment.
+    /// None has come to its end since then, for want of files or memory: a host may lack them for a
+    /// moment.
     starved_since: Mutex<Option<Duration>>,
 }
 
@@ -138,14 +144,15 @@ struct ManagedScan {
     perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
 }
 
-/// What a scan looks at, beside what is known of managed memory.
+/// Things that a scan looks at, beside what is known of managed memory.
 pub(crate) struct ScanEnv<'a> {
     pub(crate) accounts: &'a Mutex<Accounts>,
     pub(crate) processes: &'a dyn Processes,
     pub(crate) clock: &'a dyn Clock,
 }
 
-/// The container's managed memory: address spaces that have some, and what scans of them have found.
+/// The container's managed memory: address spaces that have some, and what scans of them have
+/// found.
 #[derive(Debug, Default)]
 pub(crate) struct ManagedMemory {
     /// Held while it is asked who shares memory with whom.
@@ -160,7 +167,8 @@ pub(crate) struct ManagedMemory {
 }
 
 impl ManagedMemory {
-    /// The address space of a process, shared with whoever shares it; `thread` is one of the process's. May have to wait for processes.
+    /// The address space of a process, shared with whoever shares it; `thread` is one of the
+    /// process's. May have to wait for processes.
     ///
     /// # Errors
     /// When the process is gone, or there are too many open files.
@@ -186,8 +194,8 @@ impl ManagedMemory {
         Ok(lock(&self.spaces).add(pid, view))
     }
 
-    /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
-    /// told in the next reconciliation, whoever found it.
+    /// Compares the accounts of managed memory with what is mapped. What was mapped without being
+    /// charged is charged from then on, and told in the next reconciliation, whoever found it.
     pub(crate) fn scan(&self, env: &ScanEnv<'_>) {
         let _one_at_a_time = lock(&self.scanning);
         self.scan_locked(env);
@@ -202,8 +210,9 @@ impl ManagedMemory {
         lock(env.accounts).finish_sync(sync);
     }
 
-    /// Forgets address spaces that nobody has any more. The driver has what was mapped there until the kernel has taken all of it away, which
-    /// the last who leaves waits for, and which can last: so long they stay.
+    /// Forgets address spaces that nobody has any more. The driver has what was mapped there until
+    /// the kernel has taken all of it away, which the last who leaves waits for, and which can
+    /// last: so long they stay.
     fn drop_vanished_spaces(&self, env: &ScanEnv<'_>, sync: &mut ManagedSync) {
         let vanished = lock(&self.spaces).vanished();
         if vanished.is_empty() {
@@ -249,7 +258,8 @@ impl ManagedMemory {
             is_starved: false,
             perhaps: BTreeMap::new(),
         };
-        // All who have charges are among them: none comes to have some of which there was no view before.
+        // All who have charges are among them: none comes to have some of which there was no view
+        // before.
         let living = lock(&self.spaces).living();
         living.iter().for_each(|space| scan.sync.stays(space.mm));
         self.drop_vanished_spaces(env, &mut scan.sync);
@@ -348,7 +358,8 @@ impl ManagedMemory {
                 if mapped.is_empty() {
                     continue;
                 }
-                // A child that shares the memory of a parent who has ended: it is charged, and only so long it may be.
+                // A child that shares the memory of a parent who has ended: it is charged, and only
+                // so long it may be.
                 if let Some(mm) = self.lost_with(env, &mapped) {
                     scan.perhaps.entry(mm).or_default().insert(pid);
                     continue;
@@ -390,7 +401,7 @@ impl ManagedMemory {
         }
     }
 
-    /// What was found since the last time.
+    /// Returns what was found since the last time.
     pub(crate) fn take_uncharged(&self) -> Option<Drift> {
         let found = std::mem::take(&mut *lock(&self.uncharged));
         if found.is_empty() {
@@ -402,7 +413,7 @@ impl ManagedMemory {
         Some(Drift { kind, excess: true, pids: pids.into_iter().collect() })
     }
 
-    /// Why the container is to be ended, if it is.
+    /// Returns why the container is to be ended, if it is.
     pub(crate) fn must_end(&self, now: Duration) -> Option<String> {
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();

@@ -1,15 +1,20 @@
 //! Pages of a program's own that the driver keeps pinned (`NV_ESC_RM_ALLOC_MEMORY`, class `0071`).
 //!
-//! Only the kernel can do that, and only in the caller's place, from a struct that the caller's other threads can rewrite after the mediator has
-//! looked at it. They could make memory of the host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
-//! call is led into a client of the mediator's own, in which there is nothing else ([`super::staging`]), under a handle that no other call has.
-//! What the kernel has made there is moved to where the program wants it, if it is what was asked for. Anything else is freed, and the container
-//! ended: no program does so by mistake, and the processor may have mapped it already, by the same call.
+//! Only the kernel can do that, and only in the caller's place, from a struct that the caller's
+//! other threads can rewrite after the mediator has looked at it. They could make memory of the
+//! host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
+//! call is led into a client of the mediator's own, in which there is nothing else
+//! ([`super::staging`]), under a handle that no other call has. What the kernel has made there is
+//! moved to where the program wants it, if it is what was asked for. Anything else is freed, and
+//! the container ended: no program does so by mistake, and the processor may have mapped it
+//! already, by the same call.
 //!
-//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than by another call of somebody's: so before any
-//! call of the container's is looked at, what is there by then is moved, while something is to come yet. A call is over when the thread that
-//! made it is back with another one, or has ended; if it has brought nothing by then, it has failed. Until then the staging client is looked
-//! through from time to time, though something has come under the call's handle: that may have been another thread's.
+//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than
+//! by another call of somebody's: so before any call of the container's is looked at, what is there
+//! by then is moved, while something is to come yet. A call is over when the thread that made it is
+//! back with another one, or has ended; if it has brought nothing by then, it has failed. Until
+//! then the staging client is looked through from time to time, though something has come under the
+//! call's handle: that may have been another thread's.
 
 use std::sync::OnceLock;
 
@@ -50,7 +55,8 @@ impl Session {
     /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, into the staging client.
     pub(crate) fn alloc_memory(&self, flight: &mut InFlightCall<'_>, alloc: AllocMemory) -> Result<Answer, CallEnd> {
         let thread = flight.caller.thread();
-        // A call that a signal has interrupted, or that its program repeats, is made with the struct as it was left.
+        // A call that a signal has interrupted, or that its program repeats, is made with the
+        // struct as it was left.
         let said = PinNames { client: alloc.client, parent: alloc.parent, object: alloc.object };
         let names = self.pinned.inflight.meant(thread, said);
         self.own_client(names.client)?;
@@ -101,7 +107,8 @@ impl Session {
         }
     }
 
-    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
+    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel
+    /// has done.
     pub(crate) fn undo_pinning(&self, handle: Handle) {
         let Some(staging) = self.pinned.staging.get() else { return };
         let client = lock(&staging.client);
@@ -127,10 +134,12 @@ impl Session {
         }
     }
 
-    /// A thread makes a call: what it pinned before is done, and what others have pinned may be named.
+    /// A thread makes a call: what it pinned before is done, and what others have pinned may be
+    /// named.
     ///
     /// # Errors
-    /// It is to be killed, and the container with it: something else was done. Or it does not make this call any more, but perhaps another one.
+    /// It is to be killed, and the container with it: something else was done. Or it does not make
+    /// this call any more, but perhaps another one.
     pub(crate) fn settle_pins_before_call(&self, caller: &dyn Caller) -> Result<(), CallEnd> {
         if self.pinned.inflight.open() == 0 {
             return Ok(());
@@ -164,14 +173,16 @@ impl Session {
         }
     }
 
-    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads have ended.
+    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads
+    /// have ended.
     fn settle_pins_of_exited(&self, which: impl Fn(bool) -> bool) {
         let is_dead = |call: &Pinning| !self.processes.is_thread_running(call.thread);
         let over = self.pinned.inflight.which(|call, is_waiting| which(is_waiting) && is_dead(call));
         self.settle_pinned(&over);
     }
 
-    /// Moves what was made to where it is to be. What calls that are over have made is there by now. Whether all of it was what was asked for.
+    /// Moves what was made to where it is to be. What calls that are over have made is there by
+    /// now. Whether all of it was what was asked for.
     fn settle_pinned(&self, over: &[Handle]) -> bool {
         let Some(staging) = self.pinned.staging.get() else { return true };
         let mut client = lock(&staging.client);
@@ -235,7 +246,8 @@ impl Session {
         is_honest
     }
 
-    /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
+    /// The program has named the client, the parent and the handle: where the driver does not take
+    /// them it has none of it.
     fn move_to_client(&self, source: (Handle, Handle), names: PinNames, (reservation, length): (Reservation, u64)) {
         let (client, name) = (names.client, names.object());
         self.locks.with(&[LockName::Client(client)], || {
@@ -264,7 +276,8 @@ impl Session {
         self.observer.drift(&Drift { kind, excess: true, pids: Vec::new() });
     }
 
-    /// The container has ended, and no call is under way any more: frees what is left of them. Whether the driver still has it.
+    /// The container has ended, and no call is under way any more: frees what is left of them.
+    /// Whether the driver still has it.
     pub(crate) fn end_staging(&self) -> bool {
         let Some(staging) = self.pinned.staging.get() else { return false };
         let mut client = lock(&staging.client);

@@ -1,4 +1,5 @@
-//! Asking the accounts for room, what becomes of a process for which there is none, and other limits.
+//! Asking the accounts for room, what becomes of a process for which there is none, and other
+//! limits.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{OverMemoryEvent, Session, calls::in_flight::CallEnd, locks::lock};
 pub struct NotGranted(pub String);
 
 impl Session {
-    /// How a call ends that the accounts refuse for good.
+    /// Returns the end of a call that the accounts refuse for good.
     pub(crate) fn refused(&self, pid: Pid, refusal: Refusal) -> CallEnd {
         match refusal {
             // Not what was granted, nor what a container is killed for.
@@ -57,8 +58,8 @@ impl Session {
         answer.map_err(|refusal| self.refused(pid, refusal))
     }
 
-    /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used refuses what is asked from then
-    /// on; nothing is taken away.
+    /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used
+    /// refuses what is asked from then on; nothing is taken away.
     ///
     /// # Errors
     /// When a card is none of the container's; then no limit has changed.

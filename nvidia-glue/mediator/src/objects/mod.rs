@@ -30,9 +30,12 @@ impl Objects {
         lock(&self.topology).card_of(client, parent)
     }
 
-    /// An object may be duplicated or imported below a device, a subdevice or the client itself, one that is there. From 575.51 to 595 the driver
-    /// keeps its locks for good when the parent of a duplicate does not exist, and no process of the host gets a call through any more
-    /// (`serverCopyResource`, src/nvidia/src/libraries/resserv/src/rs_server.c). For whoever has the client locked.
+    /// An object may be duplicated or imported below a device, a subdevice or the client itself,
+    /// one that is there. From 575.51 to 595 the driver keeps its locks for good when the parent of
+    /// a duplicate does not exist, and no process of the host gets a call through any more
+    /// (`serverCopyResource`, src/nvidia/src/libraries/resserv/src/rs_server.c).
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn is_parent(&self, client: Handle, parent: Handle) -> Result<(), CallEnd> {
         if !lock(&self.accounts).knows_client(client) {
             return Err(CallEnd::Status(Status::INVALID_CLIENT));

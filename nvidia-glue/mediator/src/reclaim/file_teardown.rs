@@ -1,5 +1,6 @@
-//! When files are given up, of which a duplicate is kept: what hangs on them is ended in the driver first, as nobody knows who else may have
-//! them by then (in a socket on its way, or in another container, which no grant reaches).
+//! Giving up of files of which a duplicate is kept: what hangs on them is ended in the driver
+//! first, as nobody knows who else may have them by then (in a socket on its way, or in another
+//! container, which no grant reaches).
 
 use std::collections::BTreeSet;
 
@@ -31,9 +32,10 @@ pub struct StillHeld {
 }
 
 impl Session {
-    /// Whether some process of the container has that open file; `likely` is asked first.
+    /// Returns whether some process of the container has that open file; `likely` is asked first.
     pub(crate) fn is_held(&self, file: &std::fs::File, likely: Pid) -> bool {
-        /// More rounds than that come of a container that forks all the time, which gains nothing by it.
+        /// More rounds than that come of a container that forks all the time, which gains nothing
+        /// by it.
         const ROUNDS: usize = 8;
         let has = |pid: Pid| matches!(self.processes.has_open_file(pid, file), Ok(true));
         if has(likely) {
@@ -55,7 +57,8 @@ impl Session {
         true
     }
 
-    /// The number of a control file. If there are too many, those that nobody has any more are looked for first.
+    /// The number of a control file. If there are too many, those that nobody has any more are
+    /// looked for first.
     pub(crate) fn known_control(&self, file: &DeviceFile, pid: Pid) -> Result<ControlFile, CallEnd> {
         let known = lock(&self.objects.files).control(file, pid);
         match known {
@@ -71,8 +74,8 @@ impl Session {
         }
     }
 
-    /// Control files that no process has any more: the driver would free their clients with the last descriptor, which may be somebody
-    /// else's by now.
+    /// Control files that no process has any more: the driver would free their clients with the
+    /// last descriptor, which may be somebody else's by now.
     pub(crate) fn drop_unheld_control_files(&self, which: impl Fn(&BTreeSet<Handle>) -> bool) {
         let mut unheld = lock(&self.objects.files).all_controls();
         unheld.retain(|kept| which(&kept.clients) && !self.is_held(&kept.file.file, kept.opener));
@@ -96,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Whether it is gone.
+    /// Frees a client. Returns whether it is gone.
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
         self.locks.with(&[LockName::Client(client)], || {
             self.free_in_chunks(file, client, client);
@@ -106,8 +109,9 @@ impl Session {
         })
     }
 
-    /// UVM files that no process has any more, neither open nor mapped. Their memory is freed here, so that it does not matter who may
-    /// still have such a file in a socket; then the file is closed.
+    /// UVM files that no process has any more, neither open nor mapped. Their memory is freed here,
+    /// so that it does not matter who may still have such a file in a socket; then the file is
+    /// closed.
     pub(crate) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
         for kept in self.uvm_files_in_order() {
             if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) {
@@ -124,9 +128,10 @@ impl Session {
         all
     }
 
-    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
-    /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
-    /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
+    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is
+    /// kept, and what is there stays charged; at the container's end (`is_last`) it is closed all
+    /// the same: unified memory refuses everything once it has met an error that it takes for fatal
+    /// (`uvm_global_get_status`), and what only the container had goes with the file then.
     pub(crate) fn end_uvm_file(&self, kept: &RetainedUvmFile, is_last: bool) {
         let id = kept.id;
         self.locks.with(&[LockName::Uvm(id)], || {
@@ -200,7 +205,8 @@ impl Session {
         status.is_some_and(Status::is_ok)
     }
 
-    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call.
+    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it
+    /// took no such call.
     fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8])) -> Option<Status> {
         let row = abi::row(self.abi, Node::Uvm, command).ok()?;
         let mut args = vec![0; row.size()];
@@ -210,16 +216,18 @@ impl Session {
         Some(row.status(&args).unwrap_or(Status::OK))
     }
 
-    /// The container has ended: frees all that the driver has given it, whoever may have its files. No client can be made from then on.
-    /// May be called again after an error, to try again.
+    /// The container has ended: frees all that the driver has given it, whoever may have its files.
+    /// No client can be made from then on. May be called again after an error, to try again.
     ///
     /// # Errors
-    /// When the driver has not let go of everything; what is left is still charged, and goes with the last descriptor of its file.
+    /// When the driver has not let go of everything; what is left is still charged, and goes with
+    /// the last descriptor of its file.
     pub fn end(&self) -> Result<(), StillHeld> {
         lock(&self.objects.files).end();
         let controls = lock(&self.objects.files).all_controls();
         self.end_control_files(&controls);
-        // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
+        // Whatever is still mapped is moved off the cards; no process is looked into, as one that
+        // lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         let is_staging_left = self.end_staging();
         self.log_left_host_mappings();

@@ -1,4 +1,5 @@
-//! Calls whose work the driver does outside the container's turns wait for the container's share of that.
+//! Calls whose work the driver does outside the container's turns wait for the container's share of
+//! that.
 
 use std::{sync::mpsc, time::Duration};
 

@@ -52,7 +52,8 @@ fn nobody_waits_for_another_containers_channels() {
     assert_eq!(idle(&program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
 }
 
-/// Each control whose parameters name a client, with a neighbour's that lives: in each place where they do.
+/// Each control whose parameters name a client, with a neighbour's that lives: in each place where
+/// they do.
 #[test]
 fn no_control_names_another_containers_client() {
     let machine = Machine::new(1);
@@ -137,7 +138,8 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
     assert_eq!(ask(context.client, 0x71), (Answer::Return(0), Status::OK));
 }
 
-/// A page on which the driver tells about the card, and a try to map it; whether zeros are what is mapped.
+/// A page on which the driver tells about the card, and a try to map it; whether zeros are what is
+/// mapped.
 fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool {
     let file = program.open(Node::Control);
     let mut args = vec![0; 56];
@@ -176,7 +178,8 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     assert_eq!(exported, Err(Status::NOT_SUPPORTED));
 }
 
-/// Counts the controls in clients that do not exist: for each, the driver writes a line into the kernel's log.
+/// Counts the controls in clients that do not exist: for each, the driver writes a line into the
+/// kernel's log.
 #[derive(Debug)]
 struct Logging {
     driver: Arc<SimulatedDriver>,
@@ -240,7 +243,8 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
     assert_eq!((asked, driver.lines.load(Ordering::SeqCst)), (Err(Status::INVALID_CLIENT), 1));
 }
 
-/// One thread duplicates a handle; another one makes the handle stand for something larger meanwhile.
+/// One thread duplicates a handle; another one makes the handle stand for something larger
+/// meanwhile.
 #[test]
 fn what_is_charged_is_what_the_driver_found_under_the_handle() {
     let machine = Machine::new(1);

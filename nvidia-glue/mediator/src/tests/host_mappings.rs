@@ -1,4 +1,5 @@
-//! Memory of the host's that is freed while it is mapped for the processor: charged until the file of the mapping is gone.
+//! Memory of the host's that is freed while it is mapped for the processor: charged until the file
+//! of the mapping is gone.
 
 use abi::{
     Node, Status,
@@ -10,7 +11,7 @@ use base::Bytes;
 use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result};
 use crate::locks::lock;
 
-/// What one container may have of the host's memory here.
+/// Bytes that one container may have of the host's memory here.
 const LIMIT: u64 = 64 * MIB;
 
 fn container(machine: &Machine, limits: ObjectLimits) -> Container {
@@ -29,7 +30,8 @@ impl Context<'_, '_> {
         self.object(0x3e, &mut host_memory_params(size))
     }
 
-    /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with `NVOS32_ATTR_LOCATION_ANY`.
+    /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with
+    /// `NVOS32_ATTR_LOCATION_ANY`.
     fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {
         let mut args = vec![0; 184];
         for (at, value) in [(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)] {
@@ -88,7 +90,8 @@ fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
     files.into_iter().for_each(|file| program.close(file));
 }
 
-/// The driver keeps the pages until the file is closed: in a loop, that would be all that the machine has.
+/// The driver keeps the pages until the file is closed: in a loop, that would be all that the
+/// machine has.
 #[test]
 fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     let machine = Machine::new(1);
@@ -295,7 +298,8 @@ fn files_that_are_watched_are_limited_in_number() {
     };
     let files: Vec<i32> = (0..3).map(|_| map().unwrap()).collect();
     assert_eq!(map(), Err(Status::INSUFFICIENT_RESOURCES));
-    // Those that are gone count no more, though the memory is still there. A program may map and end mappings for ever.
+    // Those that are gone count no more, though the memory is still there. A program may map and
+    // end mappings for ever.
     program.close(files[0]);
     let mut last = map().unwrap();
     for _ in 0..50 {

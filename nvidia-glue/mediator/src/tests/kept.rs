@@ -1,4 +1,5 @@
-//! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
+//! Things that the driver keeps once a handle is freed: they stay charged, counted, and under its
+//! gate.
 
 use abi::{
     Handle, Node, Status,
@@ -23,7 +24,8 @@ fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Re
     context.program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
 }
 
-/// The driver goes on running it: to believe otherwise would give the container the card for itself.
+/// The driver goes on running it: to believe otherwise would give the container the card for
+/// itself.
 #[test]
 fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
     let machine = Machine::new(1);
@@ -75,7 +77,8 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
     assert_eq!(host(), 0);
 }
 
-/// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would not be seen.
+/// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would
+/// not be seen.
 #[test]
 fn a_userd_in_memory_that_nobody_knows_is_refused() {
     let machine = Machine::new(1);
@@ -137,7 +140,8 @@ fn a_userd_lies_in_its_memory() {
     assert_eq!(channel(addresses, 0, (0, 0, 0)), Err(Status::OBJECT_NOT_FOUND));
 }
 
-/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is still there.
+/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is
+/// still there.
 #[test]
 fn what_is_told_of_a_channels_errors_outlives_it() {
     let machine = Machine::new(1);
@@ -173,7 +177,8 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
         context.free(group).unwrap();
         context.free(memory).unwrap();
     }
-    // With a device go memory and channel below it, and nothing is left to be told; another device's channel would be.
+    // With a device go memory and channel below it, and nothing is left to be told; another
+    // device's channel would be.
     let other =
         program.alloc(context.control, (context.client, context.client, 0), 0x80, &mut device_params(0)).unwrap();
     let memory =
@@ -285,7 +290,8 @@ fn registrations_are_limited_in_number() {
     register(2).unwrap();
 }
 
-/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he likes.
+/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he
+/// likes.
 #[test]
 fn no_range_is_made_of_pages_for_devices() {
     const ALLOC_DEVICE_P2P: u32 = 78;
@@ -368,7 +374,8 @@ fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
     context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
 }
 
-/// The driver would give out whatever can be duplicated: a group that others take in is one that nobody counts.
+/// The driver would give out whatever can be duplicated: a group that others take in is one that
+/// nobody counts.
 #[test]
 fn only_memory_is_given_out_to_files() {
     let machine = Machine::new(1);
@@ -427,8 +434,8 @@ fn pinned_memory(context: &Context<'_, '_>) -> u32 {
     OBJECT
 }
 
-/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was told; they can be duplicated, and keep the
-/// buffers of a context then.
+/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was
+/// told; they can be duplicated, and keep the buffers of a context then.
 #[test]
 fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     let machine = Machine::new(1);
@@ -455,7 +462,8 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     export(&other, duplicate).unwrap();
 }
 
-/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate has no parent: it must not get there.
+/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate
+/// has no parent: it must not get there.
 #[test]
 fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
     let machine = Machine::new(1);

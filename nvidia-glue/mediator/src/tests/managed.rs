@@ -73,7 +73,8 @@ fn it_goes_with_its_process() {
     assert_eq!(container.used(0), 0);
 }
 
-/// A file comes out of a socket and is mapped after it was looked for, and before it is given up; or the other way round.
+/// A file comes out of a socket and is mapped after it was looked for, and before it is given up;
+/// or the other way round.
 #[test]
 fn a_file_is_not_given_up_and_mapped_at_once() {
     let machine = Machine::new(1);
@@ -245,8 +246,9 @@ fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
     assert_eq!(container.used(0), 0);
 }
 
-/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has registered. That may be let through because
-/// a page is charged to every card of the grant from the start, whichever it is on.
+/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has
+/// registered. That may be let through because a page is charged to every card of the grant from
+/// the start, whichever it is on.
 #[test]
 fn copies_on_every_card_are_charged_before_they_are_made() {
     let machine = Machine::new(3);
@@ -355,7 +357,8 @@ fn what_lives_where_nobody_is_found_stays_charged_and_ends_the_container() {
     assert_eq!(container.used(0), 0);
 }
 
-/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the parent is killed.
+/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the
+/// parent is killed.
 #[test]
 fn a_child_that_executes_its_program_late_ends_nobody() {
     let machine = Machine::new(1);
@@ -379,7 +382,8 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
     assert_eq!(*lock(&container.observed.drifts), []);
 }
 
-/// Who has mapped executes another program, and makes a call from there: what he had mapped is still there if somebody else has his memory.
+/// A process that has mapped executes another program, and makes a call from there: what he had
+/// mapped is still there if somebody else has his memory.
 #[test]
 fn a_program_does_not_have_the_memory_of_the_one_before() {
     let machine = Machine::new(1);
@@ -417,7 +421,8 @@ fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
     assert_eq!(container.used(0), BLOCK);
 }
 
-/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever made it, whoever has that later.
+/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever
+/// made it, whoever has that later.
 #[test]
 fn whose_mapping_could_become_another_one_is_kept_in_view() {
     let machine = Machine::new(1);

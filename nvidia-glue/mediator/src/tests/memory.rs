@@ -17,7 +17,7 @@ use crate::{Answer, Drift, DriftKind, Trapped, locks::lock, reclaim::reclaim_thr
 
 const LIMIT: u64 = 64 * MIB;
 
-/// What `work` is charged in a fresh context.
+/// Returns what `work` is charged in a fresh context.
 fn charged(container: &Container, work: impl FnOnce(&super::world::Context<'_, '_>)) -> u64 {
     let program = container.program();
     let context = program.context(0);
@@ -380,7 +380,8 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
     assert_eq!(container.used(0), 0);
 }
 
-/// Before Ampere the driver does not look at what a group or a channel is said to be for (kernel_channel_group_api.c).
+/// Before Ampere the driver does not look at what a group or a channel is said to be for
+/// (kernel_channel_group_api.c).
 #[test]
 fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     const CONTEXT_SIZE: u32 = 0x2080_1218;
@@ -418,7 +419,8 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     assert_eq!(container.used(0), 0);
 }
 
-/// While the driver is asked for the size of the buffers, nobody takes away what it is asked on: then they would cost what was expected.
+/// While the driver is asked for the size of the buffers, nobody takes away what it is asked on:
+/// then they would cost what was expected.
 #[test]
 fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
     const CONTEXT_SIZE: u32 = 0x2080_1218;

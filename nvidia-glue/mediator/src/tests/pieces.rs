@@ -13,7 +13,7 @@ use crate::locks::lock;
 
 const MANY: usize = 1500;
 
-/// What was freed since it was last asked.
+/// Returns what was freed since it was last asked.
 fn freed(spy: &Spy) -> Vec<u32> {
     spy.escapes(0x29).iter().map(|args| read_u32(args, 8).unwrap()).collect()
 }

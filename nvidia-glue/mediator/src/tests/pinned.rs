@@ -1,4 +1,5 @@
-//! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's place, from what the program says by then.
+//! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's
+//! place, from what the program says by then.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +24,7 @@ use crate::{
     },
 };
 
-/// What an object costs besides a 128th of its length.
+/// Cost of an object besides a 128th of its length.
 const OBJECT_COST: u64 = 4096;
 
 fn host(container: &Container) -> u64 {
@@ -113,8 +114,8 @@ fn it_is_limited_in_number_and_size() {
     assert_eq!(pin(&context, card, 0x74, MIB), Err(Status::INSUFFICIENT_RESOURCES));
 }
 
-/// Another thread rewrites words of the call, given with their offsets, after the mediator has read it and before the kernel does; the call's
-/// status.
+/// Another thread rewrites words of the call, given with their offsets, after the mediator has read
+/// it and before the kernel does; the call's status.
 fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
     const PIN: u32 = 3 << 30 | 56 << 16 | (b'F' as u32) << 8 | 0x27;
     let program = context.program;
@@ -194,7 +195,8 @@ fn what_was_made_of_it_is_asked_though_the_thread_never_comes_back() {
     assert_eq!(drifts(&container), []);
 }
 
-/// The driver tells of the memory with the lowest handle below a device. There is no other than what such calls have made.
+/// The driver tells of the memory with the lowest handle below a device. There is no other than
+/// what such calls have made.
 #[test]
 fn nothing_is_hidden_under_another_name() {
     let machine = Machine::new(2);
@@ -288,7 +290,8 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
     assert_eq!(drifts(&container), []);
 }
 
-/// Nobody tells when the kernel is done with it: another thread that has waited for this one may name it at once.
+/// Nobody tells when the kernel is done with it: another thread that has waited for this one may
+/// name it at once.
 #[test]
 fn another_thread_may_use_it_first() {
     let machine = Machine::new(1);
@@ -325,7 +328,8 @@ fn what_has_nowhere_to_go_is_let_go_of() {
     }
 }
 
-/// Another process has freed the device by the time that the kernel makes it: no driver is asked to put it below what is not there.
+/// Another process has freed the device by the time that the kernel makes it: no driver is asked to
+/// put it below what is not there.
 #[test]
 fn nothing_is_moved_below_what_has_gone() {
     let machine = Machine::new(1);
@@ -349,8 +353,8 @@ fn nothing_is_moved_below_what_has_gone() {
     }
 }
 
-/// All that the kernel can make of such a call is looked for, by the driver's internal classes: `OsDescMemory`, `SystemMemory`, `RegisterMemory`,
-/// `VirtualMemoryRange`, `FlaMemory`.
+/// All that the kernel can make of such a call is looked for, by the driver's internal classes:
+/// `OsDescMemory`, `SystemMemory`, `RegisterMemory`, `VirtualMemoryRange`, `FlaMemory`.
 #[test]
 fn every_class_is_looked_for() {
     const GET_CHILD_HANDLE: u32 = 0xd05;
@@ -454,7 +458,8 @@ fn what_the_driver_says_is_what_counts() {
     assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
 }
 
-/// A call that the kernel has not looked at yet, as when its struct is in a page that does not come; its handle in the staging client.
+/// A call that the kernel has not looked at yet, as when its struct is in a page that does not
+/// come; its handle in the staging client.
 fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
     let (program, session) = (context.program, &context.program.container.session);
     let (client, parent) = (Handle(context.client), Handle(context.device));
@@ -490,7 +495,7 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
     assert_eq!(read_u32(&args, 40), Some(0));
 }
 
-/// What came under a call's handle may have been another thread's: its own may come yet.
+/// An object under a call's handle may have been another thread's: its own may come yet.
 #[test]
 fn a_call_is_not_over_before_its_thread_is_back() {
     let machine = Machine::new(1);
@@ -601,7 +606,8 @@ fn calls_under_way_are_limited_in_number() {
     assert_eq!((container.session.pinned.inflight.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
 }
 
-/// The driver does not free in the staging client what was moved: it is moved once, and the call is over when that is freed.
+/// The driver does not free in the staging client what was moved: it is moved once, and the call is
+/// over when that is freed.
 #[test]
 fn what_is_not_freed_is_not_moved_again() {
     let machine = Machine::new(1);
@@ -661,7 +667,8 @@ fn a_staging_client_that_is_left_is_looked_for() {
     assert_eq!((machine.driver.host_memory_used().unwrap(), host(&container)), (0, 0));
 }
 
-/// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.
+/// A signal has interrupted it before the kernel was told to execute it: the program makes the same
+/// call again.
 #[test]
 fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let machine = Machine::new(1);

@@ -49,7 +49,8 @@ impl Session {
     }
 }
 
-/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they are behind a pointer, of `_V2` behind the count.
+/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they
+/// are behind a pointer, of `_V2` behind the count.
 fn fb_info_list<'f>(flight: &'f mut InFlightCall<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
     let count = FbInfo::fbInfoListSize.get(flight.params()).unwrap_or(0);
     let list = if kind == ViewKind::FbInfo {

@@ -8,13 +8,15 @@ use super::processes::{self, ShownProcess};
 use crate::{Session, calls::in_flight::InFlightCall, locks::lock};
 
 impl Session {
-    /// The container's processes that use the card that a control is made on, by the numbers that they have for the caller.
+    /// The container's processes that use the card that a control is made on, by the numbers that
+    /// they have for the caller.
     pub(crate) fn shown_processes(&self, flight: &InFlightCall<'_>, control: Control) -> Vec<ShownProcess> {
         let card = self.objects.card_of(control.client, control.object);
         card.map(|card| self.processes_on(card, flight.pid)).unwrap_or_default()
     }
 
-    /// The container's processes that use a card and exist for `viewer`, by the numbers that they have there.
+    /// The container's processes that use a card and exist for `viewer`, by the numbers that they
+    /// have there.
     pub(crate) fn processes_on(&self, card: Card, viewer: Pid) -> Vec<ShownProcess> {
         let users: Vec<_> =
             lock(&self.objects.accounts).users().filter(|(_, used_card, _)| *used_card == card).collect();
@@ -25,7 +27,8 @@ impl Session {
         shown
     }
 
-    /// `NV2080_CTRL_CMD_GPU_GET_PIDS`, which the driver has found good: it knows the mediator alone, and so cannot tell who has what.
+    /// `NV2080_CTRL_CMD_GPU_GET_PIDS`, which the driver has found good: it knows the mediator
+    /// alone, and so cannot tell who has what.
     pub(crate) fn list_processes(&self, flight: &mut InFlightCall<'_>, control: Control) {
         let class = processes::class_asked(flight.params());
         let card = self.objects.card_of(control.client, control.object);
@@ -39,7 +42,8 @@ impl Session {
         processes::pids(flight.params_mut(), &pids);
     }
 
-    /// Sums over the encoders, or the captures, of all who use the card. Which of them are the container's, the driver does not say.
+    /// Sums over the encoders, or the captures, of all who use the card. Which of them are the
+    /// container's, the driver does not say.
     pub(crate) fn rewrite_sessions(&self, flight: &mut InFlightCall<'_>, control: Control) {
         let card = self.objects.card_of(control.client, control.object);
         if card.is_none_or(|card| self.grant.shown(card, &lock(&self.objects.accounts)).is_some()) {
