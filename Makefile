@@ -6,6 +6,7 @@
 #                   CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu LIBSECCOMP_LIB_PATH=<where its libseccomp.a is>
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
+#   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
@@ -24,6 +25,8 @@ DESTDIR ?=
 CARGO ?= cargo
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 RELEASE := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
+HEADER_CHECK := nvidia-glue/abi/header-check
+HEADERS ?=
 BENCH_ARGS ?=
 VM_ARGS ?=
 
@@ -44,7 +47,7 @@ RM_CLIENT_TARGET := $(MACHINE)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
-.PHONY: rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test cri-test vm-test install uninstall
+.PHONY: header-check rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test cri-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -63,6 +66,8 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz --locked -- -D warnings
+	$(CARGO) fmt --manifest-path $(HEADER_CHECK)/Cargo.toml --check
+	$(CARGO) clippy --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --all-targets --locked -- -D warnings
 
 # Without the suite that needs containerd, which runs on the release binaries.
 unit-test:
@@ -70,8 +75,15 @@ unit-test:
 	scripts/setup.sh tests
 	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
+	$(CARGO) test --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --locked
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
 	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
+
+# docs/driver-releases.md tells where the folders come from.
+header-check:
+	@[ -n "$(HEADERS)" ] || { echo 'usage: make header-check HEADERS="FOLDER ...", each an unpacked release of open-gpu-kernel-modules' >&2; exit 2; }
+	scripts/setup.sh build
+	$(CARGO) run --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --locked -- $(HEADERS)
 
 rm-client:
 	scripts/setup.sh build

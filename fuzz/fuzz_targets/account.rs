@@ -6,22 +6,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../nvidia-glue/account/src/tests/model/mod.rs"]
-mod model;
-
-mod api {
-    pub(crate) use nvidia_glue::{
-        account::*,
-        mediate::Pid,
-        rm::{
-            Handle,
-            memory::{FRAME, GRANULE, Layout},
-        },
-    };
-    pub(crate) use runtime_config::units::Bytes;
-
-    pub(crate) const GROUP: Kind = Kind::ChannelGroup(Card(0));
-    pub(crate) const CHANNEL: Kind = Kind::Channel { card: Card(0), is_bare: false };
-}
-
-fuzz_target!(|program: &[u8]| model::run(program));
+fuzz_target!(|program: &[u8]| account::model::run(program));

@@ -6,12 +6,11 @@
 use libfuzzer_sys::fuzz_target;
 use nvidia_glue::{
     block_file::BlockFile,
-    driver::{Presence, Switch},
     driver_files::ld_cache,
     schedule::{
-        Course, Residency, Status, Timetable,
+        Presence, Residency, Status, Switch, Timeline, Timetable,
         priority::Yielding,
-        soft::{Groups, Member, Steering},
+        soft::{Groups, SoftMember, Steering},
     },
     usage::Usage,
 };
@@ -54,7 +53,7 @@ fn switches(bytes: &[u8]) {
         // The clock of the reader is its own.
         now_us += u64::from(step) << 12;
         let now_ns = now_us * 1_000;
-        let member = |process: u32| Member {
+        let member = |process: u32| SoftMember {
             weight: process * 0x0101_0101,
             used_us: residency.used_us(process, now_ns),
             idle_us: residency.idle_us(process, now_ns),
@@ -79,12 +78,12 @@ fn timetable(text: &[u8]) {
     let turns = table.epochs.iter().flat_map(|epoch| &epoch.turns);
     let cards = turns.flat_map(|turn| turn.cards.iter().map(move |card| (turn, card)));
     for (turn, card) in cards.take(8) {
-        let course = Course::of(&table, &turn.grant_id, &card.uuid, &Course::never());
+        let timeline = Timeline::of(&table, &turn.grant_id, &card.uuid, &Timeline::never());
         let instants = table.epochs.iter().map(|epoch| epoch.from_us).chain([0, 1, 1 << 40, u64::MAX]);
         for mut now_us in instants {
-            let _ = course.is_unlimited(now_us);
+            let _ = timeline.is_unlimited(now_us);
             for _ in 0..4 {
-                let Some(span) = course.span(now_us) else { break };
+                let Some(span) = timeline.span(now_us) else { break };
                 assert!(span.start_us < span.end_us && span.end_us > now_us, "{span:?} after {now_us}");
                 now_us = span.end_us;
             }

@@ -1,7 +1,7 @@
-//! What an admission costs beside many live grants, and what it grows with.
+//! Cost of an admission beside many live grants, and its growth.
 //!
-//! Target: under 2 ms at the median beside 160 records on 8 cards, and no more of it when the same number of records on
-//! the chosen card is a smaller part of the node's. Exit status 1 when missed.
+//! Target: under 2 ms at the median beside 160 records on 8 cards, and no more of it when the same
+//! number of records on the chosen card is a smaller part of the node's. Exit status 1 when missed.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -55,7 +55,8 @@ struct Node {
     limits: Limits,
     ledger: Ledger,
     log: DecisionLog,
-    /// Where containers' cgroups would be: a folder of a hierarchy that is not there, and so known to be empty.
+    /// Path of the containers' cgroups: a folder of a hierarchy that is not there, and so known
+    /// to be empty.
     cgroups: PathBuf,
 }
 
@@ -106,8 +107,8 @@ impl Node {
         self.ledger.admit(&admission, &self.log).unwrap();
     }
 
-    /// Prints what the admission of one more container on card 0 takes, and returns the median. Where the machine has other work,
-    /// the least says more.
+    /// Prints what the admission of one more container on card 0 takes, and returns the median.
+    /// Where the machine has other work, the least says more.
     fn measure(&self, beside: &str) -> Duration {
         let request = self.request(0);
         let mut times: Vec<Duration> = (0..ROUNDS)

@@ -1,7 +1,9 @@
-//! What mediation itself costs a call, without the kernel's part: no caller that waits, and no driver behind it.
+//! Cost of mediation itself for a call, without the kernel's part: no caller that waits, and no
+//! driver behind it.
 //!
-//! Seven calls a round, as `cudaMalloc` and `cudaFree` make them. `perf stat -e instructions:u` on two numbers of rounds tells what one takes,
-//! whatever else the machine does; the times say less. Arguments: `--rounds N` (default 200000).
+//! Seven calls a round, as `cudaMalloc` and `cudaFree` make them. `perf stat -e instructions:u` on
+//! two numbers of rounds tells what one takes, whatever else the machine does; the times say less.
+//! Arguments: `--rounds N` (default 200000).
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -85,15 +87,16 @@ fn inventory(directory: &Path) -> Inventory {
 fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
     let card = &inventory.cards[0];
     let granted = GrantedCard {
-        index: 0,
         uuid: card.uuid.clone(),
+        index: card.index,
         minor: card.minor,
         pci: card.pci,
         memory_limit: Bytes(8 << 30),
         channels: 512,
         monitored: false,
         whole: false,
-        model: card.model.clone(),
+        is_capped: false,
+        needs_windows: false,
     };
     let setup = SessionSetup {
         cards: vec![granted],
@@ -110,8 +113,8 @@ fn session(inventory: &Inventory, driver: Arc<Silent>) -> Session {
     Session::new(setup).unwrap()
 }
 
-/// A simulated driver until it is told to be silent. Then each call goes the real one's way, to a file that is no device of its; what the
-/// kernel says of that is taken for the driver's success.
+/// A simulated driver until it is told to be silent. Then each call goes the real one's way, to a
+/// file that is no device of its; what the kernel says of that is taken for the driver's success.
 #[derive(Debug)]
 struct Silent {
     simulated: SimulatedDriver,
@@ -169,7 +172,7 @@ impl Driver for Silent {
     }
 }
 
-/// Whom nothing happens to.
+/// An observer to which nothing happens.
 #[derive(Debug)]
 struct Nobody;
 
@@ -233,7 +236,8 @@ impl AddressSpace for Nothing {
     }
 }
 
-/// The calling program: two open files, and its memory, of which the argument is at 0 and the parameters are at [`PARAMS`].
+/// The calling program: two open files, and its memory, of which the argument is at 0 and the
+/// parameters are at [`PARAMS`].
 struct Program {
     control: File,
     uvm: File,

@@ -1,5 +1,5 @@
-//! What a container gets of the node's NVIDIA cards: injection into the OCI spec, and the node's check, on the layers below,
-//! each a crate of its own, all of them re-exported here.
+//! A container's part of the node's NVIDIA cards: injection into the OCI spec, and the node's
+//! check, on the layers below, each a crate of its own, all of them re-exported here.
 //!
 //! It knows nothing of containerd, ttrpc or tokio: request in, grant and spec edits out.
 #![forbid(unsafe_code)]

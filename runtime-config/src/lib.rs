@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 pub mod config;
+mod driver_capabilities;
+mod memory_limit;
 pub mod request;
 
 pub use base::units::{self, Bytes, Percent, Weight};

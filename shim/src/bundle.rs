@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     cgroup::{Cgroup, CgroupsPath, LocateError},
-    registry::ProcessInstance,
+    process_instance::ProcessInstance,
 };
 
 const NOTE: &str = "egpu.json";

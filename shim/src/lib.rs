@@ -18,6 +18,7 @@ pub mod io;
 pub mod logging;
 pub mod mediator;
 pub mod options;
+mod process_instance;
 pub mod reaper;
 pub mod registry;
 pub mod server;

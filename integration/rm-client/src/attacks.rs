@@ -11,11 +11,20 @@ use std::{
     thread,
 };
 
+use abi::{
+    Handle,
+    classes::{NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT},
+    encode,
+    escapes::{NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_ALLOC, NV_ESC_RM_VID_HEAP_CONTROL, command},
+    params::{NV_MEMORY_ALLOCATION_PARAMS, NVOS32_PARAMETERS, NVOS64_PARAMETERS, nv_ioctl_xfer_t},
+};
+
 use crate::{
     NO_MEMORY, RmError,
-    bytes::{get, get_u64, put, put_bytes, put_u64, words},
-    client::{ALLOC, ROOT, address_of, command},
-    device::{Device, VIDEO_MEMORY},
+    bytes::{get, put, put_bytes},
+    client::{address_of, alloc_args},
+    compute::{Engine, Group},
+    device::Device,
     random::Random,
     sys::{self, Mapping},
     system,
@@ -49,19 +58,30 @@ const TRIES: usize = 256;
 /// Calls of a race: enough for the quota of a test, if none of them is won.
 const RACES: usize = 10_000;
 
-fn params(device: &Device<'_>, size: u64) -> Vec<u8> {
-    let mut params = vec![0; 128];
-    // `owner`: the driver refuses 0 before it looks at anything else.
-    put(&mut params, 0, device.client.handle);
-    put_u64(&mut params, 64, size);
-    params
+type Memory = NV_MEMORY_ALLOCATION_PARAMS;
+type Alloc = NVOS64_PARAMETERS;
+
+/// Command of an allocation.
+const ALLOC: u32 = command(NV_ESC_RM_ALLOC, Alloc::SIZE);
+/// Offset of an allocation's parameters in memory that holds both.
+const PARAMS: usize = 2048;
+
+fn params(device: &Device<'_>, size: u64) -> [u8; Memory::SIZE] {
+    // The driver refuses owner 0 before it looks at anything else.
+    encode!(Memory { owner: device.client.handle, size: size })
 }
 
-/// The call of an allocation, with parameters at `address`.
-fn alloc_args(device: &Device<'_>, address: u64) -> Vec<u8> {
-    let mut args = words([device.client.handle, device.device, 0, VIDEO_MEMORY], 48);
-    put_u64(&mut args, 16, address);
+/// Struct of an allocation with parameters at `address`.
+fn args_at(device: &Device<'_>, address: u64) -> [u8; Alloc::SIZE] {
+    let mut args = alloc_args(device.client.handle, device.device, 0, NV01_MEMORY_LOCAL_USER);
+    put(&mut args, Alloc::pAllocParms, address);
     args
+}
+
+/// Bytes that an allocation got.
+fn held(args: &[u8], params: &[u8]) -> u64 {
+    let made = get(args, Alloc::status) == 0 && get(args, Alloc::hObjectNew) != Handle::NONE;
+    if made { get(params, Memory::size) } else { 0 }
 }
 
 /// Repeats an attempt that says what it got until it gets nothing. The system call failing is
@@ -82,24 +102,24 @@ fn sum(mut attempt: impl FnMut() -> Result<u64, RmError>) -> Result<u64, RmError
 fn with_command(device: &Device<'_>, size: u64, number: u32) -> Result<u64, RmError> {
     sum(|| {
         let mut params = params(device, size);
-        let mut args = alloc_args(device, address_of(&mut params));
+        let mut args = args_at(device, address_of(&mut params));
         device
             .client
             .nodes
             .ioctl(&device.client.control, number, &mut args)
             .map_err(system("allocation by a foreign command"))?;
-        Ok(if get(&args, 40) == 0 && get(&args, 8) != 0 { get_u64(&params, 64) } else { 0 })
+        Ok(held(&args, &params))
     })
 }
 
 /// The driver does not look at a command's type byte.
 fn foreign_type(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
-    with_command(device, size, command(ALLOC, 48) & !0xff00 | u32::from(b'Q') << 8)
+    with_command(device, size, ALLOC & !0xff00 | u32::from(b'Q') << 8)
 }
 
 /// Nor at its direction.
 fn no_direction(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
-    with_command(device, size, command(ALLOC, 48) & 0x3fff_ffff)
+    with_command(device, size, ALLOC & !(3 << 30))
 }
 
 /// The 32-bit entry has other numbers of system calls.
@@ -107,32 +127,33 @@ fn int80(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     sum(|| {
         let mut low = Mapping::low(4096).map_err(system("memory below 4 GiB"))?;
         let address = low.address();
-        let params_at = address + 2048;
-        let args = alloc_args(device, params_at);
+        let args = args_at(device, address + PARAMS as u64);
         put_bytes(low.bytes(), 0, &args);
-        put_bytes(low.bytes(), 2048, &params(device, size));
+        put_bytes(low.bytes(), PARAMS, &params(device, size));
         let fd = device.client.control.as_raw_fd();
         let address = u32::try_from(address).map_err(|_| RmError::Nonsense { what: "not below 4 GiB".into() })?;
-        sys::ioctl_int80(fd, command(ALLOC, 48), address).map_err(system("allocation by int 0x80"))?;
-        let bytes = low.bytes();
-        Ok(if get(bytes, 40) == 0 && get(bytes, 8) != 0 { get_u64(bytes, 2048 + 64) } else { 0 })
+        sys::ioctl_int80(fd, ALLOC, address).map_err(system("allocation by int 0x80"))?;
+        let (args, params) = low.bytes().split_at(PARAMS);
+        Ok(held(args, params))
     })
 }
 
 /// One call wraps another, which the driver reads from memory.
 fn xfer(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
-    const XFER: u32 = 0xd3;
     sum(|| {
         let mut params = params(device, size);
-        let mut inner = alloc_args(device, address_of(&mut params));
-        let mut args = words([ALLOC, 48], 16);
-        put_u64(&mut args, 8, address_of(&mut inner));
+        let mut inner = args_at(device, address_of(&mut params));
+        let mut args = encode!(nv_ioctl_xfer_t {
+            cmd: u32::from(NV_ESC_RM_ALLOC),
+            size: u32::try_from(inner.len()).unwrap_or(0),
+            ptr: address_of(&mut inner),
+        });
         device
             .client
             .nodes
-            .ioctl(&device.client.control, command(XFER, 16), &mut args)
+            .ioctl(&device.client.control, command(NV_ESC_IOCTL_XFER_CMD, nv_ioctl_xfer_t::SIZE), &mut args)
             .map_err(system("wrapped allocation"))?;
-        Ok(if get(&inner, 40) == 0 && get(&inner, 8) != 0 { get_u64(&params, 64) } else { 0 })
+        Ok(held(&inner, &params))
     })
 }
 
@@ -150,18 +171,19 @@ fn race(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
         scope.spawn(move || {
             begun.wait();
             for turn in (0..8).cycle().take_while(|_| running.load(Ordering::Relaxed)) {
-                flipped.store_u64(2048 + 64, if turn % 2 == 0 { 4096 } else { size });
+                flipped.store_u64(PARAMS + Memory::size.at(), if turn % 2 == 0 { 4096 } else { size });
                 // A client costs nothing, and the driver refuses it silently, if at all.
-                flipped.store_u32(12, if turn == 0 { ROOT } else { VIDEO_MEMORY });
+                let class = if turn == 0 { NV01_ROOT_CLIENT } else { NV01_MEMORY_LOCAL_USER };
+                flipped.store_u32(Alloc::hClass.at(), class);
             }
         });
         let mut attempt = || {
-            put_bytes(shared.bytes(), 0, &alloc_args(device, address + 2048));
-            put_bytes(shared.bytes(), 2048, &params(device, 4096));
+            put_bytes(shared.bytes(), 0, &args_at(device, address + PARAMS as u64));
+            put_bytes(shared.bytes(), PARAMS, &params(device, 4096));
             let fd = device.client.control.as_raw_fd();
-            sys::ioctl_raw(fd, u64::from(command(ALLOC, 48)), address)?;
+            sys::ioctl_raw(fd, u64::from(ALLOC), address)?;
             let bytes = shared.bytes();
-            io::Result::Ok((get(bytes, 40), get(bytes, 8)))
+            io::Result::Ok((get(bytes, Alloc::status), get(bytes, Alloc::hObjectNew).0))
         };
         let mut held = 0;
         begun.wait();
@@ -221,15 +243,8 @@ fn tiny(device: &Device<'_>, _: u64) -> Result<u64, RmError> {
 
 /// Channel groups have buffers that no allocation shows.
 fn groups(device: &Device<'_>, _: u64) -> Result<u64, RmError> {
-    const GROUP: u32 = 0xa06c;
-    const CHANNEL: u32 = 0xc86f;
-    const GRAPHICS: u32 = 1;
-    let client = device.client;
     sum(|| {
-        let mut params = words([0, 0, 0, GRAPHICS], 20);
-        let group = client.alloc(device.device, 0, GROUP, Some(&mut params))?;
-        client.alloc(group, 0, CHANNEL, Some(&mut vec![0; 368]))?;
-        client.control(group, 0xa06c_0101, &mut [1, 0, 0])?;
+        Group::new(device, Engine::Compute, 1)?.schedule()?;
         Ok(8256 << 10)
     })
 }
@@ -245,9 +260,9 @@ fn fixed_alignment(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
     let alignment = size.next_power_of_two();
     sum(|| {
         let mut params = params(device, 64 << 10);
-        put(&mut params, 8, FIXED_ADDRESS_ALIGNED);
-        put_u64(&mut params, 72, alignment);
-        device.client.alloc(device.device, 0, VIDEO_MEMORY, Some(&mut params))?;
+        put(&mut params, Memory::flags, FIXED_ADDRESS_ALIGNED);
+        put(&mut params, Memory::alignment, alignment);
+        device.client.alloc(device.device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params))?;
         Ok(alignment)
     })
 }
@@ -263,14 +278,18 @@ fn managed(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
 
 /// `NV_ESC_RM_VID_HEAP_CONTROL` leads to the same memory.
 fn older_calls(device: &Device<'_>, size: u64) -> Result<u64, RmError> {
-    const VID_HEAP_CONTROL: u32 = 0x4a;
+    type Args = NVOS32_PARAMETERS;
     const ALLOC_SIZE: u32 = 2;
     sum(|| {
-        let mut args = words([device.client.handle, device.device, ALLOC_SIZE], 184);
-        put(&mut args, 40, device.client.handle);
-        put_u64(&mut args, 88, size);
-        device.client.escape("older allocation", VID_HEAP_CONTROL, &mut args, 20)?;
-        Ok(get_u64(&args, 88))
+        let mut args = encode!(Args {
+            hRoot: Handle(device.client.handle),
+            hObjectParent: Handle(device.device),
+            function: ALLOC_SIZE,
+            owner: device.client.handle,
+            size: size,
+        });
+        device.client.escape("older allocation", NV_ESC_RM_VID_HEAP_CONTROL, &mut args, Args::status)?;
+        Ok(get(&args, Args::size))
     })
 }
 
@@ -281,11 +300,11 @@ fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
     let nodes = &device.client.nodes;
     let files = [nodes.control()?, nodes.card(device.info.minor)?, nodes.uvm()?];
     for _ in 0..10_000 {
-        let size = u32::try_from(random.below(512)).unwrap_or(0);
-        let number = u32::try_from(random.below(256)).unwrap_or(0);
+        let size = usize::try_from(random.below(512)).unwrap_or(0);
+        let number = u8::try_from(random.below(256)).unwrap_or(0);
         let uvm_number = 8 + u32::try_from(random.below(0x1f8)).unwrap_or(0);
         let mut args = vec![0; 16384];
-        for at in (0..size as usize).step_by(4) {
+        for at in (0..size).step_by(4) {
             let word = u32::try_from(random.number() >> 32).unwrap_or(0);
             // Handles and small numbers now and then, so that some calls come further than the
             // first check.
@@ -295,7 +314,7 @@ fn garbage(device: &Device<'_>, seed: u64) -> Result<u64, RmError> {
                 2 => device.device,
                 _ => word,
             };
-            put(&mut args, at, word);
+            put_bytes(&mut args, at, &word.to_le_bytes());
         }
         let uvm = random.below(3) == 0;
         let (file, number) = match (uvm, files.as_slice()) {

@@ -1,38 +1,28 @@
-//! Numbers in the driver's structs.
+//! Fields of the driver's structs, and sizes as people write them.
 
-/// The four bytes at `at`; 0 beyond the end.
-pub fn get(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..at + 4).and_then(|field| field.try_into().ok()).map_or(0, u32::from_le_bytes)
+use abi::params::{Field, Value};
+
+/// Returns a field; 0 beyond the end.
+pub fn get<T: Value + Default>(bytes: &[u8], field: Field<T>) -> T {
+    field.get(bytes).unwrap_or_default()
 }
 
-/// The eight bytes at `at`; 0 beyond the end.
-pub fn get_u64(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map_or(0, u64::from_le_bytes)
+/// Writes a field; nothing beyond the end.
+pub fn put<T: Value>(bytes: &mut [u8], field: Field<T>, value: T) {
+    let _ = field.set(bytes, value);
 }
 
-/// Puts four bytes at `at`; nothing beyond the end.
-pub fn put(bytes: &mut [u8], at: usize, value: u32) {
-    put_bytes(bytes, at, &value.to_le_bytes());
-}
-
-/// Puts eight bytes at `at`; nothing beyond the end.
-pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
-    put_bytes(bytes, at, &value.to_le_bytes());
-}
-
-/// Puts bytes at `at`; nothing beyond the end.
+/// Writes bytes at an offset; nothing beyond the end.
 pub fn put_bytes(bytes: &mut [u8], at: usize, value: &[u8]) {
     if let Some(field) = bytes.get_mut(at..at + value.len()) {
         field.copy_from_slice(value);
     }
 }
 
-/// Several 4-byte numbers from offset 0 on.
+/// Makes parameters of a length that begin with 4-byte numbers.
 pub fn words<const N: usize>(values: [u32; N], length: usize) -> Vec<u8> {
-    let mut bytes = vec![0; length];
-    for (index, value) in values.into_iter().enumerate() {
-        put(&mut bytes, index * 4, value);
-    }
+    let mut bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
+    bytes.resize(length, 0);
     bytes
 }
 
@@ -63,13 +53,5 @@ mod tests {
         for text in ["", "M", "1T", "-1", "99999999999G"] {
             assert_eq!(parse_size(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn numbers_beyond_the_end_are_nothing() {
-        let mut bytes = words([1, 2], 8);
-        put(&mut bytes, 6, 7);
-        put_u64(&mut bytes, 0, 0x0000_0005_0000_0004);
-        assert_eq!((get(&bytes, 0), get(&bytes, 4), get(&bytes, 6), get_u64(&bytes, 1)), (4, 5, 0, 0));
     }
 }

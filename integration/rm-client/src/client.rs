@@ -2,37 +2,30 @@
 
 use std::{fs::File, os::fd::AsRawFd};
 
+use abi::{
+    Handle,
+    classes::{NV01_ROOT_CLIENT, NV20_SUBDEVICE_0},
+    controls::{NV2080_CTRL_CMD_GPU_GET_PID_INFO, NV2080_CTRL_CMD_GPU_GET_PIDS},
+    encode,
+    escapes::{
+        NV_ESC_CARD_INFO, NV_ESC_CHECK_VERSION_STR, NV_ESC_REGISTER_FD, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL,
+        NV_ESC_RM_DUP_OBJECT, NV_ESC_RM_FREE, command,
+    },
+    params::{
+        Field, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS, NV2080_CTRL_GPU_GET_PIDS_PARAMS, NV2080_CTRL_GPU_PID_INFO,
+        NVOS00_PARAMETERS, NVOS54_PARAMETERS, NVOS55_PARAMETERS, NVOS64_PARAMETERS, nv_ioctl_card_info_t,
+        nv_ioctl_register_fd_t, nv_ioctl_rm_api_version_t,
+    },
+};
+
 use crate::{
     RmError,
-    bytes::{get, get_u64, put, put_bytes, put_u64, words},
+    bytes::{get, put},
     check,
     device::Device,
     files::Nodes,
     system,
 };
-
-/// `_IOWR('F', number, size)`.
-pub const fn command(number: u32, size: u32) -> u32 {
-    3 << 30 | size << 16 | 0x46 << 8 | number
-}
-
-/// `NV_ESC_RM_FREE`, `_CONTROL`, `_ALLOC`, `_DUP_OBJECT`, `NV_ESC_CARD_INFO`, `_REGISTER_FD`,
-/// `_CHECK_VERSION_STR`.
-pub const FREE: u32 = 0x29;
-/// `NV_ESC_RM_CONTROL`.
-pub const CONTROL: u32 = 0x2a;
-/// `NV_ESC_RM_ALLOC`.
-pub const ALLOC: u32 = 0x2b;
-/// `NV_ESC_RM_DUP_OBJECT`.
-pub const DUP_OBJECT: u32 = 0x34;
-/// `NV_ESC_CARD_INFO`.
-pub const CARD_INFO: u32 = 0xc8;
-/// `NV_ESC_REGISTER_FD`.
-pub const REGISTER_FD: u32 = 0xc9;
-/// `NV_ESC_CHECK_VERSION_STR`.
-pub const CHECK_VERSION: u32 = 0xd2;
-/// `NV01_ROOT_CLIENT`.
-pub const ROOT: u32 = 0x41;
 
 /// A card, as the driver lists it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,17 +64,16 @@ impl Client {
     /// The driver's status, where it refuses.
     pub fn on(control: File, nodes: &Nodes) -> Result<Self, RmError> {
         let mut client = Self { control, handle: 0, nodes: nodes.clone() };
-        client.handle = client.alloc(0, 0, ROOT, None)?;
+        client.handle = client.alloc(0, 0, NV01_ROOT_CLIENT, None)?;
         Ok(client)
     }
 
-    /// One call on the control file; the status is at `status`.
+    /// Makes a call on the control file; `status` is the field of its struct for the status.
     ///
     /// # Errors
     /// The errno, or the status.
-    pub fn escape(&self, what: &str, number: u32, args: &mut [u8], status: usize) -> Result<(), RmError> {
-        let size = u32::try_from(args.len()).map_err(|_| RmError::Nonsense { what: format!("{what}: too long") })?;
-        self.nodes.ioctl(&self.control, command(number, size), args).map_err(system(what))?;
+    pub fn escape(&self, what: &str, number: u8, args: &mut [u8], status: Field<u32>) -> Result<(), RmError> {
+        self.nodes.ioctl(&self.control, command(number, args.len()), args).map_err(system(what))?;
         check(what, get(args, status))
     }
 
@@ -90,12 +82,13 @@ impl Client {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn alloc(&self, parent: u32, handle: u32, class: u32, params: Option<&mut [u8]>) -> Result<u32, RmError> {
-        let mut args = words([self.handle, parent, handle, class], 48);
+        let mut args = alloc_args(self.handle, parent, handle, class);
         if let Some(params) = params {
-            put_u64(&mut args, 16, address_of(params));
+            put(&mut args, NVOS64_PARAMETERS::pAllocParms, address_of(params));
         }
-        self.escape(&format!("allocation of class {class:#06x}"), ALLOC, &mut args, 40)?;
-        Ok(get(&args, 8))
+        let what = format!("allocation of class {class:#06x}");
+        self.escape(&what, NV_ESC_RM_ALLOC, &mut args, NVOS64_PARAMETERS::status)?;
+        Ok(get(&args, NVOS64_PARAMETERS::hObjectNew).0)
     }
 
     /// `NV_ESC_RM_FREE`.
@@ -103,8 +96,8 @@ impl Client {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn free(&self, handle: u32) -> Result<(), RmError> {
-        let mut args = words([self.handle, 0, handle], 16);
-        self.escape(&format!("free of {handle:#x}"), FREE, &mut args, 12)
+        let mut args = encode!(NVOS00_PARAMETERS { hRoot: Handle(self.handle), hObjectOld: Handle(handle) });
+        self.escape(&format!("free of {handle:#x}"), NV_ESC_RM_FREE, &mut args, NVOS00_PARAMETERS::status)
     }
 
     /// `NV_ESC_RM_CONTROL`.
@@ -120,10 +113,14 @@ impl Client {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn control_in(&self, client: u32, object: u32, number: u32, params: &mut [u8]) -> Result<(), RmError> {
-        let mut args = words([client, object, number], 32);
-        put_u64(&mut args, 16, address_of(params));
-        put(&mut args, 24, u32::try_from(params.len()).unwrap_or(u32::MAX));
-        self.escape(&format!("control {number:#x}"), CONTROL, &mut args, 28)
+        let mut args = encode!(NVOS54_PARAMETERS {
+            hClient: Handle(client),
+            hObject: Handle(object),
+            cmd: number,
+            params: address_of(params),
+            paramsSize: u32::try_from(params.len()).unwrap_or(u32::MAX),
+        });
+        self.escape(&format!("control {number:#x}"), NV_ESC_RM_CONTROL, &mut args, NVOS54_PARAMETERS::status)
     }
 
     /// `NV_ESC_RM_DUP_OBJECT`: a handle of one's own for another client's object.
@@ -131,9 +128,14 @@ impl Client {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn duplicate(&self, parent: u32, source_client: u32, source: u32) -> Result<u32, RmError> {
-        let mut args = words([self.handle, parent, 0, source_client, source], 28);
-        self.escape("duplicate", DUP_OBJECT, &mut args, 24)?;
-        Ok(get(&args, 8))
+        let mut args = encode!(NVOS55_PARAMETERS {
+            hClient: Handle(self.handle),
+            hParent: Handle(parent),
+            hClientSrc: Handle(source_client),
+            hObjectSrc: Handle(source),
+        });
+        self.escape("duplicate", NV_ESC_RM_DUP_OBJECT, &mut args, NVOS55_PARAMETERS::status)?;
+        Ok(get(&args, NVOS55_PARAMETERS::hObject).0)
     }
 
     /// The driver's version.
@@ -141,9 +143,11 @@ impl Client {
     /// # Errors
     /// The errno.
     pub fn version(&self) -> Result<String, RmError> {
-        let mut args = words([u32::from(b'2')], 72);
-        self.nodes.ioctl(&self.control, command(CHECK_VERSION, 72), &mut args).map_err(system("version"))?;
-        Ok(text(args.get(8..).unwrap_or_default()))
+        type Args = nv_ioctl_rm_api_version_t;
+        let mut args = encode!(Args { cmd: u32::from(b'2') });
+        let command = command(NV_ESC_CHECK_VERSION_STR, args.len());
+        self.nodes.ioctl(&self.control, command, &mut args).map_err(system("version"))?;
+        Ok(text(Args::versionString.bytes(&args).unwrap_or_default()))
     }
 
     /// The cards that the driver lists.
@@ -151,22 +155,22 @@ impl Client {
     /// # Errors
     /// The errno.
     pub fn cards(&self) -> Result<Vec<CardInfo>, RmError> {
-        const ENTRY: usize = 72;
+        type Entry = nv_ioctl_card_info_t;
         const MOST: usize = 32;
-        let mut args = vec![0; ENTRY * MOST];
-        let size = u32::try_from(args.len()).unwrap_or(0);
-        self.nodes.ioctl(&self.control, command(CARD_INFO, size), &mut args).map_err(system("card list"))?;
-        let cards = args.chunks_exact(ENTRY).filter(|entry| entry.first() == Some(&1));
+        let mut args = vec![0; Entry::SIZE * MOST];
+        let command = command(NV_ESC_CARD_INFO, args.len());
+        self.nodes.ioctl(&self.control, command, &mut args).map_err(system("card list"))?;
+        let cards = args.chunks_exact(Entry::SIZE).filter(|entry| get(entry, Entry::valid) == 1);
         Ok(cards
             .map(|entry| CardInfo {
-                gpu_id: get(entry, 16),
-                minor: get(entry, 56),
+                gpu_id: get(entry, Entry::gpu_id),
+                minor: get(entry, Entry::minor_number),
                 bus: format!(
                     "{:08X}:{:02X}:{:02X}.{}",
-                    get(entry, 4),
-                    entry.get(8).unwrap_or(&0),
-                    entry.get(9).unwrap_or(&0),
-                    entry.get(10).unwrap_or(&0)
+                    get(entry, Entry::domain),
+                    get(entry, Entry::bus),
+                    get(entry, Entry::slot),
+                    get(entry, Entry::function)
                 ),
             })
             .collect())
@@ -190,8 +194,9 @@ impl Client {
     /// # Errors
     /// The errno.
     pub fn register(&self, file: &File) -> Result<(), RmError> {
-        let mut args = self.control.as_raw_fd().to_le_bytes();
-        self.nodes.ioctl(file, command(REGISTER_FD, 4), &mut args).map_err(system("registering a card's file"))?;
+        let mut args = encode!(nv_ioctl_register_fd_t { ctl_fd: self.control.as_raw_fd() });
+        let command = command(NV_ESC_REGISTER_FD, args.len());
+        self.nodes.ioctl(file, command, &mut args).map_err(system("registering a card's file"))?;
         Ok(())
     }
 
@@ -200,25 +205,36 @@ impl Client {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn processes(&self, subdevice: u32) -> Result<Vec<(u32, u64)>, RmError> {
-        const SUBDEVICE: u32 = 0x2080;
-        let mut pids = words([0, SUBDEVICE], 3812);
-        self.control(subdevice, 0x2080_018d, &mut pids)?;
-        let count = (get(&pids, 8) as usize).min(200);
+        type Pids = NV2080_CTRL_GPU_GET_PIDS_PARAMS;
+        type Infos = NV2080_CTRL_GPU_GET_PID_INFO_PARAMS;
+        type Info = NV2080_CTRL_GPU_PID_INFO;
+        const MOST: usize = 200;
+        let mut pids = encode!(Pids { id: NV20_SUBDEVICE_0 });
+        self.control(subdevice, NV2080_CTRL_CMD_GPU_GET_PIDS, &mut pids)?;
+        let count = (get(&pids, Pids::pidTblCount) as usize).min(MOST);
         if count == 0 {
             return Ok(Vec::new());
         }
-        let mut info = vec![0; 14408];
-        put(&mut info, 0, u32::try_from(count).unwrap_or(0));
-        for index in 0..count {
-            put_bytes(&mut info, 8 + index * 72, &get(&pids, 12 + index * 4).to_le_bytes());
+        let mut infos = encode!(Infos { pidInfoListCount: u32::try_from(count).unwrap_or(0) });
+        let entries = Infos::pidInfoList.bytes_mut(&mut infos).unwrap_or_default().chunks_exact_mut(Info::SIZE);
+        for (index, info) in entries.take(count).enumerate() {
+            put(info, Info::pid, Pids::pidTbl.element(index).map_or(0, |pid| get(&pids, pid)));
         }
-        self.control(subdevice, 0x2080_018e, &mut info)?;
-        let entry = |index: usize| {
-            let at = 8 + index * 72;
-            (get(&info, at), get_u64(&info, at + 16) + get_u64(&info, at + 24))
-        };
-        Ok((0..count).map(entry).collect())
+        self.control(subdevice, NV2080_CTRL_CMD_GPU_GET_PID_INFO, &mut infos)?;
+        let entries = Infos::pidInfoList.bytes(&infos).unwrap_or_default().chunks_exact(Info::SIZE);
+        let used = |info| get(info, Info::memPrivate) + get(info, Info::memSharedOwned);
+        Ok(entries.take(count).map(|info| (get(info, Info::pid), used(info))).collect())
     }
+}
+
+/// Makes the struct of an allocation without parameters.
+pub fn alloc_args(client: u32, parent: u32, handle: u32, class: u32) -> [u8; NVOS64_PARAMETERS::SIZE] {
+    encode!(NVOS64_PARAMETERS {
+        hRoot: Handle(client),
+        hObjectParent: Handle(parent),
+        hObjectNew: Handle(handle),
+        hClass: class,
+    })
 }
 
 /// For a pointer field.

@@ -13,22 +13,28 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 
+use abi::{
+    Handle,
+    classes::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
+    controls::{
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, NVA06C_CTRL_CMD_SET_TIMESLICE,
+        NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
+    },
+    encode,
+    params::{
+        NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS,
+        NVA06C_CTRL_TIMESLICE_PARAMS, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS,
+        NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS,
+    },
+};
+
 use crate::{
     RmError,
-    bytes::{get, get_u64, put_u64, words},
+    bytes::{get, put},
     device::Device,
     system,
 };
 
-/// `KEPLER_CHANNEL_GROUP_A`, `HOPPER_CHANNEL_GPFIFO_A`.
-pub(crate) const GROUP: u32 = 0xa06c;
-pub(crate) const CHANNEL: u32 = 0xc86f;
-/// `NVA06C_CTRL_CMD_GPFIFO_SCHEDULE`, `_SET_TIMESLICE`;
-/// `NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN`; `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
-const SCHEDULE: u32 = 0xa06c_0101;
-const SET_TIMESLICE: u32 = 0xa06c_0103;
-const TOKEN: u32 = 0xc36f_0108;
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
 /// Time slice that CUDA sets for its compute groups.
 const CUDA_SLICE_US: u64 = 2048;
 
@@ -67,13 +73,22 @@ impl<'a> Group<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn new(device: &'a Device<'a>, engine: Engine, channels: usize) -> Result<Self, RmError> {
-        let mut params = words([0, 0, 0, engine as u32], 20);
-        let handle = device.client.alloc(device.device, 0, GROUP, Some(&mut params))?;
+        let mut params = encode!(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS { engineType: engine as u32 });
+        let handle = device.client.alloc(device.device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut params))?;
         let mut group = Self { device, handle, channels: Vec::new() };
         for _ in 0..channels {
-            group.channels.push(device.client.alloc(handle, 0, CHANNEL, Some(&mut vec![0; 368]))?);
+            group.channels.push(group.new_channel()?);
         }
         Ok(group)
+    }
+
+    /// Makes a channel in it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn new_channel(&self) -> Result<u32, RmError> {
+        let mut params = encode!(NV_CHANNEL_ALLOC_PARAMS {});
+        self.device.client.alloc(self.handle, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut params))
     }
 
     /// Makes a group as CUDA does, schedules it and gives each channel `work_ns` of work.
@@ -95,7 +110,8 @@ impl<'a> Group<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn schedule(&self) -> Result<(), RmError> {
-        self.device.client.control(self.handle, SCHEDULE, &mut [1, 0, 0])
+        let mut params = encode!(NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS { bEnable: 1 });
+        self.device.client.control(self.handle, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut params)
     }
 
     /// `SET_TIMESLICE`.
@@ -103,13 +119,15 @@ impl<'a> Group<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn set_timeslice(&self, slice_us: u64) -> Result<(), RmError> {
-        self.device.client.control(self.handle, SET_TIMESLICE, &mut slice_us.to_le_bytes())
+        let mut params = encode!(NVA06C_CTRL_TIMESLICE_PARAMS { timesliceUs: slice_us });
+        self.device.client.control(self.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &mut params)
     }
 
     fn place(&self, channel: u32) -> Result<u64, RmError> {
-        let mut params = [0; 4];
-        self.device.client.control(channel, TOKEN, &mut params)?;
-        Ok(u64::from(get(&params, 0)) * PLACE)
+        type Params = NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS;
+        let mut params = encode!(Params {});
+        self.device.client.control(channel, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, &mut params)?;
+        Ok(u64::from(get(&params, Params::workSubmitToken)) * PLACE)
     }
 
     /// Says that a channel has had `work_ns` of work in all by now.
@@ -119,8 +137,9 @@ impl<'a> Group<'a> {
     pub fn submit(&self, channel: u32, work_ns: u64) -> Result<(), RmError> {
         let mut bytes = [0; 16];
         let place = self.place(channel)?;
-        put_u64(&mut bytes, 0, work_ns);
-        put_u64(&mut bytes, 8, now_ns());
+        let (work, now) = bytes.split_at_mut(8);
+        work.copy_from_slice(&work_ns.to_le_bytes());
+        now.copy_from_slice(&now_ns().to_le_bytes());
         self.device.node.write_all_at(&bytes, place).map_err(system("submitting work"))
     }
 
@@ -142,7 +161,8 @@ impl<'a> Group<'a> {
                 .node
                 .read_exact_at(&mut bytes, place + EXECUTED)
                 .map_err(system("reading what was executed"))?;
-            all.add(Executed { ns: get_u64(&bytes, 0), at_ns: get_u64(&bytes, 8) });
+            let [ns, at_ns] = bytes.as_chunks().0 else { continue };
+            all.add(Executed { ns: u64::from_le_bytes(*ns), at_ns: u64::from_le_bytes(*at_ns) });
         }
         Ok(all)
     }
@@ -187,14 +207,17 @@ impl Executed {
 /// # Errors
 /// The driver's status, where it refuses.
 pub fn disable(device: &Device<'_>, named: &[(u32, u32)], off: bool) -> Result<(), RmError> {
-    const CLIENTS: usize = 24;
-    const CHANNELS: usize = 280;
-    let mut params = words([u32::from(off), u32::try_from(named.len()).unwrap_or(0)], 536);
+    type Params = NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS;
+    let count = u32::try_from(named.len()).unwrap_or(0);
+    let mut params = encode!(Params { bDisable: u8::from(off), numChannels: count });
     for (index, (client, channel)) in named.iter().enumerate() {
-        crate::bytes::put(&mut params, CLIENTS + index * 4, *client);
-        crate::bytes::put(&mut params, CHANNELS + index * 4, *channel);
+        let places = (Params::hClientList.element(index), Params::hChannelList.element(index));
+        if let (Some(client_place), Some(channel_place)) = places {
+            put(&mut params, client_place, Handle(*client));
+            put(&mut params, channel_place, Handle(*channel));
+        }
     }
-    device.client.control(device.subdevice, DISABLE_CHANNELS, &mut params)
+    device.client.control(device.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &mut params)
 }
 
 /// `CLOCK_MONOTONIC`.

@@ -3,9 +3,22 @@
 
 use std::{thread, time::Duration};
 
+use abi::{
+    Handle,
+    classes::GT200_DEBUGGER,
+    controls::*,
+    encode,
+    params::{
+        NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS, NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS, NV83DE_ALLOC_PARAMETERS,
+        NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS, NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS,
+        NVA06C_CTRL_INTERLEAVE_LEVEL_PARAMS, NVA06C_CTRL_PREEMPT_PARAMS, NVA06F_CTRL_BIND_PARAMS,
+        NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS, NVA06F_CTRL_INTERLEAVE_LEVEL_PARAMS, NVA06F_CTRL_STOP_CHANNEL_PARAMS,
+    },
+};
+
 use crate::{
     RmError,
-    bytes::{put, put_u64, words},
+    bytes::put,
     compute::{ENDLESS, Engine, Group, disable},
 };
 
@@ -83,38 +96,42 @@ fn duplicate_timeslice(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmE
 
 /// `NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES`: no time slice for its channel.
 fn channel_properties(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const SET_CHANNEL_PROPERTIES: u32 = 0x0080_170f;
+    type Params = NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS;
+    const ENGINE_TIMESLICE: u32 = 0;
     const ENGINE_TIMESLICE_DISABLE: u32 = 2;
+    let device = group.device;
     for channel in &group.channels {
-        let mut params = words([*channel, ENGINE_TIMESLICE_DISABLE], 16);
-        effect.count(group.device.client.control(group.device.device, SET_CHANNEL_PROPERTIES, &mut params))?;
-        let mut params = words([*channel, 0], 16);
-        put_u64(&mut params, 8, 1_000_000);
-        effect.count(group.device.client.control(group.device.device, SET_CHANNEL_PROPERTIES, &mut params))?;
+        for (property, value) in [(ENGINE_TIMESLICE_DISABLE, 0), (ENGINE_TIMESLICE, 1_000_000)] {
+            let mut params = encode!(Params { hChannel: Handle(*channel), property: property, value: value });
+            let id = NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES;
+            effect.count(device.client.control(device.device, id, &mut params))?;
+        }
     }
     Ok(())
 }
 
 /// `SET_INTERLEAVE_LEVEL`: high.
 fn interleave_level(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const OF_GROUP: u32 = 0xa06c_0107;
-    const OF_CHANNEL: u32 = 0xa06f_0109;
     const HIGH: u32 = 2;
-    effect.count(group.device.client.control(group.handle, OF_GROUP, &mut words([HIGH], 4)))?;
+    let client = group.device.client;
+    let mut params = encode!(NVA06C_CTRL_INTERLEAVE_LEVEL_PARAMS { tsgInterleaveLevel: HIGH });
+    effect.count(client.control(group.handle, NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, &mut params))?;
     for channel in &group.channels {
-        effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut words([HIGH], 4)))?;
+        let mut params = encode!(NVA06F_CTRL_INTERLEAVE_LEVEL_PARAMS { channelInterleaveLevel: HIGH });
+        effect.count(client.control(*channel, NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL, &mut params))?;
     }
     Ok(())
 }
 
 /// `NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE`: none of its kernels is interrupted.
 fn preemption_mode(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const SET_PREEMPTION_MODE: u32 = 0x2080_1210;
+    type Params = NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS;
     const BOTH: u32 = 3;
+    const WAIT_FOR_IDLE: u32 = 0;
     for channel in &group.channels {
-        // flags, hChannel, gfxpPreemptMode, cilpPreemptMode (0: wait for idle), route.
-        let mut params = words([BOTH, *channel, 0, 0], 32);
-        effect.count(group.device.client.control(group.device.subdevice, SET_PREEMPTION_MODE, &mut params))?;
+        let mut params = encode!(Params { flags: BOTH, hChannel: Handle(*channel), cilpPreemptMode: WAIT_FOR_IDLE });
+        let id = NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE;
+        effect.count(group.device.client.control(group.device.subdevice, id, &mut params))?;
     }
     Ok(())
 }
@@ -141,12 +158,13 @@ fn disable_neighbours(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmEr
 
 /// `GPFIFO_SCHEDULE`, on and off, of the group and of its channels.
 fn schedule_again(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const OF_GROUP: u32 = 0xa06c_0101;
-    const OF_CHANNEL: u32 = 0xc36f_0103;
+    let client = group.device.client;
     for enable in [0, 1] {
-        effect.count(group.device.client.control(group.handle, OF_GROUP, &mut [enable, 0, 0]))?;
+        let mut params = encode!(NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS { bEnable: enable });
+        effect.count(client.control(group.handle, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut params))?;
         for channel in &group.channels {
-            effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut [enable, 0, 0]))?;
+            let mut params = encode!(NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS { bEnable: enable });
+            effect.count(client.control(*channel, NVC36F_CTRL_CMD_GPFIFO_SCHEDULE, &mut params))?;
         }
     }
     Ok(())
@@ -154,9 +172,8 @@ fn schedule_again(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError>
 
 /// A new channel in its group each time, which may not be known to whoever takes channels off.
 fn new_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const CHANNEL: u32 = 0xc86f;
     let client = group.device.client;
-    let Ok(channel) = client.alloc(group.handle, 0, CHANNEL, Some(&mut vec![0; 368])) else {
+    let Ok(channel) = group.new_channel() else {
         return effect.count(Err(RmError::Refused { what: "a channel".into(), status: 0 }));
     };
     let new = Group { device: group.device, handle: group.handle, channels: vec![channel] };
@@ -182,12 +199,11 @@ fn new_groups(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
 
 /// `BIND`, of the group and of its channels, to the engine that they are on.
 fn bind(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const OF_GROUP: u32 = 0xa06c_0102;
-    const OF_CHANNEL: u32 = 0xa06f_0104;
-    effect.count(group.device.client.control(group.handle, OF_GROUP, &mut [0]))?;
+    let client = group.device.client;
+    effect.count(client.control(group.handle, NVA06C_CTRL_CMD_BIND, &mut [0]))?;
     for channel in &group.channels {
-        let mut params = words([Engine::Compute as u32], 4);
-        effect.count(group.device.client.control(*channel, OF_CHANNEL, &mut params))?;
+        let mut params = encode!(NVA06F_CTRL_BIND_PARAMS { engineType: Engine::Compute as u32 });
+        effect.count(client.control(*channel, NVA06F_CTRL_CMD_BIND, &mut params))?;
     }
     Ok(())
 }
@@ -195,31 +211,28 @@ fn bind(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
 /// `STOP_CHANNEL` and `RESET_CHANNEL`: whatever becomes of the channel, it may count as on
 /// afterwards.
 fn stop_reset(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const STOP: u32 = 0xa06f_0112;
-    const RESET: u32 = 0xa06f_0102;
+    let client = group.device.client;
     for channel in &group.channels {
-        effect.count(group.device.client.control(*channel, STOP, &mut [1]))?;
-        // engineID, subdeviceInstance, resetReason, bIsRcPending.
-        let mut params = words([Engine::Compute as u32, 0, 0, 0], 16);
-        effect.count(group.device.client.control(*channel, RESET, &mut params))?;
+        let mut params = encode!(NVA06F_CTRL_STOP_CHANNEL_PARAMS { bImmediate: 1 });
+        effect.count(client.control(*channel, NVA06F_CTRL_CMD_STOP_CHANNEL, &mut params))?;
+        let mut params = encode!(NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS { engineID: Engine::Compute as u32 });
+        effect.count(client.control(*channel, NVA06F_CTRL_CMD_RESET_CHANNEL, &mut params))?;
     }
     Ok(())
 }
 
 /// A debugger's session over its own group, which suspends the context and resumes it.
 fn resume(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const DEBUGGER: u32 = 0x83de;
-    const SUSPEND: u32 = 0x83de_0317;
-    const RESUME: u32 = 0x83de_0318;
     let client = group.device.client;
-    let mut params = words([0, client.handle, group.handle], 12);
-    let session = match client.alloc(group.device.device, 0, DEBUGGER, Some(&mut params)) {
+    let mut params =
+        encode!(NV83DE_ALLOC_PARAMETERS { hAppClient: Handle(client.handle), hClass3dObject: Handle(group.handle) });
+    let session = match client.alloc(group.device.device, 0, GT200_DEBUGGER, Some(&mut params)) {
         Ok(session) => session,
         Err(error) => return effect.count(Err(error)),
     };
-    effect.count(client.control(session, SUSPEND, &mut [0; 8]))?;
+    effect.count(client.control(session, NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT, &mut [0; 8]))?;
     for _ in 0..4 {
-        effect.count(client.control(session, RESUME, &mut [0; 8]))?;
+        effect.count(client.control(session, NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT, &mut [0; 8]))?;
     }
     client.free(session)
 }
@@ -248,18 +261,18 @@ fn many_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> 
 
 /// `IDLE_CHANNELS` of channels that always have work.
 fn idle_channels(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const IDLE_CHANNELS: u32 = 0x0080_1714;
-    const TIMEOUT: usize = 16392;
-    // numChannels, hChannels[4096], flags, timeout.
-    let mut params = words([1, group.channels.first().copied().unwrap_or_default()], 16396);
-    put(&mut params, TIMEOUT, HELD_US);
-    effect.count(group.device.client.control(group.device.device, IDLE_CHANNELS, &mut params))
+    type Params = NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS;
+    let mut params = encode!(Params { numChannels: 1, timeout: HELD_US });
+    if let Some(first) = Params::hChannels.element(0) {
+        put(&mut params, first, Handle(group.channels.first().copied().unwrap_or_default()));
+    }
+    let id = NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS;
+    effect.count(group.device.client.control(group.device.device, id, &mut params))
 }
 
 /// `PREEMPT` with a time of its own to wait.
 fn preempt(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
-    const PREEMPT: u32 = 0xa06c_0105;
-    // bWait, bManualTimeout, timeoutUs.
-    let mut params = words([0x0101, HELD_US], 8);
-    effect.count(group.device.client.control(group.handle, PREEMPT, &mut params))
+    type Params = NVA06C_CTRL_PREEMPT_PARAMS;
+    let mut params = encode!(Params { bWait: 1, bManualTimeout: 1, timeoutUs: HELD_US });
+    effect.count(group.device.client.control(group.handle, NVA06C_CTRL_CMD_PREEMPT, &mut params))
 }

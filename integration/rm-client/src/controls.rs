@@ -1,9 +1,18 @@
 //! The controls by which a program could decide how a card is shared, or stop others there: each
 //! tried once.
 
+use abi::{
+    Handle,
+    classes::GT200_DEBUGGER,
+    controls::*,
+    encode,
+    escapes::NV_ESC_RM_IDLE_CHANNELS,
+    params::{NV83DE_ALLOC_PARAMETERS, NVOS30_PARAMETERS},
+};
+
 use crate::{
     RmError,
-    bytes::{put, put_u64, words},
+    bytes::{put_bytes, words},
     client::address_of,
     compute::{Engine, Group, disable},
     device::Device,
@@ -53,53 +62,143 @@ type ControlRow = (&'static str, Target, u32, usize, FirstParam);
 
 /// Those that nobody may use, whatever they name.
 const REFUSED: &[ControlRow] = &[
-    ("FIFO_SET_CHANNEL_PROPERTIES", Target::Device, 0x0080_170f, 16, FirstParam::Channel),
-    ("FIFO_START_SELECTED_CHANNELS", Target::Device, 0x0080_1705, 8, FirstParam::OneChannel),
-    ("FIFO_STOP_RUNLIST", Target::Device, 0x0080_1711, 4, FirstParam::Number(1)),
-    ("FIFO_START_RUNLIST", Target::Device, 0x0080_1712, 4, FirstParam::Number(1)),
-    ("DEVICE_SET_TPC_PARTITION_MODE", Target::Device, 0x0080_1108, 32, FirstParam::Group),
-    ("SUBDEVICE_SET_TPC_PARTITION_MODE", Target::Subdevice, 0x2080_122c, 32, FirstParam::Group),
-    ("SET_TPC_PARTITION_TABLE", Target::Group, 0x9067_0102, 1028, FirstParam::Number(1)),
-    ("FIFO_RUNLIST_SET_SCHED_POLICY", Target::Subdevice, 0x2080_1115, 8, FirstParam::Nothing),
-    ("FIFO_OBJSCHED_SET_STATE", Target::Subdevice, 0x2080_1121, 24, FirstParam::Number(1)),
-    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION", Target::Subdevice, 0x2080_111a, 520, FirstParam::Lists(64)),
-    ("FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2", Target::Subdevice, 0x2080_111b, 520, FirstParam::Lists(64)),
-    ("FIFO_DISABLE_USERMODE_CHANNELS", Target::Subdevice, 0x2080_1117, 4, FirstParam::Number(1)),
-    ("FIFO_CONFIG_CTXSW_TIMEOUT", Target::Subdevice, 0x2080_1110, 8, FirstParam::Number(1)),
-    ("GPU_EVICT_CTX", Target::Subdevice, 0x2080_012c, 24, FirstParam::Number(1)),
-    ("GPU_SET_COMPUTE_MODE_RULES", Target::Subdevice, 0x2080_0130, 4, FirstParam::Number(1)),
-    ("GPU_SET_COMPUTE_POLICY_CONFIG", Target::Subdevice, 0x2080_0194, 24, FirstParam::Nothing),
-    ("GPU_MARK_DEVICE_FOR_RESET", Target::Subdevice, 0x2080_01a9, 0, FirstParam::Nothing),
-    ("GPU_UNMARK_DEVICE_FOR_RESET", Target::Subdevice, 0x2080_01aa, 0, FirstParam::Nothing),
-    ("GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET", Target::Subdevice, 0x2080_01ac, 0, FirstParam::Nothing),
-    ("GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET", Target::Subdevice, 0x2080_01ad, 0, FirstParam::Nothing),
-    ("RC_DISABLE_WATCHDOG", Target::Subdevice, 0x2080_220a, 0, FirstParam::Nothing),
-    ("RC_ENABLE_WATCHDOG", Target::Subdevice, 0x2080_220b, 0, FirstParam::Nothing),
-    ("SET_RC_RECOVERY", Target::Subdevice, 0x2080_220d, 4, FirstParam::Number(1)),
-    ("PERF_SET_POWERSTATE", Target::Subdevice, 0x2080_205b, 4, FirstParam::Nothing),
-    ("GROUP_SET_INTERLEAVE_LEVEL", Target::Group, 0xa06c_0107, 4, FirstParam::Number(2)),
-    ("GROUP_MAKE_REALTIME", Target::Group, 0xa06c_0110, 1, FirstParam::Nothing),
-    ("GROUP_INTERNAL_GPFIFO_SCHEDULE", Target::Group, 0xa06c_0201, 3, FirstParam::Nothing),
-    ("GROUP_INTERNAL_SET_TIMESLICE", Target::Group, 0xa06c_0202, 8, FirstParam::Number(1_000_000)),
-    ("CHANNEL_SET_INTERLEAVE_LEVEL", Target::Channel, 0xa06f_0109, 4, FirstParam::Number(2)),
-    ("CHANNEL_RESTART_RUNLIST", Target::Channel, 0xa06f_0111, 2, FirstParam::Nothing),
-    ("CHANNEL_RESET_ISOLATED", Target::Channel, 0x506f_0105, 8, FirstParam::Number(1)),
-    ("CHANNEL_SET_HW_STATE", Target::Channel, 0xb06f_0110, 1, FirstParam::Nothing),
+    (
+        "FIFO_SET_CHANNEL_PROPERTIES",
+        Target::Device,
+        NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES,
+        16,
+        FirstParam::Channel,
+    ),
+    (
+        "FIFO_START_SELECTED_CHANNELS",
+        Target::Device,
+        NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS,
+        8,
+        FirstParam::OneChannel,
+    ),
+    ("FIFO_STOP_RUNLIST", Target::Device, NV0080_CTRL_CMD_FIFO_STOP_RUNLIST, 4, FirstParam::Number(1)),
+    ("FIFO_START_RUNLIST", Target::Device, NV0080_CTRL_CMD_FIFO_START_RUNLIST, 4, FirstParam::Number(1)),
+    ("DEVICE_SET_TPC_PARTITION_MODE", Target::Device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, 32, FirstParam::Group),
+    (
+        "SUBDEVICE_SET_TPC_PARTITION_MODE",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+        32,
+        FirstParam::Group,
+    ),
+    ("SET_TPC_PARTITION_TABLE", Target::Group, NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE, 1028, FirstParam::Number(1)),
+    (
+        "FIFO_RUNLIST_SET_SCHED_POLICY",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY,
+        8,
+        FirstParam::Nothing,
+    ),
+    ("FIFO_OBJSCHED_SET_STATE", Target::Subdevice, NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE, 24, FirstParam::Number(1)),
+    (
+        "FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION,
+        520,
+        FirstParam::Lists(64),
+    ),
+    (
+        "FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2,
+        520,
+        FirstParam::Lists(64),
+    ),
+    (
+        "FIFO_DISABLE_USERMODE_CHANNELS",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_FIFO_DISABLE_USERMODE_CHANNELS,
+        4,
+        FirstParam::Number(1),
+    ),
+    (
+        "FIFO_CONFIG_CTXSW_TIMEOUT",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_FIFO_CONFIG_CTXSW_TIMEOUT,
+        8,
+        FirstParam::Number(1),
+    ),
+    ("GPU_EVICT_CTX", Target::Subdevice, NV2080_CTRL_CMD_GPU_EVICT_CTX, 24, FirstParam::Number(1)),
+    (
+        "GPU_SET_COMPUTE_MODE_RULES",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GPU_SET_COMPUTE_MODE_RULES,
+        4,
+        FirstParam::Number(1),
+    ),
+    (
+        "GPU_SET_COMPUTE_POLICY_CONFIG",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG,
+        24,
+        FirstParam::Nothing,
+    ),
+    ("GPU_MARK_DEVICE_FOR_RESET", Target::Subdevice, NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_RESET, 0, FirstParam::Nothing),
+    (
+        "GPU_UNMARK_DEVICE_FOR_RESET",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_RESET,
+        0,
+        FirstParam::Nothing,
+    ),
+    (
+        "GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET,
+        0,
+        FirstParam::Nothing,
+    ),
+    (
+        "GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET,
+        0,
+        FirstParam::Nothing,
+    ),
+    ("RC_DISABLE_WATCHDOG", Target::Subdevice, NV2080_CTRL_CMD_RC_DISABLE_WATCHDOG, 0, FirstParam::Nothing),
+    ("RC_ENABLE_WATCHDOG", Target::Subdevice, NV2080_CTRL_CMD_RC_ENABLE_WATCHDOG, 0, FirstParam::Nothing),
+    ("SET_RC_RECOVERY", Target::Subdevice, NV2080_CTRL_CMD_SET_RC_RECOVERY, 4, FirstParam::Number(1)),
+    ("PERF_SET_POWERSTATE", Target::Subdevice, NV2080_CTRL_CMD_PERF_SET_POWERSTATE, 4, FirstParam::Nothing),
+    ("GROUP_SET_INTERLEAVE_LEVEL", Target::Group, NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, 4, FirstParam::Number(2)),
+    ("GROUP_MAKE_REALTIME", Target::Group, NVA06C_CTRL_CMD_MAKE_REALTIME, 1, FirstParam::Nothing),
+    ("GROUP_INTERNAL_GPFIFO_SCHEDULE", Target::Group, NVA06C_CTRL_CMD_INTERNAL_GPFIFO_SCHEDULE, 3, FirstParam::Nothing),
+    (
+        "GROUP_INTERNAL_SET_TIMESLICE",
+        Target::Group,
+        NVA06C_CTRL_CMD_INTERNAL_SET_TIMESLICE,
+        8,
+        FirstParam::Number(1_000_000),
+    ),
+    ("CHANNEL_SET_INTERLEAVE_LEVEL", Target::Channel, NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL, 4, FirstParam::Number(2)),
+    ("CHANNEL_RESTART_RUNLIST", Target::Channel, NVA06F_CTRL_CMD_RESTART_RUNLIST, 2, FirstParam::Nothing),
+    ("CHANNEL_RESET_ISOLATED", Target::Channel, NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL, 8, FirstParam::Number(1)),
+    ("CHANNEL_SET_HW_STATE", Target::Channel, NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE, 1, FirstParam::Nothing),
 ];
 
 /// Those that a program may use for what is its own.
 const OWN_ONLY: &[ControlRow] = &[
-    ("FIFO_IDLE_CHANNELS", Target::Device, 0x0080_1714, 16396, FirstParam::OneChannel),
-    ("GR_SET_CTXSW_PREEMPTION_MODE", Target::Subdevice, 0x2080_1210, 32, FirstParam::SecondChannel),
-    ("GROUP_GPFIFO_SCHEDULE", Target::Group, 0xa06c_0101, 3, FirstParam::Nothing),
-    ("GROUP_BIND", Target::Group, 0xa06c_0102, 1, FirstParam::Nothing),
-    ("GROUP_SET_TIMESLICE", Target::Group, 0xa06c_0103, 8, FirstParam::Number(1)),
-    ("GROUP_GET_TIMESLICE", Target::Group, 0xa06c_0104, 8, FirstParam::Nothing),
-    ("GROUP_PREEMPT", Target::Group, 0xa06c_0105, 8, FirstParam::Nothing),
-    ("CHANNEL_GPFIFO_SCHEDULE", Target::Channel, 0xc36f_0103, 3, FirstParam::Nothing),
-    ("CHANNEL_BIND", Target::Channel, 0xc36f_0104, 4, FirstParam::Number(1)),
-    ("CHANNEL_STOP", Target::Channel, 0xa06f_0112, 1, FirstParam::Nothing),
-    ("CHANNEL_RESET", Target::Channel, 0x906f_0102, 16, FirstParam::Number(1)),
+    ("FIFO_IDLE_CHANNELS", Target::Device, NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS, 16396, FirstParam::OneChannel),
+    (
+        "GR_SET_CTXSW_PREEMPTION_MODE",
+        Target::Subdevice,
+        NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
+        32,
+        FirstParam::SecondChannel,
+    ),
+    ("GROUP_GPFIFO_SCHEDULE", Target::Group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, 3, FirstParam::Nothing),
+    ("GROUP_BIND", Target::Group, NVA06C_CTRL_CMD_BIND, 1, FirstParam::Nothing),
+    ("GROUP_SET_TIMESLICE", Target::Group, NVA06C_CTRL_CMD_SET_TIMESLICE, 8, FirstParam::Number(1)),
+    ("GROUP_GET_TIMESLICE", Target::Group, NVA06C_CTRL_CMD_GET_TIMESLICE, 8, FirstParam::Nothing),
+    ("GROUP_PREEMPT", Target::Group, NVA06C_CTRL_CMD_PREEMPT, 8, FirstParam::Nothing),
+    ("CHANNEL_GPFIFO_SCHEDULE", Target::Channel, NVC36F_CTRL_CMD_GPFIFO_SCHEDULE, 3, FirstParam::Nothing),
+    ("CHANNEL_BIND", Target::Channel, NVC36F_CTRL_CMD_BIND, 4, FirstParam::Number(1)),
+    ("CHANNEL_STOP", Target::Channel, NVA06F_CTRL_CMD_STOP_CHANNEL, 1, FirstParam::Nothing),
+    ("CHANNEL_RESET", Target::Channel, NV906F_CTRL_CMD_RESET_CHANNEL, 16, FirstParam::Number(1)),
 ];
 
 impl Objects {
@@ -133,7 +232,7 @@ impl Objects {
             FirstParam::SecondChannel => words([1, self.channel], length),
             FirstParam::Lists(many) => {
                 let mut params = words([1, self.client], length);
-                put(&mut params, 4 + 4 * many, self.channel);
+                put_bytes(&mut params, 4 + 4 * many, &self.channel.to_le_bytes());
                 params
             }
         }
@@ -183,18 +282,23 @@ fn try_all(
 
 /// A debugger's session over the other's group.
 fn debug(device: &Device<'_>, objects: &Objects) -> Result<(), RmError> {
-    const DEBUGGER: u32 = 0x83de;
-    let mut params = words([0, objects.client, objects.group], 12);
-    device.client.alloc(device.device, 0, DEBUGGER, Some(&mut params)).map(drop)
+    let mut params =
+        encode!(NV83DE_ALLOC_PARAMETERS { hAppClient: Handle(objects.client), hClass3dObject: Handle(objects.group) });
+    device.client.alloc(device.device, 0, GT200_DEBUGGER, Some(&mut params)).map(drop)
 }
 
 /// `NV_ESC_RM_IDLE_CHANNELS`, the older call.
 fn idle(device: &Device<'_>, objects: &Objects) -> Result<(), RmError> {
-    const IDLE_CHANNELS: u32 = 0x41;
     let mut lists = [objects.client, objects.device, objects.channel].map(u32::to_le_bytes);
-    let mut args = words([device.client.handle, device.device, device.device, 1], 56);
-    for (at, list) in (16..).step_by(8).zip(&mut lists) {
-        put_u64(&mut args, at, address_of(list));
-    }
-    device.client.escape("idle channels", IDLE_CHANNELS, &mut args, 48)
+    let [clients, devices, channels] = lists.each_mut().map(|list| address_of(list));
+    let mut args = encode!(NVOS30_PARAMETERS {
+        hClient: Handle(device.client.handle),
+        hDevice: Handle(device.device),
+        hChannel: Handle(device.device),
+        numChannels: 1,
+        phClients: clients,
+        phDevices: devices,
+        phChannels: channels,
+    });
+    device.client.escape("idle channels", NV_ESC_RM_IDLE_CHANNELS, &mut args, NVOS30_PARAMETERS::status)
 }

@@ -2,18 +2,26 @@
 
 use std::fs::File;
 
-use crate::{
-    RmError,
-    bytes::{get, get_u64, put, put_u64, words},
-    client::{CardInfo, Client, text},
+use abi::{
+    classes::{FERMI_VASPACE_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
+    controls::{
+        NV0000_CTRL_CMD_GPU_ATTACH_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        NV2080_CTRL_CMD_GPU_GET_GID_INFO, NV2080_CTRL_CMD_GPU_GET_NAME_STRING,
+    },
+    encode,
+    params::{
+        NV_MEMORY_ALLOCATION_PARAMS, NV_VASPACE_ALLOCATION_PARAMETERS, NV0000_CTRL_GPU_ATTACH_IDS_PARAMS,
+        NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS, NV0080_ALLOC_PARAMETERS, NV2080_ALLOC_PARAMETERS,
+        NV2080_CTRL_FB_GET_INFO_V2_PARAMS, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS,
+        NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525, NVXXXX_CTRL_XXX_INFO,
+    },
 };
 
-/// `NV01_DEVICE_0`, `NV20_SUBDEVICE_0`, `FERMI_VASPACE_A`.
-const DEVICE: u32 = 0x80;
-const SUBDEVICE: u32 = 0x2080;
-/// `NV01_MEMORY_LOCAL_USER`.
-pub const VIDEO_MEMORY: u32 = 0x40;
-const ADDRESS_SPACE: u32 = 0x90f1;
+use crate::{
+    RmError,
+    bytes::{get, put},
+    client::{CardInfo, Client, text},
+};
 
 /// A card that is in use.
 #[derive(Debug)]
@@ -56,13 +64,17 @@ impl<'a> Device<'a> {
     pub fn open(client: &'a Client, info: CardInfo) -> Result<Self, RmError> {
         let node = client.nodes.card(info.minor)?;
         client.register(&node)?;
-        let mut attach = words([info.gpu_id, u32::MAX], 132);
-        client.control(client.handle, 0x215, &mut attach)?;
-        let mut id = words([info.gpu_id], 32);
-        client.control(client.handle, 0x205, &mut id)?;
-        let mut params = words([get(&id, 8)], 56);
-        let device = client.alloc(client.handle, 0, DEVICE, Some(&mut params))?;
-        let subdevice = client.alloc(device, 0, SUBDEVICE, Some(&mut [0; 4]))?;
+        type Id = NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS;
+        let mut ids = [0; 32];
+        ids[..2].copy_from_slice(&[info.gpu_id, u32::MAX]);
+        let mut attach = encode!(NV0000_CTRL_GPU_ATTACH_IDS_PARAMS { gpuIds: ids });
+        client.control(client.handle, NV0000_CTRL_CMD_GPU_ATTACH_IDS, &mut attach)?;
+        let mut id = encode!(Id { gpuId: info.gpu_id });
+        client.control(client.handle, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, &mut id)?;
+        let mut params = encode!(NV0080_ALLOC_PARAMETERS { deviceId: get(&id, Id::deviceInstance) });
+        let device = client.alloc(client.handle, 0, NV01_DEVICE_0, Some(&mut params))?;
+        let mut params = encode!(NV2080_ALLOC_PARAMETERS {});
+        let subdevice = client.alloc(device, 0, NV20_SUBDEVICE_0, Some(&mut params))?;
         Ok(Self { client, node, info, device, subdevice })
     }
 
@@ -79,14 +91,15 @@ impl<'a> Device<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn alloc_with(&self, size: u64, attributes: u32, attributes2: u32) -> Result<Allocation, RmError> {
-        let mut params = vec![0; 128];
-        // `owner`: anything but 0, which the driver refuses; libcuda puts its client there.
-        put(&mut params, 0, self.client.handle);
-        put(&mut params, 24, attributes);
-        put(&mut params, 28, attributes2);
-        put_u64(&mut params, 64, size);
-        let handle = self.client.alloc(self.device, 0, VIDEO_MEMORY, Some(&mut params))?;
-        Ok(Allocation { handle, size: get_u64(&params, 64) })
+        let mut params = encode!(NV_MEMORY_ALLOCATION_PARAMS {
+            // Anything but 0, which the driver refuses; libcuda puts its client there.
+            owner: self.client.handle,
+            attr: attributes,
+            attr2: attributes2,
+            size: size,
+        });
+        let handle = self.client.alloc(self.device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params))?;
+        Ok(Allocation { handle, size: get(&params, NV_MEMORY_ALLOCATION_PARAMS::size) })
     }
 
     /// An address space of the card, for unified memory to manage.
@@ -97,11 +110,9 @@ impl<'a> Device<'a> {
         // `NV_VASPACE_ALLOCATION_FLAGS_IS_EXTERNALLY_OWNED` and `_ENABLE_PAGE_FAULTING`, without
         // which UVM takes none.
         const FLAGS: u32 = 0x48;
-        const BASE: u32 = 0x1000;
-        let mut params = vec![0; 56];
-        put(&mut params, 4, FLAGS);
-        put(&mut params, 40, BASE);
-        self.client.alloc(self.device, 0, ADDRESS_SPACE, Some(&mut params))
+        const BASE: u64 = 0x1000;
+        let mut params = encode!(NV_VASPACE_ALLOCATION_PARAMETERS { flags: FLAGS, vaBase: BASE });
+        self.client.alloc(self.device, 0, FERMI_VASPACE_A, Some(&mut params))
     }
 
     /// Returns the card's product name.
@@ -109,9 +120,10 @@ impl<'a> Device<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn name(&self) -> Result<String, RmError> {
-        let mut params = vec![0; 132];
-        self.client.control(self.subdevice, 0x2080_0110, &mut params)?;
-        Ok(text(params.get(4..).unwrap_or_default()))
+        type Params = NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525;
+        let mut params = encode!(Params {});
+        self.client.control(self.subdevice, NV2080_CTRL_CMD_GPU_GET_NAME_STRING, &mut params)?;
+        Ok(text(Params::ascii.bytes(&params).unwrap_or_default()))
     }
 
     /// `GPU-...`.
@@ -119,9 +131,10 @@ impl<'a> Device<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn uuid(&self) -> Result<String, RmError> {
-        let mut params = vec![0; 268];
-        self.client.control(self.subdevice, 0x2080_014a, &mut params)?;
-        Ok(text(params.get(12..).unwrap_or_default()))
+        type Params = NV2080_CTRL_GPU_GET_GID_INFO_PARAMS;
+        let mut params = encode!(Params {});
+        self.client.control(self.subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &mut params)?;
+        Ok(text(Params::data.bytes(&params).unwrap_or_default()))
     }
 
     /// The 16 bytes of it, as unified memory names cards.
@@ -129,10 +142,11 @@ impl<'a> Device<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn uuid_bytes(&self) -> Result<[u8; 16], RmError> {
+        type Params = NV2080_CTRL_GPU_GET_GID_INFO_PARAMS;
         const BINARY: u32 = 2;
-        let mut params = words([0, BINARY], 268);
-        self.client.control(self.subdevice, 0x2080_014a, &mut params)?;
-        let bytes = params.get(12..28).and_then(|bytes| bytes.try_into().ok());
+        let mut params = encode!(Params { flags: BINARY });
+        self.client.control(self.subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &mut params)?;
+        let bytes = Params::data.bytes(&params).and_then(|data| data.first_chunk().copied());
         bytes.ok_or_else(|| RmError::Nonsense { what: "the card's UUID is missing".into() })
     }
 
@@ -141,11 +155,16 @@ impl<'a> Device<'a> {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn memory(&self) -> Result<Memory, RmError> {
+        type Params = NV2080_CTRL_FB_GET_INFO_V2_PARAMS;
+        type Info = NVXXXX_CTRL_XXX_INFO;
         const TOTAL_RAM: u32 = 0x08;
         const HEAP_FREE: u32 = 0x16;
-        let mut params = words([2, TOTAL_RAM, 0, HEAP_FREE, 0], 1028);
-        self.client.control(self.subdevice, 0x2080_1303, &mut params)?;
-        let kib = |at: usize| u64::from(get(&params, at)) * 1024;
-        Ok(Memory { total: kib(8), free: kib(16) })
+        let mut params = encode!(Params { fbInfoListSize: 2 });
+        let list = Params::fbInfoList.bytes_mut(&mut params).unwrap_or_default().chunks_exact_mut(Info::SIZE);
+        list.zip([TOTAL_RAM, HEAP_FREE]).for_each(|(info, index)| put(info, Info::index, index));
+        self.client.control(self.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params)?;
+        let info = |index| Params::fbInfoList.element(index).and_then(|info| info.bytes(&params)).unwrap_or_default();
+        let kib = |index| u64::from(get(info(index), Info::data)) * 1024;
+        Ok(Memory { total: kib(0), free: kib(1) })
     }
 }

@@ -15,17 +15,20 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
+use abi::{
+    Handle,
+    controls::{NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD},
+    encode,
+    params::{NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS, NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS},
+};
+
 use crate::{
     RmError,
-    bytes::{get, put, words},
+    bytes::get,
     device::{Allocation, Device},
     system,
 };
 
-/// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD`.
-pub const EXPORT: u32 = 0x3d05;
-/// `NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD`.
-pub const IMPORT: u32 = 0x3d06;
 /// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TYPE_RM`.
 const RM_OBJECT: u32 = 1;
 
@@ -35,9 +38,14 @@ const RM_OBJECT: u32 = 1;
 /// The driver's status, where it refuses.
 pub fn export(device: &Device<'_>, memory: Allocation) -> Result<File, RmError> {
     let carrier = device.client.nodes.control()?;
-    let mut params = words([RM_OBJECT, device.device, device.device, memory.handle, 0, 0], 24);
-    put(&mut params, 16, carrier.as_raw_fd().cast_unsigned());
-    device.client.control(device.client.handle, EXPORT, &mut params)?;
+    let mut params = encode!(NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS {
+        r#type: RM_OBJECT,
+        hDevice: Handle(device.device),
+        hParent: Handle(device.device),
+        hObject: Handle(memory.handle),
+        fd: carrier.as_raw_fd(),
+    });
+    device.client.control(device.client.handle, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params)?;
     Ok(carrier)
 }
 
@@ -46,10 +54,15 @@ pub fn export(device: &Device<'_>, memory: Allocation) -> Result<File, RmError> 
 /// # Errors
 /// The driver's status, where it refuses.
 pub fn import(device: &Device<'_>, carrier: &File) -> Result<u32, RmError> {
-    let number = carrier.as_raw_fd().cast_unsigned();
-    let mut params = words([number, RM_OBJECT, device.device, device.device, 0], 20);
-    device.client.control(device.client.handle, IMPORT, &mut params)?;
-    Ok(get(&params, 16))
+    type Params = NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS;
+    let mut params = encode!(Params {
+        fd: carrier.as_raw_fd(),
+        r#type: RM_OBJECT,
+        hDevice: Handle(device.device),
+        hParent: Handle(device.device),
+    });
+    device.client.control(device.client.handle, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, &mut params)?;
+    Ok(get(&params, Params::hObject).0)
 }
 
 /// Sends an open file.

@@ -3,11 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use abi::{
+    Handle,
+    classes::NV01_MEMORY_LOCAL_USER,
+    encode,
+    escapes::NV_ESC_RM_VID_HEAP_CONTROL,
+    params::{Field, NV_MEMORY_ALLOCATION_PARAMS, NVOS32_PARAMETERS},
+};
+
 use crate::{
     RmError,
-    bytes::{get, get_u64, put, put_u64, words},
-    device::{Device, VIDEO_MEMORY},
+    bytes::{get, put},
+    device::Device,
 };
+
+type Memory = NV_MEMORY_ALLOCATION_PARAMS;
 
 /// A frame, and the driver's smallest piece.
 const FRAME: u64 = 2 << 20;
@@ -57,33 +67,36 @@ fn allocate(
     size: u64,
     flags: u32,
     attr: u32,
-    fields: &[(usize, u64)],
+    fields: &[(Field<u64>, u64)],
 ) -> Result<Fragment, RmError> {
-    let mut params = vec![0; 128];
-    put(&mut params, 0, device.client.handle);
-    put(&mut params, 8, flags);
-    put(&mut params, 24, attr);
-    put_u64(&mut params, 64, size);
-    fields.iter().for_each(|&(at, value)| put_u64(&mut params, at, value));
-    let handle = device.client.alloc(device.device, 0, VIDEO_MEMORY, Some(&mut params))?;
-    Ok((handle, get_u64(&params, 80)))
+    let mut params = encode!(Memory { owner: device.client.handle, flags: flags, attr: attr, size: size });
+    fields.iter().for_each(|&(field, value)| put(&mut params, field, value));
+    let handle = device.client.alloc(device.device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params))?;
+    Ok((handle, get(&params, Memory::offset)))
 }
 
 /// The first granule of a frame.
 fn aligned(device: &Device<'_>, attr: u32) -> Result<Fragment, RmError> {
-    allocate(device, GRANULE, ALIGNED, attr, &[(72, FRAME)])
+    allocate(device, GRANULE, ALIGNED, attr, &[(Memory::alignment, FRAME)])
 }
 
 /// The same by the older call.
 fn heap(device: &Device<'_>) -> Result<Fragment, RmError> {
-    let mut args = words([device.client.handle, device.device, 2], 184);
-    put(&mut args, 40, device.client.handle);
-    put(&mut args, 52, ALIGNED);
-    put(&mut args, 56, CONTIGUOUS);
-    put_u64(&mut args, 88, GRANULE);
-    put_u64(&mut args, 96, FRAME);
-    device.client.escape("older allocation", 0x4a, &mut args, 20)?;
-    Ok((get(&args, 44), get_u64(&args, 104)))
+    type Args = NVOS32_PARAMETERS;
+    /// `NVOS32_FUNCTION_ALLOC_SIZE`.
+    const ALLOC_SIZE: u32 = 2;
+    let mut args = encode!(Args {
+        hRoot: Handle(device.client.handle),
+        hObjectParent: Handle(device.device),
+        function: ALLOC_SIZE,
+        owner: device.client.handle,
+        flags: ALIGNED,
+        attr: CONTIGUOUS,
+        size: GRANULE,
+        alignment: FRAME,
+    });
+    device.client.escape("older allocation", NV_ESC_RM_VID_HEAP_CONTROL, &mut args, Args::status)?;
+    Ok((get(&args, Args::hMemory).0, get(&args, Args::offset)))
 }
 
 /// 32 granules, each of which may be anywhere.
@@ -96,7 +109,7 @@ fn ranges(device: &Device<'_>) -> Result<Fragments, RmError> {
     let mut frames = (64..).map(|number| number * FRAME);
     until_refused(|| {
         let begin = frames.next().unwrap_or(0);
-        allocate(device, GRANULE, RANGE, CONTIGUOUS, &[(48, begin), (56, begin + FRAME - 1)])
+        allocate(device, GRANULE, RANGE, CONTIGUOUS, &[(Memory::rangeLo, begin), (Memory::rangeHi, begin + FRAME - 1)])
     })
 }
 

@@ -28,8 +28,10 @@ pub use device::{Allocation, Device, Memory};
 
 use std::io;
 
+use abi::Status;
+
 /// `NV_ERR_NO_MEMORY`.
-pub const NO_MEMORY: u32 = 0x51;
+pub const NO_MEMORY: u32 = Status::NO_MEMORY.0;
 
 /// Answer of the driver, or of a mediator before it, other than success.
 #[derive(Debug, thiserror::Error)]
@@ -86,19 +88,19 @@ pub fn check(what: impl Into<String>, status: u32) -> Result<(), RmError> {
 
 /// A status in words (src/common/sdk/nvidia/inc/nvstatuscodes.h).
 pub fn status_name(status: u32) -> String {
-    let name = match status {
-        0x19 => "the handle is taken",
-        0x1a => "insufficient resources",
-        0x1b => "insufficient permissions",
-        0x1e => "invalid address",
-        0x1f => "invalid argument",
-        0x22 => "invalid class",
-        0x23 => "invalid client",
-        0x33 => "invalid object handle",
-        0x36 => "invalid parent",
-        NO_MEMORY => "out of memory",
-        0x56 => "not supported",
-        0x57 => "object not found",
+    let name = match Status(status) {
+        Status::INSERT_DUPLICATE_NAME => "the handle is taken",
+        Status::INSUFFICIENT_RESOURCES => "insufficient resources",
+        Status::INSUFFICIENT_PERMISSIONS => "insufficient permissions",
+        Status::INVALID_ADDRESS => "invalid address",
+        Status::INVALID_ARGUMENT => "invalid argument",
+        Status::INVALID_CLASS => "invalid class",
+        Status::INVALID_CLIENT => "invalid client",
+        Status::INVALID_OBJECT_HANDLE => "invalid object handle",
+        Status::INVALID_OBJECT_PARENT => "invalid parent",
+        Status::NO_MEMORY => "out of memory",
+        Status::NOT_SUPPORTED => "not supported",
+        Status::OBJECT_NOT_FOUND => "object not found",
         _ => return format!("status {status:#x}"),
     };
     format!("{name} ({status:#x})")

@@ -2,34 +2,28 @@
 
 use std::{fs::File, os::fd::AsRawFd};
 
+use abi::{
+    Handle, encode,
+    params::{
+        Field, UVM_CREATE_EXTERNAL_RANGE_PARAMS, UVM_DISABLE_READ_DUPLICATION_PARAMS, UVM_FREE_PARAMS_525,
+        UVM_INITIALIZE_PARAMS, UVM_MAP_EXTERNAL_ALLOCATION_PARAMS, UVM_MM_INITIALIZE_PARAMS, UVM_REGISTER_GPU_PARAMS,
+        UVM_REGISTER_GPU_VASPACE_PARAMS, UVM_VALIDATE_VA_RANGE_PARAMS,
+    },
+    uvm::{
+        UVM_CREATE_EXTERNAL_RANGE, UVM_DISABLE_READ_DUPLICATION, UVM_FREE, UVM_INITIALIZE, UVM_MAP_EXTERNAL_ALLOCATION,
+        UVM_MM_INITIALIZE, UVM_REGISTER_GPU, UVM_REGISTER_GPU_VASPACE, UVM_VALIDATE_VA_RANGE,
+    },
+};
+
 use crate::{
     RmError,
-    bytes::{get, put, put_bytes, put_u64},
+    bytes::get,
     check,
     device::{Allocation, Device},
     files::Nodes,
     sys::Mapping,
     system,
 };
-
-/// `UVM_INITIALIZE`, and others of uvm_ioctl.h.
-pub const INITIALIZE: u32 = 0x3000_0001;
-/// `UVM_REGISTER_GPU_VASPACE`.
-pub const REGISTER_ADDRESS_SPACE: u32 = 25;
-/// `UVM_MAP_EXTERNAL_ALLOCATION`.
-pub const MAP_EXTERNAL: u32 = 33;
-/// `UVM_FREE`.
-pub const FREE: u32 = 34;
-/// `UVM_REGISTER_GPU`.
-pub const REGISTER_GPU: u32 = 37;
-/// `UVM_DISABLE_READ_DUPLICATION`.
-pub const DISABLE_READ_DUPLICATION: u32 = 45;
-/// `UVM_VALIDATE_VA_RANGE`.
-pub const VALIDATE: u32 = 72;
-/// `UVM_MM_INITIALIZE`.
-pub const MM_INITIALIZE: u32 = 75;
-/// `UVM_CREATE_EXTERNAL_RANGE`.
-pub const CREATE_EXTERNAL: u32 = 73;
 
 /// Addresses that nothing else is at: below what file systems of 16 TiB files can be mapped at.
 const FIRST_ADDRESS: u64 = 0x0200_0000_0000;
@@ -59,33 +53,30 @@ impl AddressSpace {
             uuid: device.uuid_bytes()?,
             next: FIRST_ADDRESS,
         };
-        space.call("initializing unified memory", INITIALIZE, &mut [0; 16], 8)?;
-        let mut args = [0; 8];
-        put(&mut args, 0, space.file.as_raw_fd().cast_unsigned());
-        // A status of its own, where the kernel needs no such file: a warning, which does not
-        // matter.
-        space
-            .nodes
-            .ioctl(&space.memory_holder, MM_INITIALIZE, &mut args)
-            .map_err(system("initializing unified memory"))?;
-        let mut args = vec![0; 40];
-        put_bytes(&mut args, 0, &space.uuid);
-        put(&mut args, 24, u32::MAX);
-        space.call("registering a card", REGISTER_GPU, &mut args, 36)?;
-        let mut args = vec![0; 32];
-        put_bytes(&mut args, 0, &space.uuid);
-        put(&mut args, 16, device.client.control.as_raw_fd().cast_unsigned());
-        put(&mut args, 20, device.client.handle);
-        put(&mut args, 24, device.address_space()?);
-        space.call("registering an address space", REGISTER_ADDRESS_SPACE, &mut args, 28)?;
+        let (what, mut args) = ("initializing unified memory", encode!(UVM_INITIALIZE_PARAMS {}));
+        space.call(what, UVM_INITIALIZE, &mut args, UVM_INITIALIZE_PARAMS::rmStatus)?;
+        let mut args = encode!(UVM_MM_INITIALIZE_PARAMS { uvmFd: space.file.as_raw_fd() });
+        // A status of its own, where the kernel needs no such file: a warning, which does not matter.
+        space.nodes.ioctl(&space.memory_holder, UVM_MM_INITIALIZE, &mut args).map_err(system(what))?;
+        let mut args = encode!(UVM_REGISTER_GPU_PARAMS { gpu_uuid: space.uuid, rmCtrlFd: -1 });
+        space.call("registering a card", UVM_REGISTER_GPU, &mut args, UVM_REGISTER_GPU_PARAMS::rmStatus)?;
+        type AddressSpaceArgs = UVM_REGISTER_GPU_VASPACE_PARAMS;
+        let mut args = encode!(AddressSpaceArgs {
+            gpuUuid: space.uuid,
+            rmCtrlFd: device.client.control.as_raw_fd(),
+            hClient: Handle(device.client.handle),
+            hVaSpace: Handle(device.address_space()?),
+        });
+        let what = "registering an address space";
+        space.call(what, UVM_REGISTER_GPU_VASPACE, &mut args, AddressSpaceArgs::rmStatus)?;
         Ok(space)
     }
 
-    /// One call; the status is at `status`.
+    /// Makes a call; `status` is the field of its struct for the status.
     ///
     /// # Errors
     /// The errno, or the status.
-    pub fn call(&self, what: &str, number: u32, args: &mut [u8], status: usize) -> Result<(), RmError> {
+    pub fn call(&self, what: &str, number: u32, args: &mut [u8], status: Field<u32>) -> Result<(), RmError> {
         self.nodes.ioctl(&self.file, number, args).map_err(system(what))?;
         check(what, get(args, status))
     }
@@ -96,14 +87,24 @@ impl AddressSpace {
     /// The driver's status, where it refuses.
     pub fn map(&mut self, device: &Device<'_>, memory: Allocation) -> Result<u64, RmError> {
         let base = self.reserve(memory.size);
-        self.call("making a range", CREATE_EXTERNAL, &mut range(base, memory.size, 24), 16)?;
-        let mut args = range(base, memory.size, 9264);
-        put_bytes(&mut args, 24, &self.uuid);
-        put_u64(&mut args, 9240, 1);
-        put(&mut args, 9248, device.client.control.as_raw_fd().cast_unsigned());
-        put(&mut args, 9252, device.client.handle);
-        put(&mut args, 9256, memory.handle);
-        self.call("mapping memory", MAP_EXTERNAL, &mut args, 9260)?;
+        type Range = UVM_CREATE_EXTERNAL_RANGE_PARAMS;
+        type Args = UVM_MAP_EXTERNAL_ALLOCATION_PARAMS;
+        let mut args = encode!(Range { base: base, length: memory.size });
+        self.call("making a range", UVM_CREATE_EXTERNAL_RANGE, &mut args, Range::rmStatus)?;
+        let mut args = encode!(Args {
+            base: base,
+            length: memory.size,
+            gpuAttributesCount: 1,
+            rmCtrlFd: device.client.control.as_raw_fd(),
+            hClient: Handle(device.client.handle),
+            hMemory: Handle(memory.handle),
+        });
+        // The first card's attributes begin with its UUID.
+        let uuid = Args::perGpuAttributes.bytes_mut(&mut args).and_then(|list| list.first_chunk_mut());
+        if let Some(place) = uuid {
+            *place = self.uuid;
+        }
+        self.call("mapping memory", UVM_MAP_EXTERNAL_ALLOCATION, &mut args, Args::rmStatus)?;
         Ok(base)
     }
 
@@ -112,7 +113,8 @@ impl AddressSpace {
     /// # Errors
     /// The driver's status, where it refuses.
     pub fn unmap(&self, base: u64, size: u64) -> Result<(), RmError> {
-        self.call("freeing a range", FREE, &mut range(base, size, 24), 16)
+        let mut args = encode!(UVM_FREE_PARAMS_525 { base: base, length: size });
+        self.call("freeing a range", UVM_FREE, &mut args, UVM_FREE_PARAMS_525::rmStatus)
     }
 
     /// Managed memory, as `cudaMallocManaged` makes it: a mapping of the node at the offset that is
@@ -125,8 +127,12 @@ impl AddressSpace {
         let base = self.reserve(size);
         let length = usize::try_from(size).map_err(|_| RmError::Nonsense { what: "too long".into() })?;
         let mapping = self.nodes.map_at(&self.file, base, length, base).map_err(system("managed memory"))?;
-        self.call("validating managed memory", VALIDATE, &mut range(base, size, 24), 16)?;
-        self.call("advice on managed memory", DISABLE_READ_DUPLICATION, &mut range(base, size, 24), 16)?;
+        type Range = UVM_VALIDATE_VA_RANGE_PARAMS;
+        type Advice = UVM_DISABLE_READ_DUPLICATION_PARAMS;
+        let mut args = encode!(Range { base: base, length: size });
+        self.call("validating managed memory", UVM_VALIDATE_VA_RANGE, &mut args, Range::rmStatus)?;
+        let mut args = encode!(Advice { requestedBase: base, length: size });
+        self.call("advice on managed memory", UVM_DISABLE_READ_DUPLICATION, &mut args, Advice::rmStatus)?;
         Ok(mapping)
     }
 
@@ -135,11 +141,4 @@ impl AddressSpace {
         self.next = (base + size).next_multiple_of(2 << 20);
         base
     }
-}
-
-fn range(base: u64, size: u64, length: usize) -> Vec<u8> {
-    let mut args = vec![0; length];
-    put_u64(&mut args, 0, base);
-    put_u64(&mut args, 8, size);
-    args
 }

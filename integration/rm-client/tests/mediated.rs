@@ -251,14 +251,15 @@ fn container() -> Container {
     };
     let granted = GrantedCard {
         monitored: false,
-        index: 0,
         uuid: UUID.into(),
+        index: 0,
         minor: 0,
         pci,
         memory_limit: Bytes(QUOTA),
         channels: 512,
         whole: false,
-        model: card.model.clone(),
+        is_capped: false,
+        needs_windows: false,
     };
     let inventory = Inventory {
         source: Source::Simulated,

@@ -93,6 +93,27 @@ pub const OS_DESCRIPTOR: u32 = NV01_MEMORY_SYSTEM_OS_DESCRIPTOR;
 /// `NV01_MEMORY_SYSTEM`: memory of the host's that the driver makes.
 pub const SYSTEM_MEMORY: u32 = NV01_MEMORY_SYSTEM;
 
+/// The driver's own numbers of classes, which `NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE` takes
+/// (src/nvidia/generated/g_*_nvoc.h, `__nvoc_class_id_*`).
+///
+/// They are the same in every release from 525 to 595.
+pub mod internal {
+    /// Of class 0x71.
+    pub const OS_DESC_MEMORY: u32 = 0xb3_dacd;
+    /// Of class 0x3e.
+    pub const SYSTEM_MEMORY: u32 = 0x7a98;
+    /// Of class 0x3f.
+    pub const REGISTER_MEMORY: u32 = 0x40_d457;
+    /// Of class 0x70, and of 0x40 as a dummy.
+    pub const VIRTUAL_MEMORY_RANGE: u32 = 0x70_32c6;
+    /// Of class 0xf3, to 580.
+    pub const FLA_MEMORY: u32 = 0xe6_1ee1;
+}
+
+/// Numbers of the classes that each generation of cards has its own of, from Volta to Blackwell: the low byte tells what
+/// they are.
+pub const GENERATIONS: std::ops::RangeInclusive<u32> = 0xc300..=0xcfff;
+
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted, because it could obtain
 /// memory.
 pub fn class(id: u32) -> Option<Class> {

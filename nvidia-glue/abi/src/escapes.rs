@@ -10,6 +10,12 @@ use super::{
     layout::{Descriptor, Direction, Length, NoFile, Pointer, Releases, Width},
 };
 
+/// Command of an escape, `_IOWR('F', number, size)`.
+#[expect(clippy::cast_possible_truncation, reason = "as in the kernel's macro, whose field has 14 bits")]
+pub const fn command(number: u8, size: usize) -> u32 {
+    3 << 30 | (size as u32 & 0x3fff) << 16 | (b'F' as u32) << 8 | number as u32
+}
+
 /// `_IOC_SIZE` of a command: bytes of its struct; UVM's numbers carry none.
 pub const fn command_size(command: u32) -> usize {
     (command >> 16 & 0x3fff) as usize

@@ -59,6 +59,11 @@ impl<T: Layout> Field<T> {
         self.at
     }
 
+    /// Returns the number of its bytes.
+    pub const fn size(self) -> usize {
+        T::SIZE
+    }
+
     /// Bytes of the field; `None` when `bytes` ends before it does.
     pub fn bytes(self, bytes: &[u8]) -> Option<&[u8]> {
         bytes.get(self.at()..self.at().checked_add(T::SIZE)?)
@@ -192,7 +197,7 @@ pub struct FieldInfo {
     pub at: usize,
     /// Bytes.
     pub size: usize,
-    /// Whether it is a pointer.
+    /// True for a pointer.
     pub pointer: bool,
 }
 
@@ -202,6 +207,7 @@ pub fn all() -> impl Iterator<Item = &'static Struct> {
 }
 
 const R535: DriverRelease = DriverRelease::new(535, 0, 0);
+const R545: DriverRelease = DriverRelease::new(545, 0, 0);
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 /// The first of 550's releases in which `UVM_MAX_GPUS` counts partitions.
 const R550_40_53: DriverRelease = DriverRelease::new(550, 40, 53);
@@ -242,6 +248,7 @@ macro_rules! params {
                 };
                 $(
                     #[doc = concat!("`", params!(@or stringify!($field) $(, $path)?), "`.")]
+                    #[allow(clippy::int_plus_one, reason = "a field at 0 of one byte")]
                     pub const $field: Field<$type> = {
                         assert!($at + <$type as Layout>::SIZE <= $size, "beyond the end of its struct");
                         Field::new($at)
@@ -283,11 +290,10 @@ use params;
 /// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
 #[macro_export]
 macro_rules! encode {
-    ($name:path { $($field:ident: $value:expr),* $(,)? }) => {{
-        type Params = $name;
-        let mut bytes = [0_u8; Params::SIZE];
+    ($name:ty { $($field:ident: $value:expr),* $(,)? }) => {{
+        let mut bytes = [0_u8; <$name>::SIZE];
         // A field lies within its struct, or the struct does not compile.
-        $(let _ = Params::$field.set(&mut bytes, $value);)*
+        $(let _ = <$name>::$field.set(&mut bytes, $value);)*
         bytes
     }};
 }

@@ -1,4 +1,4 @@
-//! What is used of each card, by whom, and how much may be.
+//! Use of each card, its users, and its limit.
 
 use abi::memory::Layout;
 use base::{Pid, units::Bytes};
@@ -22,35 +22,37 @@ pub struct CardUsage {
     pub frames_limit: Bytes,
     /// The most that was ever used.
     pub high_water: Bytes,
-    /// How many allocations were refused for good ([`Accounts::count_denial`](super::Accounts::count_denial)).
+    /// Number of allocations that were refused for good
+    /// ([`Accounts::count_denial`](super::Accounts::count_denial)).
     pub denials: u64,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Wider than any sum of what there can be charges for: it never wraps, so what goes in comes out.
+struct CardAccount {
+    /// Wider than any sum of what there can be charges for: it never wraps, so what goes in comes
+    /// out.
     used: u128,
     limit: u64,
     high_water: u128,
     denials: u64,
     frames: Frames,
     /// Nobody else has the card.
-    is_alone: bool,
+    has_sole_holder: bool,
     /// Most channels of it.
     channels: u32,
 }
 
-impl State {
+impl CardAccount {
     fn frames_limit(&self) -> u64 {
-        if self.is_alone { u64::MAX } else { frames::most(self.limit) }
+        if self.has_sole_holder { u64::MAX } else { frames::most(self.limit) }
     }
 }
 
 /// All cards of the grant.
 #[derive(Debug)]
 pub(super) struct Cards {
-    cards: Vec<State>,
-    host: State,
+    cards: Vec<CardAccount>,
+    host: CardAccount,
     /// Beside what is used of the host: what pinned pages keep, at the most.
     kept: u64,
     by_process: HashMap<(Pid, Card), u128>,
@@ -64,9 +66,9 @@ impl Cards {
     pub(super) fn new(limits: &[Bytes], host: Bytes, channels: u32) -> Self {
         // More cards than an index can name cannot be asked for.
         let cards = limits.iter().take(usize::from(Card::HOST.0));
-        let limited = |limit: &Bytes| State { limit: limit.floor_to_kib().0, channels, ..State::default() };
+        let limited = |limit: &Bytes| CardAccount { limit: limit.floor_to_kib().0, channels, ..CardAccount::default() };
         // It has no frames that somebody needs whole.
-        let host = State { is_alone: true, ..limited(&host) };
+        let host = CardAccount { has_sole_holder: true, ..limited(&host) };
         Self { cards: cards.map(limited).collect(), host, kept: 0, by_process: HashMap::default() }
     }
 
@@ -75,14 +77,14 @@ impl Cards {
         (0..=u8::MAX).take(self.cards.len()).map(Card)
     }
 
-    fn state(&self, card: Card) -> Result<&State, Refusal> {
+    fn state(&self, card: Card) -> Result<&CardAccount, Refusal> {
         if card == Card::HOST {
             return Ok(&self.host);
         }
         self.cards.get(usize::from(card.0)).ok_or(Refusal::UnknownCard(card))
     }
 
-    fn state_mut(&mut self, card: Card) -> Option<&mut State> {
+    fn state_mut(&mut self, card: Card) -> Option<&mut CardAccount> {
         if card == Card::HOST { Some(&mut self.host) } else { self.cards.get_mut(usize::from(card.0)) }
     }
 
@@ -114,13 +116,13 @@ impl Cards {
     }
 
     /// Nobody else has the card: whatever is held open of it is kept from nobody.
-    pub(super) fn is_alone(&mut self, card: Card) {
+    pub(super) fn set_sole_holder(&mut self, card: Card) {
         if let Some(state) = self.state_mut(card) {
-            state.is_alone = true;
+            state.has_sole_holder = true;
         }
     }
 
-    /// Whether memory of the card can lie there, beside what lies in its frames.
+    /// Returns whether memory of the card can lie there, beside what lies in its frames.
     pub(super) fn has_room_in_frames(&self, card: Card, extent: Extent) -> bool {
         self.state(card).is_ok_and(|state| state.frames.has_room(extent))
     }
@@ -130,7 +132,7 @@ impl Cards {
         self.kept = bytes;
     }
 
-    /// Whether something is kept so.
+    /// Returns whether something is kept so.
     pub(super) const fn has_kept(&self) -> bool {
         self.kept > 0
     }
@@ -151,12 +153,12 @@ impl Cards {
         }
     }
 
-    /// Whether `bytes` more would fit, in frames of their own.
+    /// Returns whether `bytes` more would fit, in frames of their own.
     pub(super) fn fits(&self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         self.fits_laid_out(card, bytes, Layout::OwnFrames)
     }
 
-    /// Whether `bytes` more would fit, wherever they come to lie.
+    /// Returns whether `bytes` more would fit, wherever they come to lie.
     pub(super) fn fits_laid_out(&self, card: Card, bytes: Bytes, layout: Layout) -> Result<(), Refusal> {
         let state = self.state(card)?;
         let used = state.used + u128::from(if card == Card::HOST { self.kept } else { 0 });
@@ -164,7 +166,7 @@ impl Cards {
         Self::exceeded(card, state, (used, state.frames.bytes()), asked).map_or(Ok(()), |over| Err(over.into()))
     }
 
-    /// Whether there may be so many bytes of page tables in granules of their own.
+    /// Returns whether there may be so many bytes of page tables in granules of their own.
     pub(super) fn fits_tables(&self, card: Card, bytes: Bytes) -> Result<(), Refusal> {
         let state = self.state(card)?;
         let (now, then) = (state.frames.bytes(), state.frames.bytes_with_tables(bytes.0));
@@ -179,7 +181,8 @@ impl Cards {
         }
     }
 
-    /// Whether a limit is exceeded as it is; `asked`, of which the cause is told, is already counted.
+    /// Returns whether a limit is exceeded as it is; `asked`, whose cause is reported, is
+    /// already counted.
     pub(super) fn excess(&self, card: Card, asked: Bytes, layout: Layout) -> Option<OverQuota> {
         let state = self.state(card).ok()?;
         let frames = Bytes(layout.frames(asked.0));
@@ -188,8 +191,9 @@ impl Cards {
         Self::exceeded(card, state, used, (asked, frames))
     }
 
-    /// The limit beyond which `asked` would be beside what is used, each in bytes and in bytes of frames.
-    fn exceeded(card: Card, state: &State, used: (u128, u128), asked: (Bytes, Bytes)) -> Option<OverQuota> {
+    /// The limit beyond which `asked` would be beside what is used, each in bytes and in bytes of
+    /// frames.
+    fn exceeded(card: Card, state: &CardAccount, used: (u128, u128), asked: (Bytes, Bytes)) -> Option<OverQuota> {
         let of = |bound, used: u128, asked: Bytes, limit: u64| {
             let is_over = used + u128::from(asked.0) > u128::from(limit);
             is_over.then_some(OverQuota { card, asked, used: saturated(used), limit: Bytes(limit), bound })

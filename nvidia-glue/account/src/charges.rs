@@ -14,8 +14,9 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChargeId(u32);
 
-/// A block of memory gets so many times its size of addresses on the fabric as long as it lives. A card has few: 512 GiB on Hopper (`gpuGetFlaVasSize_GH100`),
-/// for all who use it, and mappings keep them when the object is freed that they came with.
+/// A block of memory gets so many times its size of addresses on the fabric as long as it lives. A
+/// card has few: 512 GiB on Hopper (`gpuGetFlaVasSize_GH100`), for all who use it, and mappings
+/// keep them when the object is freed that they came with.
 pub(super) const FABRIC: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]
@@ -26,9 +27,9 @@ struct Charge {
     process: Pid,
     /// 0: the slot is free.
     references: u32,
-    /// How many of the references are exports.
+    /// Number of references that are exports.
     exports: u32,
-    /// How many of them are files through which it was mapped for the processor.
+    /// Number of references that are files through which it was mapped for the processor.
     mappings: u32,
     card: Card,
     pages: Pages,
@@ -44,7 +45,7 @@ impl Charge {
     }
 }
 
-/// What a charge has to do with pages that are pinned.
+/// Part of a charge in pages that are pinned.
 #[derive(Debug, Clone, Copy)]
 enum Pages {
     /// Nothing.
@@ -72,7 +73,7 @@ impl Charges {
         (card, bytes): (Card, Bytes),
         layout: Layout,
     ) -> Option<ChargeId> {
-        let extent = Extent::worst(layout, bytes.0);
+        let extent = Extent::unplaced(layout, bytes.0);
         let charge = Charge {
             bytes: bytes.0,
             layout,
@@ -100,7 +101,8 @@ impl Charges {
         Some(ChargeId(id))
     }
 
-    /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not too many already.
+    /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not
+    /// too many already.
     pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
         let Some(charge) = self.get_mut(id) else {
             return false;
@@ -128,7 +130,7 @@ impl Charges {
         self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0)
     }
 
-    /// Which card, and how much of it.
+    /// Returns which card, and how much of it.
     pub(super) fn amount(&self, id: ChargeId) -> Option<(Card, Bytes)> {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
@@ -139,7 +141,7 @@ impl Charges {
         self.get(id).filter(is_alone).map_or(Bytes(0), |charge| Bytes(charge.bytes))
     }
 
-    /// Whether files through which it was mapped are all that holds it.
+    /// Returns whether files through which it was mapped are all that holds it.
     pub(super) fn is_held_by_mappings(&self, id: ChargeId) -> bool {
         self.get(id).is_some_and(|charge| charge.references == charge.mappings)
     }
@@ -231,8 +233,9 @@ impl Charges {
         }
     }
 
-    /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that is.
-    pub(super) fn look_at_kept(&mut self, cards: &mut Cards) -> Bytes {
+    /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that
+    /// is.
+    pub(super) fn update_kept(&mut self, cards: &mut Cards) -> Bytes {
         let kept = self.pins.kept();
         cards.set_kept(kept.0);
         kept
@@ -241,7 +244,7 @@ impl Charges {
     /// Makes it `bytes` large.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
         if let Some(charge) = self.get_mut(id) {
-            let extent = Extent::worst(charge.layout, bytes.0);
+            let extent = Extent::unplaced(charge.layout, bytes.0);
             charge.change(cards, bytes, extent);
         }
     }
@@ -251,17 +254,17 @@ impl Charges {
         if let Some(charge) = self.get_mut(id) {
             let extent = Extent::at(charge.layout, address, charge.bytes);
             let is_there = cards.has_room_in_frames(charge.card, extent);
-            let extent = if is_there { extent } else { Extent::worst(charge.layout, charge.bytes) };
+            let extent = if is_there { extent } else { Extent::unplaced(charge.layout, charge.bytes) };
             charge.change(cards, Bytes(charge.bytes), extent);
         }
     }
 
-    /// How it lies in the frames of its card.
+    /// Returns how it lies in the frames of its card.
     pub(super) fn layout(&self, id: ChargeId) -> Layout {
         self.get(id).map_or(Layout::OwnFrames, |charge| charge.layout)
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

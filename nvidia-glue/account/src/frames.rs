@@ -1,17 +1,19 @@
-//! What a container holds open of a card in whole frames of 2 MiB.
+//! Whole frames of 2 MiB that a container holds open of a card.
 //!
-//! A card's memory comes in granules of 64 KiB, and nearly everything that programs allocate needs whole frames. So little memory in many frames
-//! keeps much of a card from everybody else: 64 KiB in each frame are a thirty-second of the card. What is held is therefore counted in frames, too, and
-//! of these there may be a sixty-fourth of the quota and 128 MiB beyond the quota.
+//! A card's memory comes in granules of 64 KiB, and nearly everything that programs allocate needs
+//! whole frames. So little memory in many frames keeps much of a card from everybody else: 64 KiB
+//! in each frame are a thirty-second of the card. What is held is therefore counted in frames, too,
+//! and of these there may be a sixty-fourth of the quota and 128 MiB beyond the quota.
 //!
-//! The driver says where memory begins that is one run of granules, so its frames are counted as they are, each once, however many pieces lie
-//! in it. Of all other memory, until the driver has answered, and where its answer cannot be, the worst is counted.
+//! The driver says where memory begins that is one run of granules, so its frames are counted as
+//! they are, each once, however many pieces lie in it. Of all other memory, until the driver has
+//! answered, and where its answer cannot be, the worst is counted.
 
 use abi::memory::{FRAME, GRANULE, Layout};
 use base::Bytes;
 use foldhash::HashMap;
 
-/// What may be held open with this quota.
+/// Returns what may be held open with this quota.
 pub(super) const fn most(quota: u64) -> u64 {
     quota.saturating_add(quota / 64).saturating_add(128 * Bytes::MIB)
 }
@@ -37,7 +39,7 @@ const CARD_END: u64 = 1 << 52;
 
 impl Extent {
     /// Of memory of which nobody knows where it is.
-    pub(super) fn worst(layout: Layout, bytes: u64) -> Self {
+    pub(super) fn unplaced(layout: Layout, bytes: u64) -> Self {
         Self::Unplaced(layout.frames(bytes).into())
     }
 
@@ -48,7 +50,7 @@ impl Extent {
             (Layout::Contiguous, Some(end)) if end < CARD_END => {
                 Self::Run { first: address / GRANULE, last: end / GRANULE }
             }
-            _ => Self::worst(layout, bytes),
+            _ => Self::unplaced(layout, bytes),
         }
     }
 }
@@ -67,7 +69,7 @@ pub(super) struct Frames {
     unplaced: u128,
     /// Of the resource manager's page tables, beside all that is charged.
     tables: u128,
-    /// How many granules are taken of each.
+    /// Number of granules that are taken, by frame.
     placed: HashMap<u64, u64>,
 }
 
@@ -87,7 +89,8 @@ impl Frames {
         self.bytes() - self.tables + u128::from(Layout::Scattered.frames(bytes))
     }
 
-    /// Whether no frame would have more than it holds: else the driver has not said where it really is.
+    /// Returns whether no frame would have more than it holds: else the driver has not said where
+    /// it really is.
     pub(super) fn has_room(&self, extent: Extent) -> bool {
         let Extent::Run { first, last } = extent else { return true };
         let taken = |frame| self.placed.get(&frame).copied().unwrap_or(0);
@@ -105,7 +108,7 @@ impl Frames {
         }
     }
 
-    /// What was added before.
+    /// Notes that what was added before.
     pub(super) fn subtract(&mut self, extent: Extent) {
         match extent {
             Extent::Unplaced(bytes) => {

@@ -23,7 +23,7 @@ impl Span {
         u128::from(self.last - self.first) + 1
     }
 
-    /// What both cover.
+    /// Returns what both cover.
     pub(super) fn common(self, other: Self) -> Option<Self> {
         let (first, last) = (self.first.max(other.first), self.last.min(other.last));
         (first <= last).then_some(Self { first, last })
@@ -35,7 +35,7 @@ impl Span {
 pub(super) struct Cut<V> {
     pub(super) span: Span,
     pub(super) value: V,
-    /// How many pieces of it remain: 0, 1 or 2.
+    /// Number of pieces of it that remain: 0, 1 or 2.
     pub(super) remain: u8,
 }
 
@@ -81,7 +81,7 @@ impl<K: Ord + Copy, V: Copy> Intervals<K, V> {
         owners
     }
 
-    /// Whether cutting `span` out of what `owner` has leaves one range more than there was.
+    /// Returns whether cutting `span` out of what `owner` has leaves one range more than there was.
     pub(super) fn would_split(&self, owner: K, span: Span) -> bool {
         self.overlapping(owner, span).any(|(whole, _)| whole.first < span.first && span.last < whole.last)
     }

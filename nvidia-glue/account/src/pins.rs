@@ -1,13 +1,17 @@
 //! Memory of the host's that is gone but for pages that a program may have pinned.
 //!
-//! A program may pin (class `0071`) whatever it has mapped, memory that the driver made for it included. The pages then stay when that is freed,
-//! unmapped and its file closed, until the last object is gone that pins them. Where the pages lie that an object pins, the driver does not say,
-//! and the program's own word is worth nothing ([`super::pinned`]). So memory that was mapped for the processor counts for as long as
-//! objects live that were made meanwhile, and for as much as those pin.
+//! A program may pin (class `0071`) whatever it has mapped, memory that the driver made for it
+//! included. The pages then stay when that is freed, unmapped and its file closed, until the last
+//! object is gone that pins them. Where the pages lie that an object pins, the driver does not say,
+//! and the program's own word is worth nothing (`accounts/pinned.rs`). So memory that was mapped
+//! for the processor counts for as long as objects live that were made meanwhile, and for as much
+//! as those pin.
 //!
-//! It counts in what the container may have of the host's memory, like what is in use: the host has to have both. Programs that do no such
-//! thing have objects as well that were made meanwhile: pools of pinned memory are never freed, and processes with contexts come and go
-//! beside them, each with some 70 MiB that it had mapped. Of each such life no more counts than was pinned meanwhile, and lives on.
+//! It counts in what the container may have of the host's memory, like what is in use: the host has
+//! to have both. Programs that do no such thing have objects as well that were made meanwhile:
+//! pools of pinned memory are never freed, and processes with contexts come and go beside them,
+//! each with some 70 MiB that it had mapped. Of each such life no more counts than was pinned
+//! meanwhile, and lives on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,7 +41,7 @@ struct Kept {
 /// More are taken together: then they count for longer than they would.
 const MOST_KEPT: usize = 1024;
 
-/// What is pinned, in the order in which it was asked for.
+/// Pinned memory, in the order in which it was asked for.
 #[derive(Debug, Default)]
 pub(super) struct Pins {
     last: u64,
@@ -65,7 +69,7 @@ impl Pins {
         }
     }
 
-    /// What was pinned no longer is.
+    /// Notes that what was pinned no longer is.
     pub(super) fn unpinned(&mut self, pin: u64) {
         self.under_way.remove(&pin);
         self.living.remove(&pin);
@@ -101,7 +105,7 @@ impl Pins {
         }
     }
 
-    /// How much of it may still be pinned.
+    /// Returns how much of it may still be pinned.
     fn covered(&self, kept: &Kept) -> u64 {
         let mut covered = 0_u64;
         if kept.to <= kept.from {
@@ -122,7 +126,8 @@ impl Pins {
         self.kept = kept;
     }
 
-    /// Bytes that may be kept so: of each memory what may be pinned of it, and of all together no more than is pinned at all.
+    /// Bytes that may be kept so: of each memory what may be pinned of it, and of all together no
+    /// more than is pinned at all.
     pub(super) fn kept(&mut self) -> base::Bytes {
         self.prune();
         let sum = self.kept.iter().fold(0_u64, |sum, kept| sum.saturating_add(self.covered(kept)));

@@ -1,7 +1,8 @@
 //! The objects of all clients as trees: by name, with children and dependants.
 //!
-//! Freeing follows the driver (`serverFreeResourceTree` in src/nvidia/src/libraries/resserv/src/rs_server.c): with an object go its
-//! children and its dependants, and theirs. Nothing recurses: a container chooses how deep its trees are.
+//! Freeing follows the driver (`serverFreeResourceTree` in
+//! src/nvidia/src/libraries/resserv/src/rs_server.c): with an object go its children and its
+//! dependants, and theirs. Nothing recurses: a container chooses how deep its trees are.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +29,8 @@ pub(super) struct Object {
     alive: bool,
 }
 
-/// Every object of every client. The root of a client's tree is an object too, named by the client's handle twice.
+/// Every object of every client. The root of a client's tree is an object too, named by the
+/// client's handle twice.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     slots: Vec<Object>,
@@ -38,7 +40,7 @@ pub(super) struct Tree {
     dependants: BTreeSet<(Index, Index)>,
     /// The same the other way round.
     dependencies: BTreeSet<(Index, Index)>,
-    /// (who is told, of whose errors).
+    /// (who is notified, of whose errors).
     notifiers: BTreeSet<(Index, Index)>,
     /// The same the other way round.
     notified: BTreeSet<(Index, Index)>,
@@ -77,7 +79,7 @@ impl Tree {
         (0..).zip(&self.slots).filter(|(_, object)| object.alive)
     }
 
-    /// What an object is below.
+    /// Returns what an object is below.
     pub(super) fn parent(&self, index: Index) -> Option<Index> {
         self.get(index)?.parent
     }
@@ -92,7 +94,8 @@ impl Tree {
         }
     }
 
-    /// Adds an object. One that had the name stays where it is in the tree, but can no longer be named; `None` when there is no room.
+    /// Adds an object. One that had the name stays where it is in the tree, but can no longer be
+    /// named; `None` when there is no room.
     pub(super) fn add(
         &mut self,
         name: ObjectName,
@@ -141,7 +144,7 @@ impl Tree {
         }
     }
 
-    /// Whether an object goes with another one, besides its parent.
+    /// Returns whether an object goes with another one, besides its parent.
     pub(super) fn has_dependencies(&self, index: Index) -> bool {
         of(&self.dependencies, index).next().is_some()
     }
@@ -152,14 +155,15 @@ impl Tree {
         }
     }
 
-    /// `notifier` is told of the errors of `user`.
+    /// `notifier` is notified of the errors of `user`.
     pub(super) fn notify(&mut self, notifier: Index, user: Index) {
         self.notifiers.insert((notifier, user));
         self.notified.insert((user, notifier));
     }
 
-    /// Whether something that would go with an object is told of the errors of something that would not.
-    pub(super) fn is_told_by_others(&self, index: Index) -> bool {
+    /// Returns whether something that would go with an object is notified of the errors of
+    /// something that would not.
+    pub(super) fn has_outside_notifiers(&self, index: Index) -> bool {
         if self.notifiers.is_empty() {
             return false;
         }
@@ -167,8 +171,8 @@ impl Tree {
         doomed.iter().any(|index| of(&self.notifiers, *index).any(|user| !doomed.contains(&user)))
     }
 
-    /// An object and all that goes with it, those first that go before others; each with what it goes with, but the
-    /// last, which is the object itself.
+    /// An object and all that goes with it, those first that go before others; each with what it
+    /// goes with, but the last, which is the object itself.
     pub(super) fn goes_with(&self, index: Index) -> Vec<(Index, Option<Index>)> {
         // As most objects are.
         if self.is_alone(index) {
@@ -196,7 +200,7 @@ impl Tree {
         order
     }
 
-    /// Whether nothing goes with it.
+    /// Returns whether nothing goes with it.
     fn is_alone(&self, index: Index) -> bool {
         self.get(index).is_none_or(|object| object.first_child.is_none())
             && of(&self.dependants, index).next().is_none()

@@ -8,28 +8,31 @@ use base::Bytes;
 pub struct Card(pub u8);
 
 impl Card {
-    /// No card: memory of the host's that the driver pins for the container. It is charged like a card's, against
-    /// [`ObjectLimits::host_memory`], and belongs to no grant.
+    /// No card: memory of the host's that the driver pins for the container. It is charged like a
+    /// card's, against [`ObjectLimits::host_memory`], and belongs to no grant.
     pub const HOST: Self = Self(u8::MAX);
 }
 
-/// An open file description of `/dev/nvidia-uvm` (a UVM address space), as the caller numbers them. A number is never used again.
+/// An open file description of `/dev/nvidia-uvm` (a UVM address space), as the caller numbers them.
+/// A number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UvmFile(pub u64);
 
-/// An open file description that RM objects were exported to, as the caller numbers them. A number is never used again.
+/// An open file description that RM objects were exported to, as the caller numbers them. A number
+/// is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExportFile(pub u64);
 
-/// An open file through which memory of the host's was mapped for the processor, as the caller numbers them, once for each mapping. A number
-/// is never used again.
+/// An open file through which memory of the host's was mapped for the processor, as the caller
+/// numbers them, once for each mapping. A number is never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MappedFile(pub u64);
 
-/// The address space of one or more processes (`mm_struct`), as the caller numbers them. A number is never used again.
+/// The address space of one or more processes (`mm_struct`), as the caller numbers them. A number
+/// is never used again.
 ///
-/// Processes that share one (`CLONE_VM`) must get the same number (`kcmp` with `KCMP_VM` tells); one that executes a program
-/// has another from then on.
+/// Processes that share one (`CLONE_VM`) must get the same number (`kcmp` with `KCMP_VM` tells);
+/// one that executes a program has another from then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mm(pub u64);
 
@@ -49,16 +52,18 @@ impl ObjectName {
     }
 }
 
-/// What of an object is limited in number.
+/// Sort of object, as far as its number is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A channel group of a card (class `A06C`): its context buffers are video memory that no class shows.
+    /// A channel group of a card (class `A06C`): its context buffers are video memory that no class
+    /// shows.
     ChannelGroup(Card),
     /// A channel of a card (classes `*6F`).
     Channel {
-        /// Which card's.
+        /// Its card.
         card: Card,
-        /// It is in no group, so the driver makes one for it (`kchannelConstruct`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
+        /// It is in no group, so the driver makes one for it (`kchannelConstruct`,
+        /// src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
         is_bare: bool,
     },
     /// A virtual address space of the card (class `90F1`): its page directories are video memory.
@@ -69,7 +74,7 @@ pub enum Kind {
     Pinned,
     /// A device or subdevice of a card (classes `0080`, `2080`).
     Device(Card),
-    /// What the driver tells of something (classes `0005`, `0079`).
+    /// A notification by the driver (classes `0005`, `0079`).
     Event,
     /// An engine's object, or MPS's, of this class: by those the driver lists processes.
     Engine(u32),
@@ -84,55 +89,64 @@ impl Kind {
     }
 }
 
-/// How many a container may have, so that what is not charged by size is bounded, and the account itself too.
+/// Limits on the number of a container's objects, so that what is not charged by size is bounded,
+/// and the account itself too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLimits {
     /// Clients.
     pub clients: u32,
     /// Channel groups.
     pub channel_groups: u32,
-    /// Channels of each card, unless [`Accounts::set_channel_limit`](super::Accounts::set_channel_limit) says otherwise; groups of a card,
-    /// those of channels without one included, are no more. A card has as many numbers for channels as for groups, for all containers together.
+    /// Channels of each card, unless
+    /// [`Accounts::set_channel_limit`](super::Accounts::set_channel_limit) says otherwise; groups
+    /// of a card, those of channels without one included, are no more. A card has as many numbers
+    /// for channels as for groups, for all containers together.
     pub channels: u32,
     /// Address spaces.
     pub address_spaces: u32,
-    /// Devices and subdevices of each card. The card's firmware keeps each of them, in a heap that all clients of the card share: 96 MiB
-    /// for their objects (src/nvidia/inc/kernel/gpu/gsp/gsp_fw_heap.h). When that is full, nobody gets any more.
+    /// Devices and subdevices of each card. The card's firmware keeps each of them, in a heap that
+    /// all clients of the card share: 96 MiB for their objects
+    /// (src/nvidia/inc/kernel/gpu/gsp/gsp_fw_heap.h). When that is full, nobody gets any more.
     pub devices: u32,
-    /// Events. The driver goes through those of an engine at each of its interrupts, whoever's work it was.
+    /// Events. The driver goes through those of an engine at each of its interrupts, whoever's work
+    /// it was.
     pub events: u32,
-    /// Objects that have no limit of their own and are not memory either (engines' objects, shares of groups ...): the firmware
-    /// keeps most of them, too.
+    /// Objects that have no limit of their own and are not memory either (engines' objects, shares
+    /// of groups ...): the firmware keeps most of them, too.
     pub others: u32,
     /// Pinned memory of programs' own.
     pub pinned: u32,
     /// Objects in total.
     pub objects: u32,
-    /// References besides objects, in total: external ranges, pools, mappings and channels of UVM files, exports, attachments, and
-    /// mappings in virtual memory.
+    /// References besides objects, in total: external ranges, pools, mappings and channels of UVM
+    /// files, exports, attachments, and mappings in virtual memory.
     pub references: u32,
-    /// Mappings in virtual memory of the resource manager's (`NV_ESC_RM_MAP_MEMORY_DMA`). They hang from one object, and the driver ends all of
-    /// them when that goes, under the lock that every call of every container needs; nor does it find one but by looking through all.
+    /// Mappings in virtual memory of the resource manager's (`NV_ESC_RM_MAP_MEMORY_DMA`). They hang
+    /// from one object, and the driver ends all of them when that goes, under the lock that every
+    /// call of every container needs; nor does it find one but by looking through all.
     pub virtual_mappings: u32,
-    /// Mappings for the processor (`NV_ESC_RM_MAP_MEMORY`), of which the driver keeps one whatever becomes of its file, and goes through all
-    /// that an object has to find one.
+    /// Mappings for the processor (`NV_ESC_RM_MAP_MEMORY`), of which the driver keeps one whatever
+    /// becomes of its file, and goes through all that an object has to find one.
     pub processor_mappings: u32,
-    /// Groups of ranges of managed memory (`UVM_CREATE_RANGE_GROUP`): the kernel's memory, that nobody counts.
+    /// Groups of ranges of managed memory (`UVM_CREATE_RANGE_GROUP`): the kernel's memory, that
+    /// nobody counts.
     pub range_groups: u32,
     /// Ranges of managed memory.
     pub managed_ranges: u32,
     /// Events that wake files (`NV_ESC_ALLOC_OS_EVENT`).
     pub os_events: u32,
-    /// Memory of the host's that the driver has made for the container (class 0x3e, pools of semaphores), and that is kept by what is pinned
-    /// ([`super::pins`]): no cgroup counts it.
+    /// Memory of the host's that the driver has made for the container (class 0x3e, pools of
+    /// semaphores), and that is kept by what is pinned ([`super::pins`]): no cgroup counts it.
     pub host_memory: Bytes,
-    /// Open files through which such memory was mapped for the processor: each is watched by the kernel until it is gone.
+    /// Open files through which such memory was mapped for the processor: each is watched by the
+    /// kernel until it is gone.
     pub host_mappings: u32,
 }
 
 impl Default for ObjectLimits {
-    /// Room for 32 processes with a context each on several cards. One CUDA context was seen to have 10 events, 4 devices and
-    /// subdevices of its card, 79 other objects, 52 pieces of memory, and 70 MiB of the host's memory; `nvidia-smi` 4 and 9.
+    /// Room for 32 processes with a context each on several cards. One CUDA context was seen to
+    /// have 10 events, 4 devices and subdevices of its card, 79 other objects, 52 pieces of memory,
+    /// and 70 MiB of the host's memory; `nvidia-smi` 4 and 9.
     fn default() -> Self {
         Self {
             os_events: 1 << 16,
@@ -147,10 +161,12 @@ impl Default for ObjectLimits {
             others: 1 << 14,
             // PyTorch pins a block for each size and worker, some thousand of them.
             pinned: 1 << 14,
-            // 256 GiB in pieces of 2 MiB, the smallest that CUDA asks for, each mapped where it has reserved addresses for it.
+            // 256 GiB in pieces of 2 MiB, the smallest that CUDA asks for, each mapped where it has
+            // reserved addresses for it.
             objects: 1 << 17,
             references: 1 << 18,
-            // CUDA maps by unified memory. Vulkan maps each of its allocations so, of which programs are told to have less than 4096.
+            // CUDA maps by unified memory. Vulkan maps each of its allocations so, of which
+            // programs are told to have less than 4096.
             virtual_mappings: 1 << 13,
             // A CUDA context has 33.
             processor_mappings: 1 << 14,
@@ -162,7 +178,8 @@ impl Default for ObjectLimits {
 }
 
 impl ObjectLimits {
-    /// Of a container with so many cards: what a card's memory comes in, for each of them, but no more than its account should grow to.
+    /// Of a container with so many cards: what a card's memory comes in, for each of them, but no
+    /// more than its account should grow to.
     #[must_use]
     pub fn with_cards(self, cards: usize) -> Self {
         const MOST: u32 = 1 << 20;
@@ -171,8 +188,8 @@ impl ObjectLimits {
         Self { objects: each(self.objects), references: each(self.references), ..self }
     }
 
-    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own sake, or of the host. NVML has a client for
-    /// each program and a few dozen objects in it.
+    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own
+    /// sake, or of the host. NVML has a client for each program and a few dozen objects in it.
     pub fn of_a_monitor() -> Self {
         let host_memory = Bytes(0);
         Self {
@@ -222,7 +239,8 @@ pub enum Counted {
     OsEvents,
     /// Mappings of the host's memory for the processor.
     HostMappings,
-    /// KiB of page tables ([`Accounts::reserve_page_tables`](super::Accounts::reserve_page_tables)).
+    /// KiB of page tables
+    /// ([`Accounts::reserve_page_tables`](super::Accounts::reserve_page_tables)).
     PageTableKib,
     /// Addresses on the NVLink fabric for a block of memory, in its sizes.
     Fabric,
@@ -258,7 +276,7 @@ impl std::fmt::Display for Counted {
 pub enum Bound {
     /// The quota.
     Quota,
-    /// What may be held open in frames of 2 MiB.
+    /// Memory held open in frames of 2 MiB.
     Frames,
 }
 
@@ -275,19 +293,19 @@ impl std::fmt::Display for Bound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("card {} of the grant: {asked} asked{bound}, {used} of {limit} used", card.0)]
 pub struct OverQuota {
-    /// Which card.
+    /// The card.
     pub card: Card,
-    /// What this allocation asks for, or has got.
+    /// Size of this allocation, asked for or granted.
     pub asked: Bytes,
-    /// What is used without it, reservations included.
+    /// Bytes used without it, reservations included.
     pub used: Bytes,
     /// The limit.
     pub limit: Bytes,
-    /// What is limited.
+    /// The limit.
     pub bound: Bound,
 }
 
-/// Why something may not be done.
+/// Reason for which something may not be done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The client was not allocated through this account.
@@ -299,7 +317,7 @@ pub enum Refusal {
     /// Nothing was exported to that file at that index.
     #[error("nothing was exported to this file at index {index}")]
     NothingExported {
-        /// Which.
+        /// Its index.
         index: u32,
     },
     /// The grant has no such card.
@@ -313,13 +331,14 @@ pub enum Refusal {
     TooMany {
         /// Of what.
         counted: Counted,
-        /// How many there may be.
+        /// Most that there may be.
         limit: u32,
     },
 }
 
 impl Refusal {
-    /// Whether there may be room once something is gone: not for what is more than there can ever be.
+    /// Returns whether there may be room once something is gone: not for what is more than there
+    /// can ever be.
     pub const fn may_pass(&self) -> bool {
         match self {
             Self::OverQuota(over) => over.asked.0 <= over.limit.0,
@@ -330,7 +349,7 @@ impl Refusal {
         }
     }
 
-    /// What the driver would say.
+    /// Returns what the driver would say.
     pub const fn status(&self) -> Status {
         match self {
             Self::UnknownClient(_) => Status::INVALID_CLIENT,

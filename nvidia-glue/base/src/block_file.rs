@@ -11,48 +11,49 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-/// A file through which one process tells others a value that changes.
+/// A file in which one process publishes a value that changes.
 ///
-/// One block at offset 0: the length of the JSON text (4 bytes, little-endian), the first 8 bytes of its SHA-256, the text. It is
-/// written whole with one call and without a lock; a reader that sees half of it finds that the sum is wrong, and reads again.
+/// One block at offset 0: the length of the JSON text (4 bytes, little-endian), the first 8 bytes
+/// of its SHA-256, the text. It is written whole with one call and without a lock; a reader that
+/// sees half of it finds that the sum is wrong, and reads again.
 #[derive(Debug)]
 pub struct BlockFile<T> {
     file: File,
     value: PhantomData<fn(&T)>,
 }
 
-/// What stands before the text.
+/// Length of what stands before the text.
 const HEADER: usize = 4 + CHECKSUM;
 const CHECKSUM: usize = 8;
-/// Nobody has that much to tell; whatever is longer is not ours.
+/// Nobody has that much to publish; whatever is longer is not ours.
 const LONGEST: usize = 16 << 20;
 /// A writer is done within microseconds; this often it is met halfway only if it died there.
 const ATTEMPTS: u32 = 100;
 
-/// Why what was told cannot be known.
+/// Reason for which a block cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadBlockError {
-    /// The file cannot be read; `NotFound` when nobody tells anything.
+    /// The file cannot be read; `NotFound` when nobody publishes anything.
     #[error("the file {} cannot be read", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// What is in it was not written whole, or not by egpu.
+    /// Its content was not written whole, or not by egpu.
     #[error("the file {} is damaged; whoever writes it may have died meanwhile", path.display())]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
     /// It is of another version.
     #[error("the file {} is of another version of egpu", path.display())]
     Format {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Where it differs.
+        /// The difference.
         #[source]
         source: serde_json::Error,
     },
@@ -84,7 +85,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
         self.file.write_all_at(&block, 0)
     }
 
-    /// What the file at `path` says.
+    /// Returns what the file at `path` says.
     ///
     /// # Errors
     /// When it is missing, damaged, or of another version.
@@ -99,7 +100,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
         Err(ReadBlockError::Damaged { path: path.to_owned() })
     }
 
-    /// What a file with these bytes says; `None`: nothing that was written whole.
+    /// Returns what a file with these bytes says; `None`: nothing that was written whole.
     ///
     /// # Errors
     /// When it is of another version.
@@ -108,7 +109,8 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     }
 }
 
-/// The file as far as a block may reach: whoever writes it may have made it as long as no memory is.
+/// The file as far as a block may reach: whoever writes it may have made it as long as no memory
+/// is.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut block = Vec::new();
     File::open(path)?.take((HEADER + LONGEST) as u64).read_to_end(&mut block)?;
@@ -211,7 +213,8 @@ mod tests {
             let writer = scope.spawn(|| (0..300).for_each(|round| file.write(&usage(round % 17)).unwrap()));
             while !writer.is_finished() {
                 let seen = match UsageFile::read(&path) {
-                    // The writer may be taken off the processor halfway, for longer than a reader has patience.
+                    // The writer may be taken off the processor halfway, for longer than a reader
+                    // has patience.
                     Err(ReadBlockError::Damaged { .. }) => continue,
                     read => read.unwrap(),
                 };

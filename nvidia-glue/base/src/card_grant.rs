@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, CardPolicy, ComputeShare};
 
-/// What one container was granted of one card.
+/// One container's grant of one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CardGrant {
     /// The card's index when it was granted.
@@ -23,24 +23,25 @@ pub struct CardGrant {
     pub policy: CardPolicy,
     /// The whole card, alone.
     pub exclusive: bool,
-    /// What holds the limits.
+    /// Means by which the limits are held.
     pub enforcement: Enforcement,
-    /// What holds the share of time, where the limits are held by the mediator.
+    /// Means by which the share of time is held, where the limits are held by the mediator.
     #[serde(default)]
     pub compute_by: ComputeEnforcement,
-    /// By how many microseconds its windows came out too short, one with another, as its mediator has found; policy `weighted` adds
-    /// it to them.
+    /// By how many microseconds its windows came out too short, one with another, as its mediator
+    /// has found; policy `weighted` adds it to them.
     #[serde(default)]
     pub window_loss_us: u64,
     /// Channels that it may have of the card; `None`: it has no mediator, or an older egpu's.
     #[serde(default)]
     pub channels: Option<u32>,
-    /// Its part of the host memory that the driver may pin for the container, which may have the sum of its cards' parts; `None` likewise.
+    /// Its part of the host memory that the driver may pin for the container, which may have the
+    /// sum of its cards' parts; `None` likewise.
     #[serde(default)]
     pub pinned_memory: Option<Bytes>,
 }
 
-/// What holds a container's share of a card's time.
+/// Means by which a container's share of a card's time is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ComputeEnforcement {
@@ -51,11 +52,12 @@ pub enum ComputeEnforcement {
     Windows,
     /// Time slices by weight, steered by what is achieved.
     Slices,
-    /// As `Slices`, because the card cannot take channels off: a cap is a weight, and idle time goes to who wants it.
+    /// As `Slices`, because the card cannot take channels off: a cap is a weight, and idle time
+    /// goes to who wants it.
     WeightsOnly,
 }
 
-/// What holds a grant's limits.
+/// Means by which a grant's limits are held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Enforcement {
@@ -68,13 +70,14 @@ pub enum Enforcement {
     /// The mediator, which executes the container's driver calls, holds its memory, and its time as
     /// [`CardGrant::compute_by`] says.
     Mediated,
-    /// The container looks at the card (`utility` alone). Its `memory` is 0; the mediator sees to that, unless the container has
-    /// privileges that no mediator survives, or the card is in MIG mode.
+    /// The container looks at the card (`utility` alone). Its `memory` is 0; the mediator sees to
+    /// that, unless the container has privileges that no mediator survives, or the card is in MIG
+    /// mode.
     Monitor,
 }
 
 impl CardGrant {
-    /// Whether it takes anything of the card: a monitor's grant does not.
+    /// Returns whether it takes anything of the card: a monitor's grant does not.
     pub fn holds(&self) -> bool {
         self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
     }
@@ -84,12 +87,13 @@ impl CardGrant {
         self.holds() && self.mig_uuid.is_none()
     }
 
-    /// Whether its holder is held to its share also when nobody else wants the card.
+    /// Returns whether its holder is held to its share also when nobody else wants the card.
     pub fn is_hard_cap(&self) -> bool {
         is_hard_cap(self.policy, self.compute)
     }
 
-    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card cannot hold it to a cap: for people.
+    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card
+    /// cannot hold it to a cap: for people.
     pub fn describe(&self) -> String {
         let text = describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement);
         match (self.compute_by, self.compute) {
@@ -103,13 +107,13 @@ impl CardGrant {
         weight_of(self.policy, self.compute)
     }
 
-    /// Whether it is a part of a card that others may have parts of.
+    /// Returns whether it is a part of a card that others may have parts of.
     pub fn is_shared(&self) -> bool {
         self.holds() && !self.exclusive && self.mig_uuid.is_none()
     }
 }
 
-/// Whether a share is one that its holder is held to also when nobody else wants the card.
+/// Returns whether a share is one that its holder is held to also when nobody else wants the card.
 pub fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
     match policy {
         CardPolicy::Fair => true,
@@ -118,8 +122,9 @@ pub fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
     }
 }
 
-/// Slices of the card that a container counts for: what it weighs where cards are shared by weight or in equal parts, the
-/// slices it asked for on a `fixed` card. Hard caps and what shares a remainder count no slices.
+/// Slices of the card that a container counts for: what it weighs where cards are shared by weight
+/// or in equal parts, the slices it asked for on a `fixed` card. Hard caps and what shares a
+/// remainder count no slices.
 pub fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
     match (policy, compute) {
         (CardPolicy::Native, _) => 0,

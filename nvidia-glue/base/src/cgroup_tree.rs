@@ -1,8 +1,10 @@
 //! A cgroup and those below it, as deep as they are.
 //!
-//! A container that can mount a hierarchy makes cgroups below its own, so deep that their paths are longer than a path may be, and there are
-//! more of them than a process may have files open. So nothing here goes by path, or calls itself: one directory is open at a time, the next is
-//! opened by its name in it, and the way back is `..`, which leads to where one came from, as a cgroup is never moved to another parent.
+//! A container that can mount a hierarchy makes cgroups below its own, so deep that their paths are
+//! longer than a path may be, and there are more of them than a process may have files open. So
+//! nothing here goes by path, or calls itself: one directory is open at a time, the next is opened
+//! by its name in it, and the way back is `..`, which leads to where one came from, as a cgroup is
+//! never moved to another parent.
 
 use std::{
     ffi::{CStr, CString},
@@ -21,13 +23,13 @@ use rustix::{
 
 /// Of directories of which only the entries are of interest.
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// What is read of a directory at once.
+/// Bytes that are read of a directory at once.
 const ENTRIES: usize = 16 << 10;
 /// Processes of which a handle is held at once.
 const HANDLES: usize = 64;
 
-/// The processes of a cgroup and of those below it, in no order, some perhaps twice; 0 stands for one that has no number in this pid namespace.
-/// `None` when the cgroup does not exist.
+/// The processes of a cgroup and of those below it, in no order, some perhaps twice; 0 stands for
+/// one that has no number in this pid namespace. `None` when the cgroup does not exist.
 ///
 /// # Errors
 /// When one of them cannot be read.
@@ -53,7 +55,8 @@ fn kill_members(cgroup: BorrowedFd<'_>) -> io::Result<()> {
     for some in members(cgroup)?.chunks(HANDLES) {
         let open = |pid: &i32| Some((*pid, pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()).ok()?));
         let handles: Vec<(i32, OwnedFd)> = some.iter().filter_map(open).collect();
-        // Still listed while the handle is held: the handle is of the listed process, and not of one that took its number.
+        // Still listed while the handle is held: the handle is of the listed process, and not of
+        // one that took its number.
         let listed = members(cgroup)?;
         for (_, handle) in handles.iter().filter(|(pid, _)| listed.contains(pid)) {
             // Most likely it has ended.
@@ -63,8 +66,8 @@ fn kill_members(cgroup: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes `value` to the control file of this name of a cgroup and of those below it, parents first. Those that have no such file, or are gone,
-/// are left out.
+/// Writes `value` to the control file of this name of a cgroup and of those below it, parents
+/// first. Those that have no such file, or are gone, are left out.
 ///
 /// # Errors
 /// The first; the others are written all the same.
@@ -99,7 +102,7 @@ pub fn remove(top: &Path) -> io::Result<()> {
     }
 }
 
-/// Who is in this very cgroup.
+/// Returns who is in this very cgroup.
 fn members(cgroup: BorrowedFd<'_>) -> io::Result<Vec<i32>> {
     let mut text = String::new();
     let read = openat(cgroup, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())
@@ -130,8 +133,9 @@ impl Level {
     }
 }
 
-/// Calls `entered` with each cgroup, parents first, and `left` with the parent and the name of each but the topmost, children first. `false` when
-/// there is none. What is made meanwhile may be missed; what is removed meanwhile is as if it had been before.
+/// Calls `entered` with each cgroup, parents first, and `left` with the parent and the name of each
+/// but the topmost, children first. `false` when there is none. What is made meanwhile may be
+/// missed; what is removed meanwhile is as if it had been before.
 fn walk(
     top: &Path,
     mut entered: impl FnMut(BorrowedFd<'_>) -> io::Result<()>,
@@ -211,7 +215,8 @@ fn unless_gone(result: Result<(), Errno>) -> io::Result<()> {
     }
 }
 
-/// The cgroup, or what was to be opened in it: open says ENOENT, a read through an open file ENODEV.
+/// The cgroup, or what was to be opened in it: open says ENOENT, a read through an open file
+/// ENODEV.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV))
 }

@@ -1,4 +1,5 @@
-//! Files on the host that belong to one container: what is mounted into it and is no file of the driver.
+//! Files on the host that belong to one container: what is mounted into it and is no file of the
+//! driver.
 
 use std::{
     fs, io,
@@ -45,8 +46,8 @@ pub fn path(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFilesError
     Ok(directory(state_dir).join(grant_id))
 }
 
-/// Where the mediator of a grant's container tells what it uses: `<state_dir>/inject/<grant>/usage`. It goes with the grant's
-/// other files.
+/// Returns the file in which the mediator of a grant's container publishes what it uses:
+/// `<state_dir>/inject/<grant>/usage`. It goes with the grant's other files.
 ///
 /// # Errors
 /// When `grant_id` is none.
@@ -54,7 +55,7 @@ pub fn usage_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFile
     Ok(path(state_dir, grant_id)?.join("usage"))
 }
 
-/// Where the mediator of a grant tells of its scheduling.
+/// Returns the file in which the mediator of a grant publishes its scheduling.
 ///
 /// # Errors
 /// When `grant_id` is none.
@@ -75,7 +76,8 @@ pub fn remove_files(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesEr
     }
 }
 
-/// Removes such files of all grants that are not live: of shims that were killed. To be called under the ledger's lock.
+/// Removes such files of all grants that are not live: of shims that were killed. To be called
+/// under the ledger's lock.
 ///
 /// # Errors
 /// When files cannot be removed; the others are.

@@ -1,4 +1,5 @@
-//! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and files of the state directory.
+//! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and
+//! files of the state directory.
 #![forbid(unsafe_code)]
 
 pub mod block_file;
@@ -7,7 +8,9 @@ mod card_policy;
 pub mod cgroup_tree;
 mod clock;
 mod container;
+mod error_chain;
 pub mod grant_files;
+mod granted_card;
 mod pci;
 pub mod process;
 mod roots;
@@ -20,6 +23,8 @@ pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, de
 pub use card_policy::CardPolicy;
 pub use clock::{now_us, real_time_ns};
 pub use container::ContainerKey;
+pub use error_chain::error_chain;
+pub use granted_card::GrantedCard;
 pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
 pub use roots::Roots;

@@ -1,4 +1,4 @@
-//! Where the kernel's trees are, so that tests can show a made-up machine.
+//! Roots of the kernel's trees, so that tests can show a made-up machine.
 
 use std::path::PathBuf;
 

@@ -57,7 +57,7 @@ impl ComputeShare {
     }
 }
 
-/// Who runs first.
+/// Order in which containers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Priority {
@@ -68,7 +68,7 @@ pub enum Priority {
     Low,
 }
 
-/// What a program over its memory quota gets.
+/// Fate of a program over its memory quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OverMemory {

@@ -1,10 +1,10 @@
-//! What a container uses, written by its mediator and read by whoever asks (`egpu ps`).
+//! Usage of a container, written by its mediator and read by whoever asks (`egpu ps`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Bytes, block_file::BlockFile};
 
-/// What a container uses.
+/// Usage of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Card by card, in the container's order.
@@ -14,7 +14,7 @@ pub struct Usage {
     /// Host memory that the driver has pinned for it, or keeps for what it has pinned itself.
     #[serde(default)]
     pub pinned_memory_used_bytes: Bytes,
-    /// As much as may be; 0: an older mediator, which does not tell, or none.
+    /// As much as may be; 0: an older mediator, which does not say, or none.
     #[serde(default)]
     pub pinned_memory_limit_bytes: Bytes,
     /// Calls that were refused for want of memory.
@@ -29,7 +29,7 @@ pub struct Usage {
     pub calls: u64,
 }
 
-/// What a container uses of one card.
+/// Usage of one card by a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardUsage {
     /// `GPU-...`.
@@ -43,12 +43,12 @@ pub struct CardUsage {
     /// Its channels.
     #[serde(default)]
     pub channels_used: u32,
-    /// Channels that it may have; 0: an older mediator, which does not tell, or none.
+    /// Channels that it may have; 0: an older mediator, which does not say, or none.
     #[serde(default)]
     pub channels_limit: u32,
 }
 
-/// What one process uses.
+/// Usage of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessUsage {
     /// Its pid in the mediator's pid namespace.
@@ -59,5 +59,5 @@ pub struct ProcessUsage {
     pub cards: Vec<(String, Bytes)>,
 }
 
-/// The file through which a mediator tells what its container uses.
+/// The file in which a mediator publishes what its container uses.
 pub type UsageFile = BlockFile<Usage>;

@@ -1,9 +1,11 @@
-//! The last inventory, kept so that a create need not wait for NVML, which takes from tens of milliseconds to seconds.
+//! The last inventory, kept so that a create need not wait for NVML, which takes from tens of
+//! milliseconds to seconds.
 //!
-//! An inventory stays good as long as everything is as it was that can be seen without NVML and that changes with the
-//! cards: the boot, the loaded driver and when it was loaded, its cards in `/proc`, its MIG devices in `/proc`, its
-//! device numbers, and the configuration. Health comes from the kernel's log at every look, and while a card is out of use NVML is asked
-//! again after [`RECHECK_MS`], so that a card that was reset comes back.
+//! An inventory stays good as long as everything is as it was that can be seen without NVML and
+//! that changes with the cards: the boot, the loaded driver and when it was loaded, its cards in
+//! `/proc`, its MIG devices in `/proc`, its device numbers, and the configuration. Health comes
+//! from the kernel's log at every look, and while a card is out of use NVML is asked again after
+//! [`RECHECK_MS`], so that a card that was reset comes back.
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
@@ -20,18 +22,20 @@ const FORMAT: u32 = 2;
 /// For so long an inventory with an unusable card is believed.
 const RECHECK_MS: u64 = 60_000;
 
-/// What must be the same for an inventory to be good.
+/// Values that must be the same for an inventory to be good.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Key {
     boot_id: String,
     /// Of the loaded kernel module; empty: none.
     driver_version: String,
-    /// Lines of `/proc/devices`. Not nvidia-uvm's: it comes with the first use of CUDA and changes no card.
+    /// Lines of `/proc/devices`. Not nvidia-uvm's: it comes with the first use of CUDA and changes
+    /// no card.
     device_numbers: Vec<String>,
     /// Names in `/proc/driver/nvidia/gpus`.
     gpus: Vec<String>,
-    /// Directories of GPU and compute instances in `/proc/driver/nvidia/capabilities`: the driver has one for each
-    /// that exists (unlike `/proc/driver/nvidia-caps/mig-minors`, which lists all that could).
+    /// Directories of GPU and compute instances in `/proc/driver/nvidia/capabilities`: the driver
+    /// has one for each that exists (unlike `/proc/driver/nvidia-caps/mig-minors`, which lists all
+    /// that could).
     mig: Vec<String>,
     /// `[driver]` of the configuration.
     settings: String,
@@ -47,7 +51,7 @@ struct File {
     notes: Notes,
 }
 
-/// What belongs to an inventory beside the cards themselves.
+/// Parts of an inventory beside the cards themselves.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Notes {
     /// By UUID: up to this record, what the kernel's log says of the card is settled.
@@ -56,7 +60,8 @@ pub(super) struct Notes {
     pub(super) driver_loaded: Option<u64>,
 }
 
-/// The state of the node now. `None` without a boot id, for then nothing tells one boot from another.
+/// The state of the node now. `None` without a boot id, for then nothing tells one boot from
+/// another.
 pub(super) fn key(roots: &Roots, config: &Config) -> Option<Key> {
     Some(Key {
         boot_id: kernel_module::boot_id(roots).filter(|id| !id.is_empty())?,
@@ -102,16 +107,16 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// The stored inventory with the health that the cards have now, if it is still good and was stored at `since_ms` or
-/// later.
+/// The stored inventory with the health that the cards have now, if it is still good and was stored
+/// at `since_ms` or later.
 pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inventory> {
     let file: File =
         state_file::read(&config.state_dir.join(CACHE_FILE)).filter(|file: &File| file.stored_at_ms >= since_ms)?;
-    if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !in_order(&file.inventory) {
+    if file.format != FORMAT || Some(&file.key) != key(roots, config).as_ref() || !is_in_order(&file.inventory) {
         return None;
     }
     let mut inventory = file.inventory;
-    let faults = health::look_if_possible(roots, &config.state_dir, inventory.source);
+    let faults = health::read_faults_if_possible(roots, &config.state_dir, inventory.source);
     if faults.driver_loaded != file.notes.driver_loaded {
         return None;
     }
@@ -121,7 +126,8 @@ pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inve
     (!unusable || age < RECHECK_MS).then_some(inventory)
 }
 
-/// Held by whoever asks NVML, so that a node's first containers do not all ask it at once. Ends with the value.
+/// Held by whoever asks NVML, so that a node's first containers do not all ask it at once. Ends
+/// with the value.
 ///
 /// # Errors
 /// When the state directory cannot be written.
@@ -132,8 +138,8 @@ pub(super) fn lock(config: &Config) -> io::Result<Flock<fs::File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// What [`Inventory`] promises about its order.
-fn in_order(inventory: &Inventory) -> bool {
+/// Returns what [`Inventory`] promises about its order.
+fn is_in_order(inventory: &Inventory) -> bool {
     (0..).zip(&inventory.cards).all(|(index, card)| card.index == index)
 }
 

@@ -12,7 +12,8 @@ use super::{
     simulated,
 };
 
-/// How often an inventory is taken anew because the node changed meanwhile: taking the first one loads the driver.
+/// Number of times that an inventory is taken anew because the node changed meanwhile: taking the
+/// first one loads the driver.
 const ATTEMPTS: usize = 3;
 
 /// No inventory could be made.
@@ -36,20 +37,22 @@ struct Discovery {
 
 /// The node's cards and their health, as `[driver]` of the configuration says where from.
 ///
-/// Asks the driver itself, which takes from milliseconds to seconds and may hang on a broken card, and may load the
-/// kernel module: call it in a short-lived process, never in the shim. See [`cached`] and [`refresh`].
+/// Asks the driver itself, which takes from milliseconds to seconds and may hang on a broken card,
+/// and may load the kernel module: call it in a short-lived process, never in the shim. See
+/// [`cached`] and [`refresh`].
 ///
 /// # Errors
-/// When the configuration asks for what cannot be had, or the driver that is there does not work. A card that does not
-/// answer is no error but is listed as unusable, and no driver at all is an inventory without cards
-/// ([`Inventory::has_driver`]).
+/// When the configuration asks for what cannot be had, or the driver that is there does not work. A
+/// card that does not answer is no error but is listed as unusable, and no driver at all is an
+/// inventory without cards ([`Inventory::has_driver`]).
 pub fn discover(config: &Config) -> Result<Inventory, DiscoverError> {
     let roots = Roots::host();
     Ok(with_health(&roots, config, take(&roots, config)?))
 }
 
-/// The inventory that was stored last, with the health that the cards have now, if it is still good. Asks neither NVML
-/// nor any card: a few small files of `/proc` and the kernel's log. Simulated cards are always at hand.
+/// The inventory that was stored last, with the health that the cards have now, if it is still
+/// good. Asks neither NVML nor any card: a few small files of `/proc` and the kernel's log.
+/// Simulated cards are always at hand.
 pub fn cached(config: &Config) -> Option<Inventory> {
     cached_in(&Roots::host(), config)
 }
@@ -62,8 +65,9 @@ pub(super) fn cached_in(roots: &Roots, config: &Config) -> Option<Inventory> {
     Some(with_health(roots, config, inventory.into()))
 }
 
-/// [`discover`], and keeps what it found for [`cached`]. Only one process of the node asks the driver at a time; who
-/// had to wait takes what the other one found. Not being able to keep it is logged, not an error.
+/// [`discover`], and keeps what it found for [`cached`]. Only one process of the node asks the
+/// driver at a time; who had to wait takes what the other one found. Not being able to keep it is
+/// logged, not an error.
 ///
 /// # Errors
 /// As [`discover`].
@@ -83,7 +87,8 @@ pub(super) fn refresh_in(roots: &Roots, config: &Config) -> Result<Inventory, Di
         return Ok(inventory);
     }
     let (before, discovery) = take_undisturbed(roots, config)?;
-    // Stored with the state before it was taken: if the node changed meanwhile, the file is not believed.
+    // Stored with the state before it was taken: if the node changed meanwhile, the file is not
+    // believed.
     let stored = match before {
         Some(key) => cache::store(config, key, discovery.inventory.clone(), discovery.notes.clone()),
         None => Err(io::Error::new(io::ErrorKind::NotFound, "the kernel gives no boot id")),
@@ -94,7 +99,8 @@ pub(super) fn refresh_in(roots: &Roots, config: &Config) -> Result<Inventory, Di
     Ok(with_health(roots, config, discovery))
 }
 
-/// An inventory, and the state of the node before it was taken; again if that was another afterwards.
+/// An inventory, and the state of the node before it was taken; again if that was another
+/// afterwards.
 fn take_undisturbed(roots: &Roots, config: &Config) -> Result<(Option<Key>, Discovery), DiscoverError> {
     let mut attempt = 1;
     loop {
@@ -109,12 +115,12 @@ fn take_undisturbed(roots: &Roots, config: &Config) -> Result<(Option<Key>, Disc
 
 fn with_health(roots: &Roots, config: &Config, discovery: Discovery) -> Inventory {
     let Discovery { mut inventory, notes } = discovery;
-    health::look_if_possible(roots, &config.state_dir, inventory.source).apply(&mut inventory, &notes.forgiven);
+    health::read_faults_if_possible(roots, &config.state_dir, inventory.source).apply(&mut inventory, &notes.forgiven);
     inventory
 }
 
-/// What processes have on the cards: `(UUID of the card, pid on the host, bytes)`. Asks NVML, as [`discover`] does.
-/// Empty where cards are simulated or there are none.
+/// Returns what processes have on the cards: `(UUID of the card, pid on the host, bytes)`. Asks
+/// NVML, as [`discover`] does. Empty where cards are simulated or there are none.
 ///
 /// # Errors
 /// When there is a driver but it cannot be asked.
@@ -138,7 +144,8 @@ fn take(roots: &Roots, config: &Config) -> Result<Discovery, DiscoverError> {
     if config.driver.kind == DriverKind::Simulated {
         return Ok(simulated::inventory(tables)?.into());
     }
-    // Looked at before NVML is asked: an error that happens meanwhile is not forgiven, an unreadable log forgives nothing.
+    // Looked at before NVML is asked: an error that happens meanwhile is not forgiven, an
+    // unreadable log forgives nothing.
     let log = health::look(roots, &config.state_dir, Source::Nvidia).unwrap_or_default();
     let survey = nvidia::survey(roots, &config.driver.root)?;
     let has_cards = survey.as_ref().is_some_and(|survey| !survey.inventory.cards.is_empty());
@@ -162,7 +169,7 @@ impl From<Inventory> for Discovery {
 }
 
 impl Inventory {
-    /// Whether there is a driver, real or simulated. Without one there are no cards either.
+    /// Returns whether there is a driver, real or simulated. Without one there are no cards either.
     pub fn has_driver(&self) -> bool {
         !self.driver_version.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What the loaded kernel module tells about itself in `/proc` and `/sys`, without opening any card.
+//! Facts about the loaded kernel module in `/proc` and `/sys`, without opening any card.
 
 use std::{fs, path::Path};
 
@@ -11,12 +11,12 @@ use super::{Roots, pci};
 pub struct KernelModule {
     /// `580.159.04`.
     pub version: String,
-    /// Whether it is NVIDIA's open kernel module; `None`: not told.
+    /// True if it is NVIDIA's open kernel module; `None`: not known.
     pub open: Option<bool>,
 }
 
-/// One card as `/proc/driver/nvidia/gpus/<address>/information` describes it. Fields are empty until somebody has
-/// opened the card.
+/// One card as `/proc/driver/nvidia/gpus/<address>/information` describes it. Fields are empty
+/// until somebody has opened the card.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuInformation {
     /// The directory's name.
@@ -29,7 +29,8 @@ pub struct GpuInformation {
     pub minor: Option<u32>,
     /// The administrator keeps it from being used.
     pub excluded: bool,
-    /// Version of the firmware that its GSP runs; `None`: it runs none, or the card has not been opened.
+    /// Version of the firmware that its GSP runs; `None`: it runs none, or the card has not been
+    /// opened.
     pub firmware: Option<String>,
 }
 

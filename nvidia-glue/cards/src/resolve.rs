@@ -5,7 +5,7 @@ use runtime_config::request::DeviceSelector;
 
 use super::{Card, Inventory, MigDevice};
 
-/// What a selector names.
+/// Meaning of a selector.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CardOrMig<'a> {
     /// A whole card.
@@ -42,7 +42,7 @@ pub enum ResolveError {
     NoSuchCard {
         /// As written.
         selector: String,
-        /// What there is, for people.
+        /// Existing cards, for people.
         existing: String,
     },
     /// No such MIG device.
@@ -50,7 +50,7 @@ pub enum ResolveError {
     NoSuchMigDevice {
         /// As written.
         selector: String,
-        /// What there is, for people.
+        /// Existing devices, for people.
         existing: String,
     },
     /// A prefix that fits several.
@@ -66,7 +66,8 @@ pub enum ResolveError {
 impl Inventory {
     /// The card with this index in NVML's order.
     pub fn by_index(&self, index: u32) -> Option<&Card> {
-        // Not `cards[index]`: an inventory may be read from a file, and the promise about the order is not checked there.
+        // Not `cards[index]`: an inventory may be read from a file, and the promise about the order
+        // is not checked there.
         self.cards.iter().find(|card| card.index == index)
     }
 
@@ -90,11 +91,12 @@ impl Inventory {
         self.cards.iter().flat_map(|card| card.mig_devices.iter().map(move |device| (card, device)))
     }
 
-    /// What `selector` names. Health is not looked at: an unusable card resolves, and whoever selects refuses it with
-    /// its reason.
+    /// Returns what `selector` names. Health is not looked at: an unusable card resolves, and
+    /// whoever selects refuses it with its reason.
     ///
     /// # Errors
-    /// When it names nothing here or, as a UUID prefix, more than one thing; the message lists what exists.
+    /// When it names nothing here or, as a UUID prefix, more than one thing; the message lists what
+    /// exists.
     pub fn resolve(&self, selector: &DeviceSelector) -> Result<CardOrMig<'_>, ResolveError> {
         if self.cards.is_empty() {
             return Err(ResolveError::NoCards { selector: selector.to_string() });
@@ -159,14 +161,15 @@ impl Inventory {
     }
 }
 
-/// A prefix must say at least one character beyond `kind` (`GPU-`, `MIG-`), else it names nothing in particular.
+/// A prefix must say at least one character beyond `kind` (`GPU-`, `MIG-`), else it names nothing
+/// in particular.
 fn begins_with(uuid: &str, kind: &str, prefix: &str) -> bool {
     let Some(start) = uuid.get(..prefix.len()) else { return false };
     prefix.len() > kind.len() && start.eq_ignore_ascii_case(prefix)
 }
 
-/// NVIDIA's cards have one function that computes, so that `0000:65:00` and `0000:65:00.0` are the same card; NVML
-/// itself gives no function at all.
+/// NVIDIA's cards have one function that computes, so that `0000:65:00` and `0000:65:00.0` are the
+/// same card; NVML itself gives no function at all.
 fn same_slot(a: PciBusId, b: PciBusId) -> bool {
     (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
 }

@@ -1,4 +1,5 @@
-//! Small JSON files in the state directory: a missing or spoilt one is as good as none, a written one is whole.
+//! Small JSON files in the state directory: a missing or spoilt one is as good as none, a written
+//! one is whole.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,7 +12,8 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What the file holds. `None`: it is not there, cannot be read, or is not what it should be.
+/// Returns what the file holds. `None`: it is not there, cannot be read, or is not what it should
+/// be.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }

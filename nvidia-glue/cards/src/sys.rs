@@ -18,8 +18,9 @@ pub(crate) fn mig_instance_ids(device: &Device<'_>) -> Result<(u32, u32), NvmlEr
     let gpu_instance = nvml_sym(library.nvmlDeviceGetGpuInstanceId.as_ref())?;
     let compute_instance = nvml_sym(library.nvmlDeviceGetComputeInstanceId.as_ref())?;
     let (mut gpu, mut compute): (c_uint, c_uint) = (0, 0);
-    // SAFETY: the symbols come from the library that `device` belongs to and have the types of NVML's header; the
-    // handle is valid while `device` borrows the initialised library; both pointers are to live integers.
+    // SAFETY: the symbols come from the library that `device` belongs to and have the types of
+    // NVML's header; the handle is valid while `device` borrows the initialised library; both
+    // pointers are to live integers.
     unsafe {
         nvml_try(gpu_instance(device.handle(), &raw mut gpu))?;
         nvml_try(compute_instance(device.handle(), &raw mut compute))?;

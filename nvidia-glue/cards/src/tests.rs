@@ -32,7 +32,8 @@ fn node() -> FakeNode {
 fn config(node: &FakeNode, kind: DriverKind, simulated: u32) -> Config {
     let simulated = if simulated == 0 { Vec::new() } else { vec![v100(simulated)] };
     let state_dir = node.tree.path().join("run/egpu");
-    // Below this root there is no library, so that the tests do not depend on the machine's own driver.
+    // Below this root there is no library, so that the tests do not depend on the machine's own
+    // driver.
     let driver = Driver { kind, root: node.tree.path().join("driver"), simulated };
     Config { state_dir, driver, ..Config::default() }
 }
@@ -227,7 +228,8 @@ fn a_loaded_driver_without_library_is_an_error_not_simulated_cards() {
     assert!(matches!(error, DiscoverError::Driver(DriverError::NoLibrary { .. })), "{error:?}");
 }
 
-/// On a machine with a driver: `cargo test -p nvidia-glue real_cards -- --nocapture` shows what was found.
+/// On a machine with a driver: `cargo test -p nvidia-glue real_cards -- --nocapture` shows what was
+/// found.
 #[test]
 fn real_cards_hold_what_an_inventory_promises() {
     let state = tempfile::tempdir().unwrap();

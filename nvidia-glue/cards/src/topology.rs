@@ -1,10 +1,11 @@
-//! How near two cards are.
+//! Distance between two cards.
 
 use super::{Distance, Inventory};
 
 impl Inventory {
-    /// How far apart the cards with these indices are: the nearest link that either of them lists, else the NUMA node
-    /// that both are on, else [`Distance::System`]. A card is `NvLink` from itself: nothing is nearer.
+    /// Returns how far apart the cards with these indices are: the nearest link that either of them
+    /// lists, else the NUMA node that both are on, else [`Distance::System`]. A card is `NvLink`
+    /// from itself: nothing is nearer.
     pub fn distance(&self, a: u32, b: u32) -> Distance {
         if a == b {
             return Distance::NvLink;

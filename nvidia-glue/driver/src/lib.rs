@@ -3,6 +3,7 @@
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
 
 mod cost;
+mod device_file;
 mod file_watch;
 mod guarded;
 mod nvidia;
@@ -12,10 +13,11 @@ mod raw;
 mod switch_log;
 mod sys;
 
-use std::{fmt, fs::File, io, os::fd::AsFd, sync::Arc};
+use std::{fmt, fs::File, io};
 
 use abi::{Abi, Handle, Node};
 pub use cost::{ThreadCost, count_thread, thread_cost};
+pub use device_file::{DeviceFile, same_open_file};
 pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub use own_client::client_on;
@@ -23,17 +25,6 @@ pub use own_client::{OpenClientError, open_own_client};
 pub use raw::Raw;
 use schedule::{SwitchLog, SwitchLogError};
 pub use sys::share_open_file;
-
-/// An open file of one of the driver's nodes.
-///
-/// Two values name the same open file description only if the caller's descriptors do; the driver ties clients to that.
-#[derive(Debug, Clone)]
-pub struct DeviceFile {
-    /// Which node.
-    pub node: Node,
-    /// A duplicate of the caller's descriptor (the same open file description), or a file of the mediator's own.
-    pub file: Arc<File>,
-}
 
 /// One ioctl to be executed: the argument struct, and every buffer that it points to.
 ///
@@ -137,14 +128,6 @@ pub trait Driver: fmt::Debug + Send + Sync {
     fn switch_log(&self, _: &Abi, _: &OwnClient, _: Handle) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
         Ok(None)
     }
-}
-
-/// Whether two descriptors are of one open file description (one `open(2)`), which is what the driver ties clients to.
-///
-/// # Errors
-/// When the kernel does not say: it lacks `kcmp(2)`, or a filter forbids it.
-pub fn same_open_file(one: &File, other: &File) -> io::Result<bool> {
-    sys::same_open_file(one.as_fd(), other.as_fd())
 }
 
 /// A client of the mediator's own.

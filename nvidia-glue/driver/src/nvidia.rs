@@ -8,20 +8,20 @@ use std::{
     sync::Arc,
 };
 
-use abi::{Abi, Handle, Node, Status};
+use abi::{
+    Abi, Handle, Node, Status, encode,
+    escapes::{NV_ESC_RM_DUP_OBJECT, command},
+    params::NVOS55_PARAMETERS,
+};
 use base::Roots;
 use rustix::fs::{FileType, major, minor};
 use schedule::{SwitchLog, SwitchLogError};
 
 use super::{
-    DeviceFile, Driver, DriverCall, FileWatch, OwnClient,
-    file_watch::EpollWatch,
-    own_client::read_write,
-    patch::{self, u32_at},
-    switch_log::NvidiaSwitchLog,
+    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, file_watch::EpollWatch, patch, switch_log::NvidiaSwitchLog,
 };
 
-/// What the driver's character devices are called in `/proc/devices`; the first name is that of releases before 550.
+/// Names of the driver's character devices in `/proc/devices`; the first is that of releases before 550.
 const FRONTEND: [&str; 3] = ["nvidia-frontend", "nvidia", "nvidiactl"];
 /// Unified memory's, whose number the kernel chooses.
 const UVM: &str = "nvidia-uvm";
@@ -29,13 +29,6 @@ const UVM: &str = "nvidia-uvm";
 const CONTROL_MINOR: u32 = 255;
 /// `/dev/nvidia-modeset`, which takes no calls of the resource manager.
 const MODESET_MINOR: u32 = 254;
-
-/// `NV_ESC_RM_DUP_OBJECT`, and `NVOS55_PARAMETERS` (src/common/sdk/nvidia/inc/nvos.h) with its offsets.
-const DUP_OBJECT: u32 = 0x34;
-const DUP_SIZE: u32 = 28;
-const DUP_STATUS: usize = 24;
-/// `NV_ERR_INVALID_OBJECT_HANDLE`.
-const INVALID_OBJECT_HANDLE: Status = Status(0x33);
 
 /// NVIDIA's kernel modules, through device nodes below a root.
 #[derive(Debug, Clone)]
@@ -83,19 +76,17 @@ impl NvidiaDriver {
         (self.uvm == Some(major) && minor == 0).then_some(Node::Uvm)
     }
 
-    /// What the driver says when an object that cannot exist, handle 0, is to be duplicated from `source`.
+    /// Asks the driver to duplicate an object that cannot exist, handle 0, from `source`; returns its status.
     fn ask_for_nothing(&self, probe: &OwnClient, source: Handle) -> io::Result<Status> {
-        let mut args = [0_u8; DUP_SIZE as usize];
-        // hClient, hParent, hObject, hClientSrc, hObjectSrc, flags, status.
-        for (place, value) in
-            args.chunks_exact_mut(4).zip([probe.client.0, probe.client.0, 0, source.0, 0, 0, u32::MAX])
-        {
-            place.copy_from_slice(&value.to_ne_bytes());
-        }
-        let call =
-            DriverCall { command: read_write(DUP_OBJECT, DUP_SIZE), args: &mut args, buffers: &mut [], files: &[] };
-        self.ioctl(&probe.control, call)?;
-        Ok(Status(u32_at(&args, DUP_STATUS).unwrap_or(u32::MAX)))
+        let mut args = encode!(NVOS55_PARAMETERS {
+            hClient: probe.client,
+            hParent: probe.client,
+            hClientSrc: source,
+            status: u32::MAX,
+        });
+        let command = command(NV_ESC_RM_DUP_OBJECT, args.len());
+        self.ioctl(&probe.control, DriverCall { command, args: &mut args, buffers: &mut [], files: &[] })?;
+        Ok(Status(NVOS55_PARAMETERS::status.get(&args).unwrap_or(u32::MAX)))
     }
 }
 
@@ -136,7 +127,7 @@ impl Driver for NvidiaDriver {
             // Being torn down: not gone yet.
             Status::INVALID_STATE => Ok(true),
             // The same words as for a probe that is itself gone.
-            INVALID_OBJECT_HANDLE | Status::INVALID_CLIENT
+            Status::INVALID_OBJECT_HANDLE | Status::INVALID_CLIENT
                 if self.ask_for_nothing(probe, probe.client)? == Status::OBJECT_NOT_FOUND =>
             {
                 Ok(false)
@@ -158,7 +149,7 @@ impl Driver for NvidiaDriver {
         own: &OwnClient,
         subdevice: Handle,
     ) -> Result<Option<Box<dyn SwitchLog>>, SwitchLogError> {
-        Ok(Some(Box::new(NvidiaSwitchLog::open(self.clone(), *abi, own, subdevice)?)))
+        Ok(Some(Box::new(NvidiaSwitchLog::open(Box::new(self.clone()), *abi, own, subdevice)?)))
     }
 }
 

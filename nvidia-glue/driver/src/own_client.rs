@@ -2,20 +2,15 @@
 
 use std::io;
 
-use abi::{Abi, DriverRelease, Handle, Node, Status};
+use abi::{
+    Abi, Handle, Node, Status,
+    classes::NV01_ROOT_CLIENT,
+    encode,
+    escapes::{NV_ESC_RM_ALLOC, command},
+    params::{NVOS64_PARAMETERS, NVOS64_PARAMETERS_525},
+};
 
-use super::{DeviceFile, Driver, DriverCall, OwnClient, patch};
-
-/// `NV_ESC_RM_ALLOC` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h).
-const RM_ALLOC: u32 = 0x2b;
-/// `NV01_ROOT_CLIENT` (src/common/sdk/nvidia/inc/class/cl0041.h).
-const ROOT_CLIENT: u32 = 0x41;
-/// Offset of `NVOS64_PARAMETERS.hObjectNew` (src/common/sdk/nvidia/inc/nvos.h).
-const OBJECT_NEW: usize = 8;
-/// Offset of `.hClass`.
-const CLASS: usize = 12;
-/// The first release whose `NVOS64_PARAMETERS` has `paramsSize`.
-const WITH_PARAMS_SIZE: DriverRelease = DriverRelease::new(535, 54, 3);
+use super::{DeviceFile, Driver, DriverCall, OwnClient};
 
 /// The mediator could not get a client of its own.
 #[derive(Debug, thiserror::Error)]
@@ -49,25 +44,24 @@ pub fn open_own_client(driver: &dyn Driver, abi: &Abi) -> Result<OwnClient, Open
 
 /// Allocates a client on a control file of the mediator's own.
 pub fn client_on(driver: &dyn Driver, abi: &Abi, control: &DeviceFile) -> Result<Handle, OpenClientError> {
-    let (size, status_at): (u32, usize) = if abi.release() >= WITH_PARAMS_SIZE { (48, 40) } else { (40, 36) };
-    let mut args = [0_u8; 48];
-    let args = args.get_mut(..size as usize).ok_or(OpenClientError::NoHandle)?;
-    if let Some(class) = args.get_mut(CLASS..CLASS + 4) {
-        class.copy_from_slice(&ROOT_CLIENT.to_ne_bytes());
-    }
-    let call = DriverCall { command: read_write(RM_ALLOC, size), args, buffers: &mut [], files: &[] };
+    type Older = NVOS64_PARAMETERS_525;
+    let has_params_size = NVOS64_PARAMETERS::RELEASES.contain(*abi);
+    let (size, status) = if has_params_size {
+        (NVOS64_PARAMETERS::SIZE, NVOS64_PARAMETERS::status)
+    } else {
+        (Older::SIZE, Older::status)
+    };
+    let mut args = encode!(NVOS64_PARAMETERS { hClass: NV01_ROOT_CLIENT });
+    let args = args.get_mut(..size).ok_or(OpenClientError::NoHandle)?;
+    let call = DriverCall { command: command(NV_ESC_RM_ALLOC, size), args, buffers: &mut [], files: &[] };
     driver.ioctl(control, call).map_err(OpenClientError::Call)?;
-    let status = Status(patch::u32_at(args, status_at).ok_or(OpenClientError::NoHandle)?);
+    let status = Status(status.get(args).ok_or(OpenClientError::NoHandle)?);
     if !status.is_ok() {
         return Err(OpenClientError::Refused { status });
     }
-    match patch::u32_at(args, OBJECT_NEW) {
-        Some(handle) if handle != 0 => Ok(Handle(handle)),
+    // Both structs have it at one place.
+    match NVOS64_PARAMETERS::hObjectNew.get(args) {
+        Some(handle) if handle != Handle::NONE => Ok(handle),
         _ => Err(OpenClientError::NoHandle),
     }
-}
-
-/// `_IOWR('F', number, size)`.
-pub const fn read_write(number: u32, size: u32) -> u32 {
-    3 << 30 | size << 16 | (b'F' as u32) << 8 | number
 }

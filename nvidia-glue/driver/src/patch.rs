@@ -6,6 +6,11 @@ use std::{
     os::fd::{AsFd, AsRawFd},
 };
 
+use abi::{
+    escapes::{NV_ESC_RM_CONTROL, command_size},
+    params::NVOS54_PARAMETERS,
+};
+
 use super::{Buffer, DeviceFile, DriverCall, Holder, guarded::Guarded};
 use crate::sys;
 
@@ -14,27 +19,20 @@ thread_local! {
     static GUARDED: RefCell<Guarded> = const { RefCell::new(Guarded::new()) };
 }
 
-/// `NV_ESC_RM_CONTROL` (src/nvidia/arch/nvalloc/unix/include/nv_escape.h): says itself how long its buffer is.
-const RM_CONTROL: u32 = 0x2a;
-/// Offset of `NVOS54_PARAMETERS.params` (src/common/sdk/nvidia/inc/nvos.h).
-const CONTROL_PARAMS: usize = 16;
-/// Offset of `NVOS54_PARAMETERS.paramsSize`.
-const CONTROL_PARAMS_SIZE: usize = 24;
-
 /// Executes `call` on `file` by the kernel.
 ///
 /// # Errors
 /// `InvalidInput` when a field is outside its holder, or the call says that a buffer is longer than it is; else the errno.
 pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32> {
     let DriverCall { command, args, buffers, files } = call;
-    if command & 0xff == RM_CONTROL && abi::escapes::command_size(command) > 0 {
+    if command & 0xff == u32::from(NV_ESC_RM_CONTROL) && command_size(command) > 0 {
         check_control_length(args, buffers)?;
     }
     GUARDED.with_borrow_mut(|guarded| {
         let addresses = guarded.addresses(buffers)?;
         with_fields(args, buffers, &addresses, files, |args, buffers| {
             guarded.copy_in(buffers);
-            let answer = if abi::escapes::command_size(command) > 0 {
+            let answer = if command_size(command) > 0 {
                 sys::ioctl(file.file.as_fd(), command, args)
             } else {
                 guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).and_then(|answer| answer)
@@ -47,17 +45,15 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
 
 /// The driver would copy as many bytes as the call says, whatever the buffer's length is.
 fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
-    let said = u32_at(args, CONTROL_PARAMS_SIZE).ok_or_else(outside)? as usize;
-    let params = buffers.iter().find(|buffer| buffer.holder == Holder::Args && buffer.offset == CONTROL_PARAMS);
-    if said <= params.map_or(0, |params| params.bytes.len()) || (params.is_none() && pointer_is_null(args)?) {
+    let said = NVOS54_PARAMETERS::paramsSize.get(args).ok_or_else(outside)? as usize;
+    let pointer = NVOS54_PARAMETERS::params;
+    let params = buffers.iter().find(|buffer| buffer.holder == Holder::Args && buffer.offset == pointer.at());
+    if said <= params.map_or(0, |params| params.bytes.len())
+        || (params.is_none() && pointer.get(args).ok_or_else(outside)? == 0)
+    {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, "a control's parameters are shorter than the call says"))
-}
-
-fn pointer_is_null(args: &[u8]) -> io::Result<bool> {
-    let field = args.get(CONTROL_PARAMS..CONTROL_PARAMS + 8).ok_or_else(outside)?;
-    Ok(field.iter().all(|byte| *byte == 0))
 }
 
 /// Sets every field (pointers to where the buffers will be), calls `execute`, and gives every field its old value, also when the call fails.
@@ -133,17 +129,14 @@ fn outside() -> io::Error {
     )
 }
 
-/// The 4 bytes at `offset`.
-pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    let field = bytes.get(offset..offset.checked_add(4)?)?;
-    Some(u32::from_ne_bytes(field.try_into().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use std::{fs::File, sync::Arc};
 
-    use abi::Node;
+    use abi::{
+        Node, encode,
+        escapes::{NV_ESC_RM_ALLOC, command},
+    };
 
     use super::*;
     use crate::FileField;
@@ -196,9 +189,10 @@ mod tests {
             Err(error) => return testing::skipped(format_args!("no terminal can be had: {error}")),
         };
         let file = DeviceFile { node: Node::Uvm, file: Arc::new(terminal.slave.into()) };
-        // `TCGETS`, whose number says no size: the kernel writes 36 bytes.
+        // TCGETS, which says no size: the kernel writes 36 bytes.
         let mut args = vec![7; 4];
-        let call = DriverCall { command: 0x5401, args: &mut args, buffers: &mut [], files: &[] };
+        let call =
+            DriverCall { command: u32::try_from(libc::TCGETS).unwrap(), args: &mut args, buffers: &mut [], files: &[] };
         assert_eq!(execute(&file, call).unwrap(), 0);
         assert_eq!(args.len(), 4, "as much as was known is told");
         assert_ne!(args, [7; 4]);
@@ -207,16 +201,14 @@ mod tests {
     #[test]
     fn a_control_cannot_make_the_driver_read_past_its_parameters() {
         let file = null_file();
-        let mut args = [0_u8; 32];
-        args[CONTROL_PARAMS_SIZE] = 17;
-        args[CONTROL_PARAMS] = 1;
-        let mut buffers = [buffer(Holder::Args, CONTROL_PARAMS, 16)];
-        let command = 0xc020_462a;
+        let mut args = encode!(NVOS54_PARAMETERS { params: 1, paramsSize: 17 });
+        let mut buffers = [buffer(Holder::Args, NVOS54_PARAMETERS::params.at(), 16)];
+        let command = command(NV_ESC_RM_CONTROL, args.len());
         let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
         assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
         assert_eq!(execute(&file, call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        args[CONTROL_PARAMS_SIZE] = 16;
+        assert!(NVOS54_PARAMETERS::paramsSize.set(&mut args, 16));
         let call = DriverCall { command, args: &mut args, buffers: &mut buffers, files: &[] };
         assert_eq!(execute(&file, call).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
         assert_eq!(buffers[0].bytes.len(), 16);
@@ -225,7 +217,8 @@ mod tests {
 
     #[test]
     fn an_argument_shorter_than_its_command_is_refused() {
-        let call = DriverCall { command: 0xc030_462b, args: &mut [0; 32], buffers: &mut [], files: &[] };
+        let call =
+            DriverCall { command: command(NV_ESC_RM_ALLOC, 48), args: &mut [0; 32], buffers: &mut [], files: &[] };
         assert_eq!(execute(&null_file(), call).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

@@ -10,42 +10,32 @@ use std::{
     time::{Duration, Instant},
 };
 
-use abi::{Abi, Handle, Node, Status, layout::write_u32};
+use abi::{
+    Abi, Handle, Node, Status,
+    classes::{NV_EVENT_BUFFER, NV01_MEMORY_DEVICELESS},
+    controls::{
+        NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS, NV_EVENT_BUFFER_CTRL_CMD_FLUSH,
+        NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2, NV2080_CTRL_CMD_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO,
+    },
+    encode,
+    params::{
+        NV_EVENT_BUFFER_ALLOC_PARAMETERS, NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS, NV_MEMORY_ALLOCATION_PARAMS,
+        NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS, NV2080_CTRL_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO_PARAMS,
+        NV2080_CTRL_TIMER_GPU_CPU_TIME_SAMPLE,
+    },
+};
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 
-use super::{DeviceFile, NvidiaDriver, OwnClient, Raw};
+use super::{DeviceFile, Driver, OwnClient, Raw};
 use crate::sys::ReadOnlyMapping;
 
-/// `NV01_MEMORY_DEVICELESS` (src/common/sdk/nvidia/inc/class/cl90ce.h); its parameters are `NV_MEMORY_ALLOCATION_PARAMS`.
-const DEVICELESS: u32 = 0x90ce;
-const MEMORY_PARAMS: usize = 128;
-const MEMORY_ATTR: usize = 24;
-const MEMORY_ATTR2: usize = 28;
-const MEMORY_SIZE: usize = 64;
 /// `NVOS32_ATTR_COHERENCY_CACHED`; `NVOS32_ATTR2_PROTECTION_USER_READ_ONLY`, which the driver demands (nvos.h).
 const CACHED: u32 = 1 << 29;
 const USER_READ_ONLY: u32 = 1 << 22;
 
-/// `NV_EVENT_BUFFER` and `NV_EVENT_BUFFER_ALLOC_PARAMETERS` (src/common/sdk/nvidia/inc/class/cl90cd.h).
-const EVENT_BUFFER: u32 = 0x90cd;
-const BUFFER_PARAMS: usize = 72;
-const BUFFER_RECORD_SIZE: usize = 16;
-const BUFFER_RECORD_COUNT: usize = 20;
-const BUFFER_SUBDEVICE: usize = 52;
-const BUFFER_HEADER: usize = 60;
-const BUFFER_RECORDS: usize = 64;
-
-/// `NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2` and its parameters (ctrl2080gr.h).
-const BIND: u32 = 0x2080_1238;
-const BIND_PARAMS: usize = 24;
-/// `NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS` with `KEEP_NEWEST`, and `NV_EVENT_BUFFER_CTRL_CMD_FLUSH` (ctrl90cd.h).
-const ENABLE: u32 = 0x90cd_0101;
+/// `NV_EVENT_BUFFER_FLAG_OVERFLOW_POLICY_KEEP_NEWEST` (ctrl90cd.h).
 const KEEP_NEWEST: u32 = 2;
-const FLUSH: u32 = 0x90cd_0104;
-/// `NV2080_CTRL_CMD_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO` (ctrl2080tmr.h): 2 bytes, then 16 pairs of 8-byte numbers.
-const CORRELATE: u32 = 0x2080_0406;
-const CORRELATE_PARAMS: usize = 8 + 16 * 16;
 /// `NV2080_TIMER_GPU_CPU_TIME_CPU_CLK_ID_OSTIME`: microseconds of the host's real time.
 const REAL_TIME: u8 = 1;
 const PAIRS: u8 = 3;
@@ -73,7 +63,7 @@ const COMPARE_EVERY: Duration = Duration::from_secs(5);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct NvidiaSwitchLog {
-    driver: NvidiaDriver,
+    driver: Box<dyn Driver>,
     abi: Abi,
     control: DeviceFile,
     client: Handle,
@@ -93,12 +83,12 @@ pub(super) struct NvidiaSwitchLog {
 impl NvidiaSwitchLog {
     /// Makes the event buffer, and binds it to the card's switches.
     pub(super) fn open(
-        driver: NvidiaDriver,
+        driver: Box<dyn Driver>,
         abi: Abi,
         own: &OwnClient,
         subdevice: Handle,
     ) -> Result<Self, SwitchLogError> {
-        let raw = Raw { driver: &driver, abi, file: &own.control, client: own.client };
+        let raw = Raw { driver: &*driver, abi, file: &own.control, client: own.client };
         let first = OWN_OBJECTS + (subdevice.0 & 0xffff) * 4;
         let objects = [Handle(first), Handle(first + 1), Handle(first + 2)];
         let [header, records, buffer] = objects;
@@ -126,7 +116,7 @@ impl NvidiaSwitchLog {
     }
 
     fn raw(&self) -> Raw<'_> {
-        Raw { driver: &self.driver, abi: self.abi, file: &self.control, client: self.client }
+        Raw { driver: &*self.driver, abi: self.abi, file: &self.control, client: self.client }
     }
 
     fn record(&self, index: u32) -> Option<Record> {
@@ -137,16 +127,22 @@ impl NvidiaSwitchLog {
 }
 
 impl SwitchLog for NvidiaSwitchLog {
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         // Moves what the firmware has noted into the buffers of all who read; without it the driver does so 30 times a second.
-        control(self.raw(), self.objects[2], "NV_EVENT_BUFFER_CTRL_CMD_FLUSH", FLUSH, Vec::new())?;
+        control(
+            self.raw(),
+            self.objects[2],
+            "NV_EVENT_BUFFER_CTRL_CMD_FLUSH",
+            NV_EVENT_BUFFER_CTRL_CMD_FLUSH,
+            Vec::new(),
+        )?;
         if self.compared.elapsed() > COMPARE_EVERY {
             self.ahead_ns = compare(self.raw(), self.subdevice)?;
             self.compared = Instant::now();
         }
         let put = self.header.word(PUT).unwrap_or(0) >> 32;
         let put = u32::try_from(put).unwrap_or(0) % RECORDS;
-        let mut taken = Taken::default();
+        let mut taken = SwitchBatch::default();
         while self.get != put {
             if let Some(record) = self.record(self.get) {
                 let expected = self.sequence.replace(record.sequence.wrapping_add(1)).unwrap_or(record.sequence);
@@ -204,27 +200,23 @@ impl Record {
 fn make(raw: Raw<'_>, subdevice: Handle, objects: [Handle; 3]) -> Result<(), SwitchLogError> {
     let [header, records, buffer] = objects;
     for (object, size) in [(header, HEADER_BYTES), (records, u64::from(RECORD * RECORDS))] {
-        let mut params = vec![0; MEMORY_PARAMS];
-        for (at, value) in [(0, raw.client.0), (MEMORY_ATTR, CACHED), (MEMORY_ATTR2, USER_READ_ONLY)] {
-            let _ = write_u32(&mut params, at, value);
-        }
-        if let Some(place) = params.get_mut(MEMORY_SIZE..MEMORY_SIZE + 8) {
-            place.copy_from_slice(&size.to_ne_bytes());
-        }
-        alloc(raw, object, "NV01_MEMORY_DEVICELESS", DEVICELESS, params)?;
+        let params = encode!(NV_MEMORY_ALLOCATION_PARAMS {
+            owner: raw.client.0,
+            attr: CACHED,
+            attr2: USER_READ_ONLY,
+            size: size,
+        });
+        alloc(raw, object, "NV01_MEMORY_DEVICELESS", NV01_MEMORY_DEVICELESS, params.to_vec())?;
     }
-    let mut params = vec![0; BUFFER_PARAMS];
-    for (at, value) in [
-        (BUFFER_RECORD_SIZE, RECORD),
-        (BUFFER_RECORD_COUNT, RECORDS),
+    let params = encode!(NV_EVENT_BUFFER_ALLOC_PARAMETERS {
+        recordSize: RECORD,
+        recordCount: RECORDS,
         // Without it the driver would look for the bus of no card.
-        (BUFFER_SUBDEVICE, subdevice.0),
-        (BUFFER_HEADER, header.0),
-        (BUFFER_RECORDS, records.0),
-    ] {
-        let _ = write_u32(&mut params, at, value);
-    }
-    alloc(raw, buffer, "NV_EVENT_BUFFER", EVENT_BUFFER, params)
+        hSubDevice: subdevice,
+        hBufferHeader: header,
+        hRecordBuffer: records,
+    });
+    alloc(raw, buffer, "NV_EVENT_BUFFER", NV_EVENT_BUFFER, params.to_vec())
 }
 
 fn map(raw: Raw<'_>, object: Handle, length: u64) -> Result<ReadOnlyMapping, SwitchLogError> {
@@ -239,34 +231,36 @@ fn map(raw: Raw<'_>, object: Handle, length: u64) -> Result<ReadOnlyMapping, Swi
 }
 
 fn bind(raw: Raw<'_>, subdevice: Handle, buffer: Handle) -> Result<(), SwitchLogError> {
-    let mut params = vec![0; BIND_PARAMS];
-    // hEventBuffer, recordSize; the level of detail is the driver's choice, and all users' contexts are none of ours.
-    for (at, value) in [(0, buffer.0), (4, RECORD), (12, u32::MAX)] {
-        let _ = write_u32(&mut params, at, value);
-    }
-    control(raw, subdevice, "NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2", BIND, params)?;
-    let mut params = vec![0; 8];
-    for (at, value) in [(0, 1), (4, KEEP_NEWEST)] {
-        let _ = write_u32(&mut params, at, value);
-    }
-    control(raw, buffer, "NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS", ENABLE, params).map(drop)
+    // The level of detail is the driver's choice, and all users' contexts are none of ours.
+    let params = encode!(NV2080_CTRL_GR_FECS_BIND_EVTBUF_FOR_UID_V2_PARAMS {
+        hEventBuffer: buffer,
+        recordSize: RECORD,
+        eventFilter: u32::MAX,
+    });
+    let (call, id) = ("NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2", NV2080_CTRL_CMD_GR_FECS_BIND_EVTBUF_FOR_UID_V2);
+    control(raw, subdevice, call, id, params.to_vec())?;
+    let params = encode!(NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS_PARAMS { enable: 1, flags: KEEP_NEWEST });
+    let (call, id) = ("NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS", NV_EVENT_BUFFER_CTRL_CMD_ENABLE_EVENTS);
+    control(raw, buffer, call, id, params.to_vec()).map(drop)
 }
 
-/// How far the card's time is ahead of `CLOCK_MONOTONIC`.
+/// Nanoseconds that the card's time is ahead of `CLOCK_MONOTONIC`.
 fn compare(raw: Raw<'_>, subdevice: Handle) -> Result<i64, SwitchLogError> {
+    type Params = NV2080_CTRL_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO_PARAMS;
+    type Sample = NV2080_CTRL_TIMER_GPU_CPU_TIME_SAMPLE;
     const CALL: &str = "NV2080_CTRL_CMD_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO";
+    const ID: u32 = NV2080_CTRL_CMD_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO;
     let now_ns = |clock| {
         let now = clock_gettime(clock).map_err(|errno| SwitchLogError::Call { call: CALL, source: errno.into() })?;
         Ok(now.tv_sec() * 1_000_000_000 + now.tv_nsec())
     };
-    let mut params = vec![0; CORRELATE_PARAMS];
-    params.splice(..2, [REAL_TIME, PAIRS]);
-    let answer = control(raw, subdevice, CALL, CORRELATE, params)?;
+    let params = encode!(Params { cpuClkId: REAL_TIME, sampleCount: PAIRS });
+    let answer = control(raw, subdevice, CALL, ID, params.to_vec())?;
     let real_ahead_ns = now_ns(ClockId::CLOCK_REALTIME)? - now_ns(ClockId::CLOCK_MONOTONIC)?;
-    let number = |at: usize| Some(i64::from_ne_bytes(answer.get(at..at + 8)?.try_into().ok()?));
     let pairs = (0..usize::from(PAIRS)).filter_map(|pair| {
-        let (host_us, card_ns) = (number(8 + 16 * pair)?, number(16 + 16 * pair)?);
-        card_ns.checked_sub(host_us.checked_mul(1_000)?)
+        let sample = Params::samples.element(pair)?.bytes(&answer)?;
+        let (host_us, card_ns) = (Sample::cpuTime.get(sample)?, Sample::gpuTime.get(sample)?);
+        card_ns.cast_signed().checked_sub(host_us.cast_signed().checked_mul(1_000)?)
     });
     let mut pairs: Vec<i64> = pairs.collect();
     pairs.sort_unstable();

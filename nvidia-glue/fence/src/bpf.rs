@@ -76,7 +76,8 @@ impl Assembler {
         self.ret(value);
     }
 
-    /// One comparison a candidate; a match skips the rest of the list and the one instruction after it.
+    /// One comparison a candidate; a match skips the rest of the list and the one instruction after
+    /// it.
     fn jump_list(&mut self, candidates: &[u32]) {
         for (candidate, left) in candidates.iter().rev().zip(1u8..).collect::<Vec<_>>().into_iter().rev() {
             self.push(JUMP_EQUAL, left, 0, *candidate);
@@ -90,14 +91,16 @@ impl Assembler {
         self.ret(value);
     }
 
-    /// Runs `section`, which must end by itself, if the accumulator is in `range`; else goes on behind it.
+    /// Runs `section`, which must end by itself, if the accumulator is in `range`; else goes on
+    /// behind it.
     pub(super) fn section_if_in_range(&mut self, range: &RangeInclusive<u32>, section: &Self) {
         self.push(JUMP_GREATER_OR_EQUAL, 0, 1, *range.start());
         self.push(JUMP_GREATER, 0, 1, *range.end());
         self.skip(section);
     }
 
-    /// Runs `section`, which must end by itself, if the accumulator equals `value`; else goes on behind it.
+    /// Runs `section`, which must end by itself, if the accumulator equals `value`; else goes on
+    /// behind it.
     pub(super) fn section_if_equal(&mut self, value: u32, section: &Self) {
         self.push(JUMP_EQUAL, 1, 0, value);
         self.skip(section);

@@ -1,4 +1,5 @@
-//! What the kernel does with a filter's program, for tests.
+//! The kernel's interpreter of a filter, for tests.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests use it")]
 
 use super::{
     BpfInstruction,
@@ -8,7 +9,8 @@ use super::{
 /// `SECCOMP_RET_USER_NOTIF`.
 pub const NOTIFY: u32 = 0x7fc0_0000;
 
-/// What the kernel would answer. Panics on what the kernel's checker refuses: unknown operations, running off the end.
+/// Returns what the kernel would answer. Panics on what the kernel's checker refuses: unknown
+/// operations, running off the end.
 pub fn run_with(program: &[BpfInstruction], arch: u32, nr: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => nr,

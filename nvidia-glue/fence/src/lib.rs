@@ -1,23 +1,28 @@
 //! The seccomp filter that stands between a container and the NVIDIA driver's ioctls, as pure data.
 //!
-//! Around a container with a share of a card it hands the driver's calls to a listener. Around a container without a grant
-//! it refuses them: a neighbour could hand such a one an open driver file (SCM_RIGHTS, `/proc/PID/fd`), and with it it would
-//! use a card without any limit. The device cgroup does not see a file that is already open; the filter does.
+//! Around a container with a share of a card it hands the driver's calls to a listener. Around a
+//! container without a grant it refuses them: a neighbour could hand such a one an open driver file
+//! (SCM_RIGHTS, `/proc/PID/fd`), and with it it would use a card without any limit. The device
+//! cgroup does not see a file that is already open; the filter does.
 //!
 //! What it keys on, and why:
-//! - The resource manager (`nvidia_ioctl()`, kernel-open/nvidia/nv.c) reads a command's **number** and **size** and never
-//!   its type byte or direction. Where the type is the driver's own `F`, all numbers are protected, those too that no known
-//!   release has: a later one may have given them a meaning. Only what is a frame buffer's goes through. Under any other type
-//!   a known command is protected by (number, size).
-//! - UVM (`uvm_ioctl()`, kernel-open/nvidia-uvm/uvm.c) switches over the raw low 32 bits of the command. Bare numbers that are
-//!   nobody else's are protected, known or not.
-//! - The kernel cuts a command to 32 bits before any driver sees it; the high word of the argument is ignored here too.
-//! - The driver's 32-bit entry is the same handler with the same structs, so i386 and x32 (ARM on AArch64) are covered.
+//! - The resource manager (`nvidia_ioctl()`, kernel-open/nvidia/nv.c) reads a command's **number**
+//!   and **size** and never its type byte or direction. Where the type is the driver's own `F`, all
+//!   numbers are protected, those too that no known release has: a later one may have given them a
+//!   meaning. Only what is a frame buffer's goes through. Under any other type a known command is
+//!   protected by (number, size).
+//! - UVM (`uvm_ioctl()`, kernel-open/nvidia-uvm/uvm.c) switches over the raw low 32 bits of the
+//!   command. Bare numbers that are nobody else's are protected, known or not.
+//! - The kernel cuts a command to 32 bits before any driver sees it; the high word of the argument
+//!   is ignored here too.
+//! - The driver's 32-bit entry is the same handler with the same structs, so i386 and x32 (ARM on
+//!   AArch64) are covered.
 //!
-//! Everything else is allowed, as it cannot be told from what programs ask of terminals, sockets and other drivers: a number
-//! that no release has under a foreign type byte (TCGETS is 0x5401, number 1), and bare numbers below 8. On the driver's own
-//! files such calls fail, each with a line in the kernel's log. The filter is stacked on top of the container's own seccomp
-//! profile, and the kernel takes the strictest answer of all filters.
+//! Everything else is allowed, as it cannot be told from what programs ask of terminals, sockets
+//! and other drivers: a number that no release has under a foreign type byte (TCGETS is 0x5401,
+//! number 1), and bare numbers below 8. On the driver's own files such calls fail, each with a line
+//! in the kernel's log. The filter is stacked on top of the container's own seccomp profile, and
+//! the kernel takes the strictest answer of all filters.
 #![forbid(unsafe_code)]
 
 mod bpf;
@@ -28,7 +33,7 @@ use bpf::Assembler;
 pub use bpf::BpfInstruction;
 pub use table::{ESCAPE_NUMBERS, FRAME_BUFFER_COMMANDS, SIZED_FRAME_BUFFER_COMMANDS, UVM_COMMANDS, UVM_LIFECYCLE};
 
-/// What the kernel does with a protected call.
+/// Action of the kernel on a protected call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The call fails with this errno (`SECCOMP_RET_ERRNO`); at most 4095.
@@ -38,8 +43,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// "Inappropriate ioctl for device": what a file that is no NVIDIA device answers to these calls, so that a program
-    /// concludes that there is no card.
+    /// "Inappropriate ioctl for device": what a file that is no NVIDIA device answers to these
+    /// calls, so that a program concludes that there is no card.
     pub const NOT_A_DRIVER: Self = Self::Errno(25);
 
     /// The filter's return value, `linux/seccomp.h`.
@@ -74,9 +79,10 @@ impl Arch {
         }
     }
 
-    /// Each system call entry. x32 shares x86-64's audit value and sets bit 30 of the number; its own ioctl is 514. The bit
-    /// is masked off, and both numbers are taken with and without it: kernels before 5.5 ran 514 without the bit as well.
-    /// On i386, 90 is the old mmap, whose arguments are in memory; ARM's table has none (asm/unistd32.h).
+    /// Each system call entry. x32 shares x86-64's audit value and sets bit 30 of the number; its
+    /// own ioctl is 514. The bit is masked off, and both numbers are taken with and without it:
+    /// kernels before 5.5 ran 514 without the bit as well. On i386, 90 is the old mmap, whose
+    /// arguments are in memory; ARM's table has none (asm/unistd32.h).
     fn entries(self) -> &'static [Entry] {
         match self {
             Self::X86_64 => &[
@@ -122,8 +128,8 @@ impl Arch {
         }
     }
 
-    /// What a notified call is, by the audit value and number that `struct seccomp_data` tells: the filter notifies no
-    /// others. `None`: not one of its calls.
+    /// Returns what a notified call is, by the audit value and number that `struct seccomp_data`
+    /// tells: the filter notifies no others. `None`: not one of its calls.
     pub fn call(self, audit_arch: u32, nr: i32) -> Option<NotifiedCall> {
         let entry = self.entries().iter().find(|entry| entry.audit_arch == audit_arch)?;
         let nr = u32::try_from(nr).ok()? & !X32_BIT;
@@ -166,10 +172,12 @@ struct Entry {
 /// `__AUDIT_ARCH_64BIT`.
 const AUDIT_ARCH_64BIT: u32 = 0x8000_0000;
 
-/// Bit 30 of a system call number, x32's mark (`__X32_SYSCALL_BIT`). No other entry has numbers that high.
+/// Bit 30 of a system call number, x32's mark (`__X32_SYSCALL_BIT`). No other entry has numbers
+/// that high.
 const X32_BIT: u32 = 0x4000_0000;
 
-/// Offsets in `struct seccomp_data` (linux/seccomp.h). Both machines are little-endian: a word's low half comes first.
+/// Offsets in `struct seccomp_data` (linux/seccomp.h). Both machines are little-endian: a word's
+/// low half comes first.
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_FIRST: u32 = 16;
@@ -194,18 +202,23 @@ const PERSONALITY_QUERY: u32 = 0xffff_ffff;
 const SECCOMP_RET_KILL_PROCESS: u32 = 0x8000_0000;
 const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 
-/// The filter for `arch`: `driver_call` for commands that the driver's own user space sends or may once send (type `F`, and
-/// UVM's), ENOTTY for known ones under a foreign type, which no honest program sends; all else is allowed.
+/// The filter for `arch`: `driver_call` for commands that the driver's own user space sends or may
+/// once send (type `F`, and UVM's), ENOTTY for known ones under a foreign type, which no honest
+/// program sends; all else is allowed.
 ///
-/// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is how managed memory is made
-/// (`uvm_mmap()` wants the offset to equal the address), and no ioctl tells of it before. The old mmap of i386, which no C
-/// library of the last twenty years uses, does not exist then, nor does `remap_file_pages`, which maps a file anew without a call of mmap and which
-/// the kernel has only emulated since 4.0. Nor may a program say where its memory begins (`PR_SET_MM`), or have it begin
-/// where it always does (`ADDR_NO_RANDOMIZE`): by that the mediator tells a program from the one that its process executes next.
+/// A filter that notifies also does so for shared mappings of files at a non-zero offset: that is
+/// how managed memory is made (`uvm_mmap()` wants the offset to equal the address), and no ioctl
+/// tells of it before. The old mmap of i386, which no C library of the last twenty years uses, does
+/// not exist then, nor does `remap_file_pages`, which maps a file anew without a call of mmap and
+/// which the kernel has only emulated since 4.0. Nor may a program say where its memory begins
+/// (`PR_SET_MM`), or have it begin where it always does (`ADDR_NO_RANDOMIZE`): by that the mediator
+/// tells a program from the one that its process executes next.
 ///
-/// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one must not be a hole.
+/// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one
+/// must not be a hole.
 ///
-/// At most a few hundred instructions, well under the kernel's 4096; install with `SECCOMP_SET_MODE_FILTER`.
+/// At most a few hundred instructions, well under the kernel's 4096; install with
+/// `SECCOMP_SET_MODE_FILTER`.
 pub fn program(arch: Arch, driver_call: Action) -> Vec<BpfInstruction> {
     let mut assembler = Assembler::default();
     assembler.load(OFFSET_ARCH);
@@ -244,7 +257,8 @@ fn mappings(entry: &Entry, section: &mut Assembler) {
     section.section_if_equal(entry.mmap, &mmap);
 }
 
-/// Calls by which a program could look like another one. Falls through, with the number still loaded, for other calls.
+/// Calls by which a program could look like another one. Falls through, with the number still
+/// loaded, for other calls.
 fn layout(entry: &Entry, section: &mut Assembler) {
     let refused = Action::Errno(1).return_value();
     let mut prctl = Assembler::default();
@@ -261,7 +275,7 @@ fn layout(entry: &Entry, section: &mut Assembler) {
     section.section_if_equal(entry.personality, &personality);
 }
 
-/// What follows once the call is known to be an ioctl. Ends in a return on every path.
+/// Returns what follows once the call is known to be an ioctl. Ends in a return on every path.
 fn commands(driver_call: Action) -> Assembler {
     let driver_call = driver_call.return_value();
     let mut section = Assembler::default();

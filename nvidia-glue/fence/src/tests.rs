@@ -63,7 +63,8 @@ fn every_protected_call_is_refused_at_every_entry() {
     }
 }
 
-/// Commands of the terminal, sockets, file systems, block devices, DRM, KVM and FUSE, as numbered on both machines.
+/// Commands of the terminal, sockets, file systems, block devices, DRM, KVM and FUSE, as numbered
+/// on both machines.
 const HARMLESS: &[(&str, u64)] = &[
     ("TCGETS", 0x5401),
     ("TCSETS", 0x5402),
@@ -261,7 +262,8 @@ fn beside_a_listener_no_program_says_where_its_memory_begins() {
     }
 }
 
-/// A mapping of the UVM file that was moved could become managed memory by it, and no mmap would tell.
+/// A mapping of the UVM file that was moved could become managed memory by it, and no mmap would
+/// tell.
 #[test]
 fn beside_a_listener_nothing_is_mapped_but_by_mmap() {
     const ENOSYS: u32 = 0x0005_0000 | 38;
@@ -295,7 +297,8 @@ fn a_listener_is_told_of_driver_calls_and_mappings_only() {
     assert_eq!(Arch::X86_64.call(0x4000_0003, 54), Some(NotifiedCall::Ioctl));
 }
 
-/// The machine that the tests run on has the numbers that the table says: whoever runs them on another one, asks that one.
+/// The machine that the tests run on has the numbers that the table says: whoever runs them on
+/// another one, asks that one.
 #[test]
 fn the_native_entry_is_this_machines() {
     let Some(native) = Arch::native() else {
@@ -310,15 +313,16 @@ fn the_native_entry_is_this_machines() {
     assert_eq!(native.call(entry.audit_arch, ioctl), Some(NotifiedCall::Ioctl));
 }
 
-/// Each number that a table of calls can have (32-bit ARM has its own calls from 0xf0000 on), and some that none has.
+/// Each number that a table of calls can have (32-bit ARM has its own calls from 0xf0000 on), and
+/// some that none has.
 fn numbers() -> impl Iterator<Item = u32> {
     let odd = [0x7fff_ffff, 0x8000_0000, u32::MAX, X32_BIT - 1];
     let private = 0x000f_0000..0x000f_0010;
     (0..4096).chain((0..4096).map(|nr| nr | X32_BIT)).chain(private).chain(odd)
 }
 
-/// Of all calls of a machine, by each of its entries, those that are decided about: for a driver's call that names a driver's command, and a
-/// shared mapping at an offset.
+/// Of all calls of a machine, by each of its entries, those that are decided about: for a driver's
+/// call that names a driver's command, and a shared mapping at an offset.
 #[test]
 fn of_all_numbers_only_the_tables_are_decided_about() {
     let arguments = [5, command(3, b'F', 0x2b, 48), 3, 0x01, 5, 0x20_0000];
@@ -377,7 +381,8 @@ fn with_a_listener_only_the_drivers_own_type_is_notified() {
     assert_eq!(answer(command(3, b'T', 0xf0, 16)), ALLOW, "it cannot be told from another driver's");
 }
 
-/// Where one range ends, another begins: each command of two bytes, and each bare one with the driver's highest bits.
+/// Ranges meet without a gap: each command of two bytes, and each bare one with the driver's
+/// highest bits.
 #[test]
 fn what_is_decided_about_ends_where_others_begin() {
     let guarded = |command: u64| {

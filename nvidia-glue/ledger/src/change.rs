@@ -1,40 +1,29 @@
-//! What can be changed while containers run: a container's limits and priority, a card's policy and period.
+//! Changes while containers run: a container's limits and priority, a card's policy and period.
 
 use base::{Bytes, CardPolicy, ComputeShare, Priority};
 use runtime_config::request::{CardCountError, MemoryLimit, PerCard};
-use serde::{Deserialize, Serialize};
 
-use super::{ContainerKey, account::Refusal, store::StoreError};
+use super::{ContainerKey, refusal::Refusal, store::StoreError};
 
-/// What is to be changed of a container's grant. `None`: stays as it is.
+/// Change of a container's grant. `None`: stays as it is.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Change {
-    /// Memory, the same on each card or listed in the container's order. A percentage is one of the card's memory.
+    /// Memory, the same on each card or listed in the container's order. A percentage is one of the
+    /// card's memory.
     pub memory: Option<PerCard<MemoryLimit>>,
     /// Share of time: a cap, a weight, or no limit.
     pub compute: Option<PerCard<ComputeShare>>,
-    /// Who runs first.
+    /// Order in which it runs.
     pub priority: Option<Priority>,
 }
 
-/// What a node's administrator has set for one card. `None`: nothing; the configuration's holds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CardSetting {
-    /// Its policy while no container needs another one.
-    #[serde(default)]
-    pub policy: Option<CardPolicy>,
-    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
-    #[serde(default)]
-    pub period_us: Option<u64>,
-}
-
-/// Why a container's grant is not changed. It is as it was.
+/// Reason for which a container's grant is not changed. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
     /// It has none.
     #[error("container {container} has no grant; `egpu ps` lists those that have one")]
     NoGrant {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
     },
     /// Its request forbids it (CTYun: `ONLINE=0`).
@@ -43,15 +32,15 @@ pub enum ChangeError {
          other limits, or with ONLINE=1"
     )]
     Fixed {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
     },
     /// It has whole cards, MIG devices, or only looks at cards: there is no limit to change.
     #[error("container {container} has no quota that could be changed: {has}")]
     NoQuota {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What it has, for people.
+        /// Its grant, for people.
         has: String,
     },
     /// A list does not fit the number of its cards.
@@ -59,7 +48,7 @@ pub enum ChangeError {
         "the list of {quantity} limits does not fit the cards of container {container}; give one value for all, or one for each"
     )]
     ListLength {
-        /// Whose.
+        /// The container.
         container: Box<ContainerKey>,
         /// `memory` or `compute`.
         quantity: &'static str,
@@ -72,7 +61,7 @@ pub enum ChangeError {
          give an amount between the two"
     )]
     Memory {
-        /// Whose.
+        /// The container.
         container: Box<ContainerKey>,
         /// The card's index.
         index: u32,
@@ -82,36 +71,36 @@ pub enum ChangeError {
     /// A card of the grant is not in the inventory.
     #[error("container {container} has card {uuid}, which this node no longer has; nothing of it can be changed")]
     NoSuchCard {
-        /// Whose.
+        /// The container.
         container: Box<ContainerKey>,
-        /// Which.
+        /// The card.
         uuid: String,
     },
     /// Beside the other containers it does not fit.
     #[error("{card} cannot give container {container} these limits: {asked}{holders}")]
     Card {
-        /// Whose.
+        /// The container.
         container: Box<ContainerKey>,
         /// Index, model and UUID.
         card: String,
-        /// What it would have.
+        /// Limits that it would have.
         asked: String,
-        /// Who else has a part of the card; empty, or with its introduction.
+        /// Other holders of the card; empty, or with its introduction.
         holders: String,
-        /// What is missing.
+        /// The refusal.
         source: Box<Refusal>,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be changed")]
     Store {
-        /// Whose.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What failed.
+        /// The cause.
         source: StoreError,
     },
 }
 
-/// Why a card's setting is not changed. It is as it was.
+/// Reason for which a card's setting is not changed. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// There is no such card.
@@ -133,11 +122,11 @@ pub enum PolicyError {
         card: String,
         /// The policy.
         policy: CardPolicy,
-        /// Whose grant stands in the way.
+        /// The container whose grant stands in the way.
         container: String,
-        /// What it was granted.
+        /// Its grant.
         granted: String,
-        /// Why it cannot be.
+        /// The refusal.
         source: Box<Refusal>,
     },
     /// The shares would fit, but no order of time windows does.
@@ -145,15 +134,15 @@ pub enum PolicyError {
     Layout {
         /// Index, model and UUID.
         card: String,
-        /// What stands in the way.
+        /// The obstacle.
         source: Box<Refusal>,
     },
     /// The state directory.
     #[error("the setting of card {uuid} cannot be written down")]
     Store {
-        /// Which.
+        /// The card.
         uuid: String,
-        /// What failed.
+        /// The cause.
         source: StoreError,
     },
 }

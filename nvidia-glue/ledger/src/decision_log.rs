@@ -1,11 +1,13 @@
-//! The decision log, `/var/log/egpu.log`: what was asked, what was granted or why not, every reserve, release and
-//! rollback. One line a step, `TIME event=NAME container=NAMESPACE/ID pod=NAMESPACE/POD/CONTAINER key=value
-//! ...`, `pod` where it is one's.
+//! The decision log, `/var/log/egpu.log`: what was asked, what was granted or why not, every
+//! reserve, release and rollback. One line a step, `TIME event=NAME container=NAMESPACE/ID
+//! pod=NAMESPACE/POD/CONTAINER key=value ...`, `pod` where it is one's.
 //!
-//! People read it and `grep` does: a value is bare where it is plain, else quoted, with everything that is not printable
-//! ASCII escaped, so that nothing that a container's author wrote can end a line or look like another field.
+//! People read it and `grep` does: a value is bare where it is plain, else quoted, with everything
+//! that is not printable ASCII escaped, so that nothing that a container's author wrote can end a
+//! line or look like another field.
 //!
-//! What a decision comes to is an event of the node's as well ([`crate::event_log`]); the steps on the way to it are not.
+//! What a decision comes to is an event of the node's as well ([`crate::event_log`]); the steps on
+//! the way to it are not.
 
 use std::{
     fmt::{self, Write as _},
@@ -15,6 +17,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+pub(crate) use base::error_chain as chain;
 use jiff::Timestamp;
 
 use crate::{
@@ -25,12 +28,13 @@ use crate::{
 /// Longest value, in bytes as escaped; what is beyond is cut off and marked with `...`.
 const MAX_VALUE: usize = 2048;
 
-/// What a line tells.
+/// Kind of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// A container asks for cards.
     Ask,
-    /// The request could not be meant as it is written, or not on this node. Nothing had been reserved.
+    /// The request could not be meant as it is written, or not on this node. Nothing had been
+    /// reserved.
     Invalid,
     /// The request is not believed; the container starts without a GPU.
     Ignore,
@@ -82,7 +86,7 @@ impl Event {
         }
     }
 
-    /// What it is among the node's events; `None`: a step on the way.
+    /// Returns what it is among the node's events; `None`: a step on the way.
     fn kind(self) -> Option<Kind> {
         match self {
             Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
@@ -163,20 +167,8 @@ impl Line {
 
     fn entry(&self) -> Option<Entry> {
         let (entry, parts) = self.entry.as_ref()?;
-        Some(entry.clone().saying(&parts.join(", ")))
+        Some(entry.clone().with_text(&parts.join(", ")))
     }
-}
-
-/// An error with all its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 fn push_escaped(line: &mut String, value: &str) {
@@ -202,7 +194,8 @@ fn push_escaped(line: &mut String, value: &str) {
     line.push('"');
 }
 
-/// Where decisions are written. Cheap to make; the file is opened for each decision, so that it may be rotated.
+/// The log of decisions. Cheap to make; the file is opened for each decision, so that it may be
+/// rotated.
 #[derive(Debug, Clone)]
 pub struct DecisionLog {
     path: Option<PathBuf>,
@@ -220,8 +213,9 @@ impl DecisionLog {
         Self { path: None, events: EventLog::disabled() }
     }
 
-    /// Tells of a request that was refused before the ledger saw it: its text is malformed or contradicts itself. `asked`
-    /// is what the container said about GPUs, `why` the error, which is written with all its causes.
+    /// Tells of a request that was refused before the ledger saw it: its text is malformed or
+    /// contradicts itself. `asked` is what the container said about GPUs, `why` the error, which is
+    /// written with all its causes.
     pub fn refused_at_validation<'a>(
         &self,
         container: impl Into<ContainerName<'a>>,
@@ -236,7 +230,8 @@ impl DecisionLog {
         ]);
     }
 
-    /// Tells of a request that is not believed: its container starts without a GPU. `why` says what to do, too.
+    /// Tells of a request that is not believed: its container starts without a GPU. `why` says what
+    /// to do, too.
     pub fn ignored(&self, container: ContainerName<'_>, asked: &str, why: &str) {
         self.write(&[
             Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),
@@ -244,8 +239,8 @@ impl DecisionLog {
         ]);
     }
 
-    /// Appends `lines`, one write each. A failure is told to the process's own log (`tracing`) and nobody else: no
-    /// container fails because a log is full.
+    /// Appends `lines`, one write each. A failure goes to the process's own log (`tracing`) and
+    /// nobody else: no container fails because a log is full.
     pub fn write(&self, lines: &[Line]) {
         let Some(path) = &self.path else { return };
         if let Err(error) = append(path, lines) {

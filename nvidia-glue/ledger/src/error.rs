@@ -1,46 +1,47 @@
-//! Why the ledger refuses.
+//! Errors of the ledger.
 
 use std::{path::PathBuf, time::Duration};
 
-use super::{CardRoom, ContainerKey, account::Refusal, store::StoreError};
+use super::{CardRoom, ContainerKey, refusal::Refusal, store::StoreError};
 use crate::{decision_log::chain, select::SelectError};
 
-/// Why a container is not admitted. Nothing of it is left in the ledger. The text and its causes name the containers that stand in the way;
-/// what a pod may read is [`AdmitError::for_pod`].
+/// Reason for which a container is not admitted. Nothing of it is left in the ledger. The text and
+/// its causes name the containers that stand in the way; what a pod may read is
+/// [`AdmitError::for_pod`].
 #[derive(Debug, thiserror::Error)]
 pub enum AdmitError {
     /// The request is at fault, or does not fit this node. Nothing had been reserved.
     #[error("the request of container {container} cannot be met on this node, and nothing has been reserved")]
     Invalid {
-        /// Whose request.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What is wrong.
+        /// The cause.
         source: SelectError,
     },
     /// A named card has no room.
     #[error("{}{holders}", cannot_give(card, container, asked))]
     Card {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
         /// Index, model and UUID.
         card: String,
-        /// What was asked.
+        /// Its demand.
         asked: String,
-        /// Who has it; empty, or with its introduction.
+        /// Holders of the card; empty, or with its introduction.
         holders: String,
-        /// What it has left; `None` where a MIG device was asked for.
+        /// Room that is left; `None` where a MIG device was asked for.
         room: Option<Box<CardRoom>>,
-        /// What is missing.
+        /// The refusal.
         source: Box<Refusal>,
     },
     /// egpu was to choose, and no card has room.
     #[error("{}{}", no_room(*count, container, asked), by_reason(tried, TriedCard::full))]
     NoRoom {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
-        /// How many cards.
+        /// Number of cards.
         count: usize,
-        /// What was asked.
+        /// Its demand.
         asked: String,
         /// Card by card, why not.
         tried: Vec<TriedCard>,
@@ -59,7 +60,7 @@ pub enum AdmitError {
          that are leaving; wait until then"
     )]
     Kept {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
         /// For whom the room is kept.
         waiter: String,
@@ -67,17 +68,17 @@ pub enum AdmitError {
     /// Room was waited for, in vain.
     #[error("room was waited for, {} long", seconds(*waited))]
     Waited {
-        /// How long.
+        /// Time that was waited.
         waited: Duration,
-        /// Why there is none.
+        /// The last refusal.
         source: Box<AdmitError>,
     },
     /// As many wait for room as may.
     #[error("{most} containers of this node wait for room already, as many as may; try again when fewer do")]
     Crowded {
-        /// How many may.
+        /// Most that may.
         most: usize,
-        /// Why there is no room.
+        /// The refusal for want of room.
         source: Box<AdmitError>,
     },
     /// Somebody has ended the wait for room.
@@ -86,15 +87,15 @@ pub enum AdmitError {
         seconds(*waited)
     )]
     WaitEnded {
-        /// Who waited.
+        /// The container that waited.
         container: Box<ContainerKey>,
-        /// How long.
+        /// Time that was waited.
         waited: Duration,
     },
     /// The same container is in the ledger.
     #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
     AlreadyAdmitted {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
         /// ProcessId id of the shim that answers for it.
         shim_pid: i32,
@@ -102,19 +103,19 @@ pub enum AdmitError {
     /// The cgroup is not one that a container can have for itself.
     #[error("container {container} cannot have a grant with cgroup {}: {problem}", cgroup.display())]
     Cgroup {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
         /// The directory; empty where there is none.
         cgroup: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be written down")]
     Store {
-        /// Who asked.
+        /// The container that asked.
         container: Box<ContainerKey>,
-        /// What failed.
+        /// The cause.
         source: StoreError,
     },
 }
@@ -124,11 +125,11 @@ pub enum AdmitError {
 pub struct TriedCard {
     /// Its index.
     pub card: u32,
-    /// What is missing; `None` where it has room, but not together with the others.
+    /// The refusal; `None` where it has room, but not together with the others.
     pub why: Option<Refusal>,
-    /// Who has it; empty if nobody.
+    /// Holders; empty if nobody.
     pub holders: String,
-    /// What it has left; `None` where a MIG device was asked for.
+    /// Room that is left; `None` where a MIG device was asked for.
     pub room: Option<CardRoom>,
 }
 
@@ -151,7 +152,7 @@ fn cannot_give(card: &str, container: &ContainerKey, asked: &str) -> String {
     format!("{card} cannot give container {container} what it asked for: {asked}")
 }
 
-/// How a message begins that no set of `count` cards would do.
+/// Returns how a message begins that no set of `count` cards would do.
 fn no_room(count: usize, container: &ContainerKey, asked: &str) -> String {
     let nowhere = match count {
         1 => "no card of this node has".to_owned(),
@@ -198,7 +199,7 @@ pub enum AdmitErrorKind {
 }
 
 impl AdmitError {
-    /// What sort of refusal it is.
+    /// Returns what sort of refusal it is.
     pub fn kind(&self) -> AdmitErrorKind {
         match self {
             Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,
@@ -212,7 +213,8 @@ impl AdmitError {
         }
     }
 
-    /// The refusal as a pod may read it: what was asked for and what the cards have free, and nothing of who has the rest.
+    /// The refusal as a pod may read it: what was asked for and what the cards have free, and
+    /// nothing of who has the rest.
     pub fn for_pod(&self) -> String {
         match self {
             Self::Card { container, card, asked, room, source, .. } => {
@@ -235,73 +237,73 @@ impl AdmitError {
     }
 }
 
-/// Why a grant cannot be bound to its container.
+/// Reason for which a grant cannot be bound to its container.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// It has none.
     #[error("container {container} has no grant; it was released, or its shim was taken for dead")]
     NoGrant {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
     },
     /// The cgroup is not one that a container can have for itself.
     #[error("container {container} cannot be bound to cgroup {}: {problem}", cgroup.display())]
     Cgroup {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
         /// The directory; empty where there is none.
         cgroup: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         problem: &'static str,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be bound")]
     Store {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What failed.
+        /// The cause.
         source: StoreError,
     },
 }
 
-/// Why a grant is not given back.
+/// Reason for which a grant is not given back.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
     /// Processes of the container live.
     #[error("the grant of container {container} is kept: there are processes in its cgroup {}; end them first", cgroup.display())]
     StillRunning {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// Where they are.
+        /// Their cgroup.
         cgroup: PathBuf,
     },
-    /// Whether they do cannot be told, and memory that may be in use is nobody else's.
+    /// It cannot be told whether they live, and memory that may be in use is nobody else's.
     #[error(
         "the grant of container {container} is kept: it cannot be told whether processes are left in its cgroup {}; \
          mount its hierarchy again", cgroup.display()
     )]
     CannotTell {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// Where they may be.
+        /// Their possible cgroup.
         cgroup: PathBuf,
     },
-    /// What the driver gave it is not given back.
+    /// The driver's memory is not given back.
     #[error(
         "the grant of container {container} is kept: its mediator, process {pid}, which has its memory, was sent SIGKILL and lives still"
     )]
     StillMediated {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// Who.
+        /// The mediator.
         pid: i32,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be given back")]
     Store {
-        /// Which.
+        /// The container.
         container: Box<ContainerKey>,
-        /// What failed.
+        /// The cause.
         source: StoreError,
     },
 }

@@ -1,16 +1,18 @@
-//! What happened on this node, for `egpu events` and the counters of `egpu metrics`: `STATE_DIR/events/`.
+//! Events of this node, for `egpu events` and the counters of `egpu metrics`: `STATE_DIR/events/`.
 //!
 //! ```text
 //! current.jsonl    one JSON object a line, appended by whoever decides or notices: shims, `egpu`
 //! previous.jsonl   what `current.jsonl` was before it became too long
 //! ```
-//! A line is appended with one call under `O_APPEND`, so that those of several processes never mix. Whoever finds the file too
-//! long starts another one, under a lock on the file, for which nobody waits; and then writes into it how often each kind was
-//! told before, so that counters only grow. Nothing is synced, and the directory is gone at reboot, as grants are.
+//! A line is appended with one call under `O_APPEND`, so that those of several processes never mix.
+//! Whoever finds the file too long starts another one, under a lock on the file, for which nobody
+//! waits; and then writes into it how often each kind was written before, so that counters only
+//! grow. Nothing is synced, and the directory is gone at reboot, as grants are.
 //!
-//! Everything in a line is printable ASCII of a bounded length, whatever a container's author wrote: nobody forges a line, or moves
-//! a terminal's cursor. How often a container's doings are told is for its shim to bound. What cannot be written is told to the
-//! process's own log and nobody else: no container fails because of it.
+//! Everything in a line is printable ASCII of a bounded length, whatever a container's author
+//! wrote: nobody forges a line, or moves a terminal's cursor. How often a container's doings are
+//! told is for its shim to bound. What cannot be written goes to the process's own log and
+//! nobody else: no container fails because of it.
 
 use std::{
     collections::BTreeMap,
@@ -40,12 +42,12 @@ const MAX_NAME: usize = 256;
 /// A file that is replaced while it is counted is counted anew, so often at most.
 const ATTEMPTS: u32 = 5;
 
-/// Where the files are.
+/// Returns where the files are.
 pub fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("events")
 }
 
-/// What an event is about. Readers may meet kinds of later versions.
+/// Kind of an event. Readers may meet kinds of later versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -57,7 +59,7 @@ pub enum Kind {
     Ignored,
     /// There is no room for a container, and it waits for some.
     Waiting,
-    /// What was set aside for a container was given back, because a later step of its create failed.
+    /// A reservation for a container was given back, because a later step of its create failed.
     RolledBack,
     /// A container has ended, and its part of a card is free.
     Released,
@@ -71,7 +73,7 @@ pub enum Kind {
     Denied,
     /// A process was ended for that.
     Killed,
-    /// What a container has is not what the driver says.
+    /// The driver's account of a container differs from its mediator's.
     Drift,
     /// A card does not take a container off any more: its share of time is a weight.
     Degraded,
@@ -86,7 +88,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All that this version tells.
+    /// Every kind that this version writes.
     pub const ALL: [Self; 17] = [
         Self::Admitted,
         Self::Refused,
@@ -134,7 +136,7 @@ impl Kind {
 /// One thing that happened. Keys are fixed; later versions may add some.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
-    /// When it was written down, RFC 3339, UTC.
+    /// Time of writing, RFC 3339, UTC.
     pub time: String,
     /// [`Kind::name`], or that of another version's kind.
     pub kind: String,
@@ -153,7 +155,7 @@ pub struct Entry {
     /// That card's index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card_index: Option<u32>,
-    /// How often it happened since it was told last.
+    /// Number of occurrences since it was last written.
     #[serde(default = "once")]
     pub count: u64,
     /// For people.
@@ -211,13 +213,13 @@ impl Entry {
 
     /// Says it.
     #[must_use]
-    pub fn saying(self, text: &str) -> Self {
+    pub fn with_text(self, text: &str) -> Self {
         Self { text: printable(text, MAX_TEXT), ..self }
     }
 }
 
-/// Printable ASCII of no more than about `longest` bytes: line breaks, terminal controls, and letters that look like others are
-/// escaped.
+/// Printable ASCII of no more than about `longest` bytes: line breaks, terminal controls, and
+/// letters that look like others are escaped.
 fn printable(text: &str, longest: usize) -> String {
     let mut printable = String::with_capacity(text.len().min(longest));
     for character in text.chars() {
@@ -233,18 +235,18 @@ fn printable(text: &str, longest: usize) -> String {
     printable
 }
 
-/// A line of a file that has one before it: how often each kind was told before the file.
+/// A line of a file that has one before it: how often each kind was written before the file.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     events_before: Totals,
 }
 
-/// What is in a file's line; `None`: half a line, or one that no version of egpu wrote.
+/// Returns what is in a file's line; `None`: half a line, or one that no version of egpu wrote.
 pub fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(line).ok()
 }
 
-/// Where events are written. Cheap to make; the file is opened for each write.
+/// The log of events. Cheap to make; the file is opened for each write.
 #[derive(Debug, Clone)]
 pub struct EventLog {
     directory: Option<PathBuf>,
@@ -262,7 +264,7 @@ impl EventLog {
         Self { directory: None, long_enough: LONG_ENOUGH }
     }
 
-    /// Appends the entries, as of now. A failure is told to the process's own log.
+    /// Appends the entries, as of now. A failure goes to the process's own log.
     pub fn write(&self, entries: impl IntoIterator<Item = Entry>) {
         let Some(directory) = &self.directory else { return };
         let mut entries = entries.into_iter().peekable();
@@ -315,14 +317,14 @@ fn rotate(directory: &Path, file: File) -> io::Result<()> {
     begin(directory, file)?.map_or(Ok(()), |begun| begun.write_header(directory))
 }
 
-/// A file that was begun, and whose first line is not there yet. Until it is, nobody begins a file after this one, which is locked:
-/// what that would take for the previous one is then ours.
+/// A file that was begun, and whose first line is not there yet. Until it is, nobody begins a file
+/// after this one, which is locked: what that would take for the previous one is then ours.
 #[derive(Debug)]
 struct Begun {
     file: Flock<File>,
     /// The file that was full, locked as long.
     _full: Flock<File>,
-    /// What was told before that one.
+    /// Totals of the file before that one.
     before: Totals,
 }
 
@@ -347,7 +349,8 @@ impl Begun {
     /// Its first line.
     fn write_header(mut self, directory: &Path) -> io::Result<()> {
         let mut events_before = self.before;
-        // What others told meanwhile counts, too. Until the line is there, readers count for themselves.
+        // What others wrote meanwhile counts, too. Until the line is there, readers count for
+        // themselves.
         add(&mut events_before, Tally::of(&fs::read(directory.join(PREVIOUS))?).within);
         let mut line = serde_json::to_vec(&Header { events_before })?;
         line.push(b'\n');
@@ -362,8 +365,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// How often each kind was told since the machine's start. What was written in the very instant in which another file was
-/// started may be missing.
+/// Returns how often each kind was written since the machine's start. What was written in the very
+/// instant in which another file was started may be missing.
 ///
 /// # Errors
 /// When a file is there and cannot be read.
@@ -389,7 +392,7 @@ pub fn totals(state_dir: &Path) -> io::Result<Totals> {
     }
 }
 
-/// How often each kind was told, by its name.
+/// Number of events of each kind, by its name.
 pub type Totals = BTreeMap<String, u64>;
 
 /// A file's own, and what its header says.
@@ -413,7 +416,8 @@ impl Tally {
     }
 }
 
-/// What was told before the current file: as it says itself, or, while it does not, as the one before it tells.
+/// Returns what was written before the current file: as it says itself, or, while it does not, as
+/// the one before it tells.
 fn before(directory: &Path, current: &Tally) -> io::Result<Totals> {
     if let Some(before) = &current.before {
         return Ok(before.clone());

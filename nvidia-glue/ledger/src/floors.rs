@@ -1,51 +1,40 @@
 //! Channels and pinned host memory: what a grant gets of them, beside memory and time. Pure.
 //!
-//! Every mediated grant gets a number of channels on its card, and bytes of host memory that the driver may pin, at admission, so that
-//! mediators need to share nothing. A card has so many *places* as `device_split_count` allows containers, and each has a floor of both. A
-//! grant gets the most that one container may have, but leaves the floors of the places that are free. So whoever finds a place finds
-//! its floors, too, whatever the others do, as long as the configuration stays the same.
+//! Every mediated grant gets a number of channels on its card, and bytes of host memory that the
+//! driver may pin, at admission, so that mediators need to share nothing. A card has so many
+//! *places* as `device_split_count` allows containers, and each has a floor of both. A grant gets
+//! the most that one container may have, but leaves the floors of the places that are free. So
+//! whoever finds a place finds its floors, too, whatever the others do, as long as the
+//! configuration stays the same.
 //!
-//! A place that is taken counts as what its grant has, and never as less than the floor: when it is free again, the floor is there.
+//! A place that is taken counts as what its grant has, and never as less than the floor: when it is
+//! free again, the floor is there.
 
 use base::Bytes;
 use runtime_config::config::WholeCards;
-use serde::{Deserialize, Serialize};
 
-use super::{CardGrant, Enforcement, Limits, Refusal, account::CardSums};
+use crate::{CardGrant, Enforcement, Limits, card_sums::CardSums, refusal::Refusal};
 
 /// Channels of a card, for all engines and containers together: `NV_CHRAM_CHANNEL__SIZE_1`
-/// (src/common/inc/swref/published/ampere/ga100/dev_runlist.h), of which there is one set up to Hopper (`kfifoChidMgrConstruct`,
-/// src/nvidia/src/kernel/gpu/fifo/kernel_fifo.c). Blackwell has one for each run list, and is treated as if it had not. Groups have as
-/// many numbers (`_kfifoChidMgrInitChannelGroupMgr`), of which a channel without a group takes one, too.
+/// (src/common/inc/swref/published/ampere/ga100/dev_runlist.h), of which there is one set up to
+/// Hopper (`kfifoChidMgrConstruct`, src/nvidia/src/kernel/gpu/fifo/kernel_fifo.c). Blackwell has
+/// one for each run list, and is treated as if it had not. Groups have as many numbers
+/// (`_kfifoChidMgrInitChannelGroupMgr`), of which a channel without a group takes one, too.
 const CARD_CHANNELS: u32 = 2048;
-/// Those that are nobody's to grant. The kernel's own: two for each copy engine that UVM uses (`channel_manager_num_channels`,
-/// kernel-open/nvidia-uvm/uvm_channel.c; 40 on 20 engines, and 33 more with confidential computing), one each to scrub memory, to clear
-/// and copy it, and for the watchdog (`scrubberConstruct`, `memmgrInitCeUtils`, kernel_rc_watchdog.c). The rest is for two programs
-/// outside of egpu: a display server, a monitor with a context.
+/// Those that are nobody's to grant. The kernel's own: two for each copy engine that UVM uses
+/// (`channel_manager_num_channels`, kernel-open/nvidia-uvm/uvm_channel.c; 40 on 20 engines, and 33
+/// more with confidential computing), one each to scrub memory, to clear and copy it, and for the
+/// watchdog (`scrubberConstruct`, `memmgrInitCeUtils`, kernel_rc_watchdog.c). The rest is for two
+/// programs outside of egpu: a display server, a monitor with a context.
 const RESERVED_CHANNELS: u32 = 128;
 /// Channels that a container may have of a card at the most: 25 CUDA contexts.
 const MOST_CHANNELS: u32 = 512;
 /// Channels of a place, where there are as many: five CUDA contexts.
 const FLOOR_CHANNELS: u32 = 100;
 /// Channels without which a container is of no use: a CUDA context takes 20.
-pub(super) const LEAST_CHANNELS: u32 = 24;
+const LEAST_CHANNELS: u32 = 24;
 /// Pinned memory of a place, where there is as much: a CUDA context has 70 MiB.
 const FLOOR_PINNED_MEMORY: Bytes = Bytes(Bytes::GIB);
-
-/// One grant's part of both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(crate) struct Allotment {
-    /// 0: it is not mediated, or an older egpu's.
-    channels: u32,
-    /// Likewise.
-    pinned_memory: Bytes,
-}
-
-impl Allotment {
-    pub(super) fn of(grant: &CardGrant) -> Self {
-        Self { channels: grant.channels.unwrap_or_default(), pinned_memory: grant.pinned_memory.unwrap_or_default() }
-    }
-}
 
 impl Limits {
     /// Places of a card: no more than have channels.
@@ -68,8 +57,9 @@ impl Limits {
     }
 }
 
-/// The most that a newcomer may have of `total`, of which others hold `held`: what leaves `others`, the floors of the places that are
-/// free besides its own. Never less than its own floor, if that is there: a change of the configuration may have made the floors larger.
+/// The most that a newcomer may have of `total`, of which others hold `held`: what leaves `others`,
+/// the floors of the places that are free besides its own. Never less than its own floor, if that
+/// is there: a change of the configuration may have made the floors larger.
 fn most(total: u64, held: u64, own: u64, others: u64) -> u64 {
     let free = total.saturating_sub(held);
     free.saturating_sub(others).max(free.min(own))
@@ -85,7 +75,12 @@ pub(super) fn channels(sums: &CardSums, limits: &Limits) -> Result<u32, Refusal>
     let others = u64::from(floor) * u64::from(limits.free_places(sums).saturating_sub(1));
     let free = u32::try_from(most(granted.into(), held, floor.into(), others)).unwrap_or(u32::MAX);
     if free < LEAST_CHANNELS {
-        return Err(Refusal::Channels { free, most: granted / LEAST_CHANNELS, split: limits.device_split_count });
+        return Err(Refusal::Channels {
+            free,
+            least: LEAST_CHANNELS,
+            most: granted / LEAST_CHANNELS,
+            split: limits.device_split_count,
+        });
     }
     Ok(free.min(MOST_CHANNELS))
 }
@@ -116,7 +111,8 @@ pub(super) struct PinnedMemory<'a> {
 }
 
 impl<'a> PinnedMemory<'a> {
-    /// `shareable`: the sums of every card that can be shared; `others`: of those of which somebody has a grant all the same.
+    /// `shareable`: the sums of every card that can be shared; `others`: of those of which somebody
+    /// has a grant all the same.
     pub(super) fn new(limits: &'a Limits, shareable: &[CardSums], others: &[CardSums]) -> Self {
         let mut memory = Self { limits, floor: limits.pinned_floor(shareable.len()), held: 0, free_floors: 0 };
         for sums in shareable.iter().chain(others) {
@@ -133,7 +129,8 @@ impl<'a> PinnedMemory<'a> {
         self.floor.0.saturating_mul(if exclusive { self.limits.places().into() } else { 1 })
     }
 
-    /// Divides what a container gets among its mediated `grants`, by their floors; nothing where there are none.
+    /// Divides what a container gets among its mediated `grants`, by their floors; nothing where
+    /// there are none.
     ///
     /// # Errors
     /// When more is asked than is free for one container, or not even its floors are.

@@ -1,6 +1,8 @@
-//! The records' sums, card by card, so that an admission reads what is on the cards that it chooses and not all records.
+//! The records' sums, card by card, so that an admission reads what is on the cards that it chooses
+//! and not all records.
 //!
-//! Derived from the records and never trusted further than that: see [`super::store`] for when it is rebuilt.
+//! Derived from the records and never trusted further than that: see [`super::store`] for when it
+//! is rebuilt.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     CardGrant, ContainerKey, ContainerName, ProcessId, Record,
-    account::CardSums,
+    card_sums::CardSums,
     store::{FileStamp, Locked, StoreError, hash},
 };
 
@@ -21,7 +23,8 @@ const INDEX_VERSION: u32 = 5;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Holding {
     pub(super) container: ContainerKey,
-    /// Its names in Kubernetes. An earlier version of egpu, which may have written the index, leaves them out.
+    /// Its names in Kubernetes. An earlier version of egpu, which may have written the index,
+    /// leaves them out.
     #[serde(default)]
     pub(super) pod: Option<PodContainer>,
     pub(super) grant_id: String,
@@ -32,7 +35,7 @@ pub(super) struct Holding {
     pub(super) group: Option<u64>,
     /// UUIDs of all cards of the container: what has its windows at the same instant as here.
     pub(super) cards: Vec<String>,
-    /// Who runs first, as of now.
+    /// Order in which it runs, as of now.
     pub(super) priority: Priority,
     /// See [`Record::present`].
     pub(super) present: bool,
@@ -51,10 +54,12 @@ impl<'a> From<&'a Holding> for ContainerName<'a> {
 struct Summary {
     version: u32,
     boot_id: String,
-    /// Of the directory of records, as this index last saw it: a record that somebody removed by hand shows.
+    /// Of the directory of records, as this index last saw it: a record that somebody removed by
+    /// hand shows.
     stamp: (i64, i64),
     next_order: u64,
-    /// By card that anybody shares: which file is the timetable that was made from these records. `None`: it is not known of all.
+    /// By card that anybody shares: which file is the timetable that was made from these records.
+    /// `None`: it is not known of all.
     timetables: Option<BTreeMap<String, FileStamp>>,
     /// Sums of the cards that have any, by UUID.
     cards: BTreeMap<String, CardSums>,
@@ -121,7 +126,7 @@ impl Index {
     }
 
     /// Takes a record in as the next one, in memory alone.
-    pub(super) fn imagine(&mut self, record: Record) {
+    pub(super) fn add_hypothetical(&mut self, record: Record) {
         let record = Record { order: self.summary.next_order, ..record };
         self.summary.next_order += 1;
         self.add_holdings(&record);
@@ -133,19 +138,19 @@ impl Index {
         self.summary.next_order
     }
 
-    /// Whether the timetables that are there are those that were made from these records.
-    pub(super) fn is_told(&self, locked: &Locked<'_>) -> bool {
+    /// Returns whether the timetables that are there are those that were made from these records.
+    pub(super) fn has_current_timetables(&self, locked: &Locked<'_>) -> bool {
         let is_it = |(uuid, stamp): (&String, &FileStamp)| locked.timetable_stamp(uuid) == Some(*stamp);
-        self.summary.timetables.as_ref().is_some_and(|told| told.iter().all(is_it))
+        self.summary.timetables.as_ref().is_some_and(|written| written.iter().all(is_it))
     }
 
-    /// Not known of all cards, until [`Index::note_told`].
-    pub(super) fn forget_told(&mut self) -> Option<BTreeMap<String, FileStamp>> {
+    /// Not known of all cards, until [`Index::set_timetables`].
+    pub(super) fn take_timetables(&mut self) -> Option<BTreeMap<String, FileStamp>> {
         self.summary.timetables.take()
     }
 
-    /// Which files the timetables are.
-    pub(super) fn note_told(&mut self, timetables: BTreeMap<String, FileStamp>) {
+    /// Notes the timetables' files.
+    pub(super) fn set_timetables(&mut self, timetables: BTreeMap<String, FileStamp>) {
         self.summary.timetables = Some(timetables);
     }
 
@@ -154,7 +159,7 @@ impl Index {
         self.summary.cards.keys().chain(self.holdings.keys()).cloned().collect()
     }
 
-    /// What is granted of a card.
+    /// Returns what is granted of a card.
     pub(super) fn sums(&self, uuid: &str) -> CardSums {
         self.summary.cards.get(uuid).cloned().unwrap_or_default()
     }
@@ -239,8 +244,8 @@ impl Index {
         }
     }
 
-    /// Brings the sums up to date, and the written index if that is possible: where it is not (a full disk), it stays
-    /// absent, and whoever comes next makes it anew.
+    /// Brings the sums up to date, and the written index if that is possible: where it is not (a
+    /// full disk), it stays absent, and whoever comes next makes it anew.
     pub(super) fn save(&mut self, locked: &Locked<'_>) {
         self.sum_up();
         if let Err(error) = self.write(locked) {

@@ -1,4 +1,4 @@
-//! What the node's configuration allows on each card.
+//! Limits that the node's configuration sets on each card.
 
 use std::fs;
 
@@ -18,9 +18,10 @@ pub struct Limits {
     pub default_policy: CardPolicy,
     /// Length of a period on cards for which none is set, microseconds.
     pub period_us: u64,
-    /// What becomes of hard caps on cards that cannot take containers off.
+    /// Treatment of hard caps on cards that cannot take containers off.
     pub hard_caps_unavailable: HardCapsUnavailable,
-    /// Mediation of containers that have whole cards; only who is mediated is held to channels and pinned memory.
+    /// Mediation of containers that have whole cards; only who is mediated is held to channels and
+    /// pinned memory.
     pub whole_cards: WholeCards,
     /// Host memory that the driver may pin for all containers.
     pub pinned_memory: Bytes,
@@ -28,7 +29,8 @@ pub struct Limits {
     pub pinned_memory_unasked: Bytes,
 }
 
-/// The most host memory that the driver may pin for a container that asks for no number: this, and no more than a quarter of the machine's.
+/// The most host memory that the driver may pin for a container that asks for no number: this, and
+/// no more than a quarter of the machine's.
 const MOST_PINNED_MEMORY: Bytes = Bytes(16 * Bytes::GIB);
 
 impl From<&Config> for Limits {
@@ -57,7 +59,7 @@ fn machine_memory() -> Bytes {
 }
 
 impl Limits {
-    /// How much of a card with `memory` bytes may be granted in all, floored to whole KiB.
+    /// Returns how much of a card with `memory` bytes may be granted in all, floored to whole KiB.
     pub fn grantable(&self, memory: Bytes) -> Bytes {
         self.memory_scaling.apply(memory).floor_to_kib()
     }

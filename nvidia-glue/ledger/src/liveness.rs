@@ -1,7 +1,8 @@
-//! Is a process, or a cgroup, still alive? Everything that the ledger asks of `/proc` and `/sys/fs/cgroup`.
+//! Is a process, or a cgroup, still alive? Everything that the ledger asks of `/proc` and
+//! `/sys/fs/cgroup`.
 //!
-//! Whatever cannot be told for certain counts as alive: a grant that is kept too long costs a retry, one that is given
-//! back too early costs somebody else's memory.
+//! Whatever is not certain counts as alive: a grant that is kept too long costs a
+//! retry, one that is given back too early costs somebody else's memory.
 
 use std::{
     fmt, fs,
@@ -15,22 +16,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use base::{ProcessId, cgroup_tree, process};
 
-/// What there is in a cgroup and below it.
+/// Content of a cgroup and of those below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Population {
     /// Nothing, or the cgroup does not exist.
     Empty,
     /// At least one process.
     Processes,
-    /// It cannot be told.
+    /// It is not known.
     Unknown,
 }
 
 /// The node as the ledger sees it; tests have a simulated one.
 pub(crate) trait Node: fmt::Debug + Send + Sync {
-    /// Whether exactly this process is alive (a zombie is not).
+    /// Returns whether exactly this process is alive (a zombie is not).
     fn is_alive(&self, process: ProcessId) -> bool;
-    /// What there is in the cgroup at `directory`.
+    /// Returns what there is in the cgroup at `directory`.
     fn population(&self, directory: &Path) -> Population;
     /// Sends SIGKILL to everything in the cgroup at `directory` and below. Does not wait.
     fn kill_cgroup(&self, directory: &Path);
@@ -65,9 +66,10 @@ impl Node for Linux {
         if fs::write(directory.join("cgroup.kill"), "1").is_ok() {
             return;
         }
-        let told = |error: io::Error| tracing::warn!(%error, cgroup = %directory.display(), "not all is killed");
-        let _ = cgroup_tree::kill(directory).map_err(told);
-        // A frozen process of cgroup v1 takes its SIGKILL when it is thawed, and the container may have frozen some below its own cgroup.
+        let log_error = |error: io::Error| tracing::warn!(%error, cgroup = %directory.display(), "not all is killed");
+        let _ = cgroup_tree::kill(directory).map_err(log_error);
+        // A frozen process of cgroup v1 takes its SIGKILL when it is thawed, and the container may
+        // have frozen some below its own cgroup.
         let _ = cgroup_tree::write_everywhere(directory, "freezer.state", "THAWED");
     }
 
@@ -85,7 +87,8 @@ impl Node for Linux {
     }
 }
 
-/// A main thread that ended before the others shows as a zombie, too; the process is alive all the same.
+/// A main thread that ended before the others shows as a zombie, too; the process is alive all the
+/// same.
 fn is_zombie(stat: &Stat) -> bool {
     matches!(stat.state, 'Z' | 'X' | 'x') && stat.num_threads <= 1
 }
@@ -108,15 +111,15 @@ fn population(directory: &Path) -> Population {
     }
 }
 
-/// A directory that is gone was a cgroup only if what is left of its path is one: a hierarchy that is not mounted here
-/// tells nothing about who lives in it.
+/// A directory that is gone was a cgroup only if what is left of its path is one: a hierarchy that
+/// is not mounted here says nothing about who lives in it.
 pub(super) fn is_in_cgroup_filesystem(directory: &Path) -> bool {
     let Some(existing) = directory.ancestors().find(|ancestor| ancestor.exists()) else { return false };
     statfs(existing).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.filesystem_type()))
 }
 
-/// Whether `directory` can be the cgroup of one container: a plain path below the top of its hierarchy, without this
-/// process in it.
+/// Returns whether `directory` can be the cgroup of one container: a plain path below the top of
+/// its hierarchy, without this process in it.
 fn may_be_killed(directory: &Path) -> bool {
     let own = nix::unistd::getpid().as_raw();
     is_plain_path(directory)
@@ -198,8 +201,8 @@ mod tests {
         assert!(!may_be_killed(Path::new("/")));
     }
 
-    /// What is too deep for a path is not gone, and what a container has frozen below its own cgroup is thawed. Needs root and the freezer of
-    /// version 1.
+    /// Processes in a cgroup too deep for a path are not gone, and what a container has frozen
+    /// below its own cgroup is thawed. Needs root and the freezer of version 1.
     #[test]
     fn who_hides_deep_below_and_frozen_is_alive_until_it_is_killed() {
         let top = Path::new("/sys/fs/cgroup/freezer").join(format!("egpu-liveness-deep-{}", std::process::id()));

@@ -1,4 +1,5 @@
-//! From the grants in the index to the planner's members, and the question of admission: does a layout exist?
+//! From the grants in the index to the planner's members, and the question of admission: does a
+//! layout exist?
 
 use std::collections::BTreeMap;
 
@@ -35,7 +36,7 @@ pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
 }
 
 /// `uuids`, and the cards that are tied to them by containers with several.
-pub(super) fn tied_cards<'a>(
+pub(super) fn connected_cards<'a>(
     locked: &Locked<'_>,
     index: &mut Index,
     uuids: impl Iterator<Item = &'a str>,
@@ -63,15 +64,15 @@ pub(super) struct Newcomer<'a> {
     pub(super) grants: &'a [CardGrant],
 }
 
-/// Whether a layout exists once `newcomer` stands beside what is in the index. Looks at its cards, and at further ones only
-/// where a container of several cards ties them to these.
+/// Returns whether a layout exists once `newcomer` stands beside what is in the index. Looks at its
+/// cards, and at further ones only where a container of several cards ties them to these.
 pub(super) fn check_layout(
     locked: &Locked<'_>,
     index: &mut Index,
     newcomer: Newcomer<'_>,
     settings: &Settings,
 ) -> Result<Result<(), Refusal>, StoreError> {
-    let cards = tied_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
+    let cards = connected_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
     let mut members = members(&cards);
     members.retain(|member| member.order != newcomer.order);
     let grants: Vec<&CardGrant> = newcomer.grants.iter().filter(|grant| grant.is_shared()).collect();

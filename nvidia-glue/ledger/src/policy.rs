@@ -1,31 +1,35 @@
 //! Changing how a card is shared while its containers run.
 //!
-//! A policy stands in every record of its card. So that no kill leaves two policies on one card, what is to be done is written
-//! down first, in the settings, and taken out when it is done: whoever takes the lock in between does the rest.
+//! A policy stands in every record of its card. So that no kill leaves two policies on one card,
+//! what is to be done is written down first, in the settings, and taken out when it is done:
+//! whoever takes the lock in between does the rest.
 
 use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US};
 use cards::{Card, Inventory};
 use schedule::can_be_laid_out;
 
 use super::{
-    CardAsk, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
-    account::{CardSums, check_compute, check_hard_cap, compute_by},
+    CardDemand, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal, StoreError,
+    card_demand::{check_compute, check_hard_cap, compute_by},
+    card_sums::CardSums,
+    grant_log::card_name,
     index::{Holding, Index},
-    members::{members, tied_cards},
-    reserve::card_name,
-    set::as_found,
+    members::{connected_cards, members},
+    set::keep_degraded,
     settings::{Changing, Settings},
     store::Locked,
 };
 use crate::decision_log::{DecisionLog, Event, Line, chain};
 
 impl Ledger {
-    /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds for the containers that it
-    /// has, from the instant that the timetable names, and for those to come, also after it was empty, if they need no other
-    /// policy. Returns what is set for the card then.
+    /// Sets a card's policy, its period, or both; what is `None` in `setting` stays as it is. Holds
+    /// for the containers that it has, from the instant that the timetable names, and for those to
+    /// come, also after it was empty, if they need no other policy. Returns what is set for the
+    /// card then.
     ///
     /// # Errors
-    /// [`PolicyError`]: one of its containers could not have what it was granted. All is then as it was.
+    /// [`PolicyError`]: one of its containers could not have what it was granted. All is then as it
+    /// was.
     pub fn set_policy(
         &self,
         inventory: &Inventory,
@@ -83,7 +87,7 @@ impl Ledger {
         }
         written.map_err(failed)?;
         if !self.finish_policy(&locked, &mut index).map_err(failed)? {
-            self.retell(&locked, &mut index, std::iter::once(uuid));
+            self.refresh_timetables(&locked, &mut index, std::iter::once(uuid));
             index.save(&locked);
         }
         Ok(then)
@@ -101,7 +105,7 @@ impl Ledger {
                 let before = (grant.policy, grant.compute_by);
                 grant.policy = changing.policy;
                 let now = compute_by(grant.enforcement, unlimited, changing.policy, changing.hard_caps);
-                grant.compute_by = as_found(grant.compute_by, now);
+                grant.compute_by = keep_degraded(grant.compute_by, now);
                 is_changed |= before != (grant.policy, grant.compute_by);
             }
             if is_changed {
@@ -111,13 +115,13 @@ impl Ledger {
         locked.write_settings(&settings)?;
         *index = Index::rebuild(locked)?;
         index.begin_change(locked)?;
-        self.retell_all(locked, index);
+        self.refresh_all_timetables(locked, index);
         index.save(locked);
         Ok(true)
     }
 
-    /// Brings what is written down of the configuration up to date, and the timetable with it. What would take from running
-    /// containers what they were promised waits until they have ended.
+    /// Brings what is written down of the configuration up to date, and the timetable with it. What
+    /// would take from running containers what they were promised waits until they have ended.
     pub(super) fn follow_configuration(
         &self,
         locked: &Locked<'_>,
@@ -131,7 +135,7 @@ impl Ledger {
             return Ok(());
         }
         let uuids = index.uuids();
-        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
         let members = members(&cards);
         if let Err(reason) = can_be_laid_out(&members, &now.plan())
             && can_be_laid_out(&members, &settings.plan()).is_ok()
@@ -147,13 +151,14 @@ impl Ledger {
         }
         index.begin_change(locked)?;
         locked.write_settings(&now)?;
-        self.retell_all(locked, index);
+        self.refresh_all_timetables(locked, index);
         index.save(locked);
         Ok(())
     }
 }
 
-/// Whether every container of the card could have what it has, under `policy` and `settings`.
+/// Returns whether every container of the card could have what it has, under `policy` and
+/// `settings`.
 fn check_card(
     locked: &Locked<'_>,
     index: &mut Index,
@@ -162,7 +167,7 @@ fn check_card(
     (settings, limits): (&Settings, &Limits),
 ) -> Result<(), PolicyError> {
     let failed = |source| PolicyError::Store { uuid: card.uuid.clone(), source };
-    let mut cards = tied_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
+    let mut cards = connected_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
     if let (Some(policy), Some(holdings)) = (policy, cards.get_mut(&card.uuid)) {
         let mut admitted: Vec<Holding> = Vec::new();
         for mut holding in holdings.iter().filter(|holding| holding.grant.is_shared()).cloned() {
@@ -197,7 +202,7 @@ fn check_holding(
     if matches!(grant.compute, ComputeShare::Cap { .. }) && policy != CardPolicy::Fixed {
         return Err(Refusal::CapNeedsFixed);
     }
-    let ask = CardAsk {
+    let ask = CardDemand {
         memory: grant.memory,
         compute: grant.compute,
         policy: Some(policy),

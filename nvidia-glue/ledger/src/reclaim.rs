@@ -5,14 +5,14 @@ use std::{path::Path, sync::PoisonError};
 use base::grant_files;
 
 use super::{
-    ContainerKey, GrantState, Ledger, Record, StoreError, index::Index, liveness::Population, reserve::grant_fields,
+    ContainerKey, GrantState, Ledger, Record, StoreError, grant_log::grant_fields, index::Index, liveness::Population,
     store::Locked,
 };
 use crate::decision_log::{DecisionLog, Event, Line};
 
-/// What became of one grant.
+/// Outcome of reclaiming one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum ReclaimOutcome {
     /// It stands: its shim lives, or it cannot be told.
     Kept,
     /// Its shim is gone, its container has been killed and is not gone yet.
@@ -21,15 +21,15 @@ pub(super) enum Fate {
     Freed,
 }
 
-impl Fate {
+impl ReclaimOutcome {
     pub(super) fn is_freed(self) -> bool {
         self == Self::Freed
     }
 }
 
 impl Ledger {
-    /// Looks at every grant, and takes back those whose shim and container are gone. Kills containers whose shim is gone;
-    /// a second call takes their grants back once they have ended.
+    /// Looks at every grant, and takes back those whose shim and container are gone. Kills
+    /// containers whose shim is gone; a second call takes their grants back once they have ended.
     ///
     /// Returns the containers whose grants were taken back.
     ///
@@ -91,55 +91,57 @@ impl Ledger {
         index: &mut Index,
         record: &Record,
         log: &DecisionLog,
-    ) -> Result<Fate, StoreError> {
+    ) -> Result<ReclaimOutcome, StoreError> {
         if record.pid_namespace != self.store.pid_namespace() || self.node.is_alive(record.shim) {
-            return Ok(Fate::Kept);
+            return Ok(ReclaimOutcome::Kept);
         }
         match self.end(record) {
-            Fate::Freed => {}
-            Fate::Dying => {
-                self.tell_once(record, "its shim is gone; killed what it left running", log);
-                return Ok(Fate::Dying);
+            ReclaimOutcome::Freed => {}
+            ReclaimOutcome::Dying => {
+                self.log_once(record, "its shim is gone; killed what it left running", log);
+                return Ok(ReclaimOutcome::Dying);
             }
-            Fate::Kept => {
-                self.tell_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
-                return Ok(Fate::Kept);
+            ReclaimOutcome::Kept => {
+                self.log_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
+                return Ok(ReclaimOutcome::Kept);
             }
         }
         index.begin_change(locked)?;
         locked.remove_record(&self.store.record_name(&record.container))?;
-        // What was made on the host for the grant is of use to nobody else; what cannot be removed is only litter.
+        // What was made on the host for the grant is of use to nobody else; what cannot be removed
+        // is only litter.
         if let Err(error) = grant_files::remove_files(self.store.state_dir(), &record.grant_id) {
             tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
         }
         index.remove(locked, record)?;
-        self.retell(locked, index, record.uuids());
+        self.refresh_timetables(locked, index, record.uuids());
         index.save(locked);
         let given_back = record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, record), card));
         let reclaimed = orphan_line(Event::Reclaim, record);
         let mut lines = vec![reclaimed.field("action", "taken back: shim and container are gone")];
         lines.extend(given_back);
         log.write(&lines);
-        Ok(Fate::Freed)
+        Ok(ReclaimOutcome::Freed)
     }
 
-    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is looked at every few milliseconds.
-    fn tell_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.insert((record.grant_id.clone(), action)) {
+    /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is
+    /// looked at every few milliseconds.
+    fn log_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.insert((record.grant_id.clone(), action)) {
             let line = orphan_line(Event::Warn, record).field("action", action);
             log.write(&[line.field("cgroups", record.cgroups.join(" "))]);
         }
     }
 
     /// Kills what is left of a container without a shim.
-    fn end(&self, record: &Record) -> Fate {
-        let mut fate = Fate::Freed;
+    fn end(&self, record: &Record) -> ReclaimOutcome {
+        let mut fate = ReclaimOutcome::Freed;
         // First what could still add processes to the cgroup.
         for creator in &record.creators {
             if self.node.is_alive(*creator) {
                 self.node.kill(*creator);
-                fate = Fate::Dying;
+                fate = ReclaimOutcome::Dying;
             }
         }
         for cgroup in &record.cgroups {
@@ -147,24 +149,24 @@ impl Ledger {
                 Population::Empty => {}
                 Population::Processes => {
                     self.node.kill_cgroup(Path::new(cgroup));
-                    fate = Fate::Dying;
+                    fate = ReclaimOutcome::Dying;
                 }
-                Population::Unknown if fate == Fate::Freed => fate = Fate::Kept,
+                Population::Unknown if fate == ReclaimOutcome::Freed => fate = ReclaimOutcome::Kept,
                 Population::Unknown => {}
             }
         }
         // One that left its cgroup is a container's process all the same.
         if let Some(init) = record.init.filter(|init| self.node.is_alive(*init)) {
             self.node.kill(init);
-            fate = Fate::Dying;
+            fate = ReclaimOutcome::Dying;
         }
-        // What the driver gave, the mediator has, which frees it and ends when the shim is gone. Only one that does not is killed, once
-        // there is nobody else to wait for.
+        // What the driver gave, the mediator has, which frees it and ends when the shim is gone.
+        // Only one that does not is killed, once there is nobody else to wait for.
         if let Some(mediator) = record.mediator.filter(|mediator| self.node.is_alive(*mediator)) {
-            if fate != Fate::Dying {
+            if fate != ReclaimOutcome::Dying {
                 self.node.kill(mediator);
             }
-            fate = Fate::Dying;
+            fate = ReclaimOutcome::Dying;
         }
         fate
     }

@@ -1,4 +1,4 @@
-//! What is written down about one container's grant.
+//! The record of one container's grant.
 
 use std::fmt;
 
@@ -47,42 +47,45 @@ pub struct Record {
     pub boot_id: String,
     /// The grant's own name: later several containers may share one grant.
     pub grant_id: String,
-    /// Whose it is.
+    /// The container.
     pub container: ContainerKey,
     /// Reserved, or in use by a container that exists.
     pub state: GrantState,
-    /// The process id namespace in which the ids below mean something, as the inode of `/proc/PID/ns/pid`. Who sees
-    /// another one cannot tell whether these processes live, and leaves them alone.
+    /// The process id namespace in which the ids below mean something, as the inode of
+    /// `/proc/PID/ns/pid`. Who sees another one cannot tell whether these processes live, and
+    /// leaves them alone.
     pub pid_namespace: u64,
     /// The shim that answers for the container.
     pub shim: ProcessId,
-    /// Besides the shim, what can still bring the container to life while the grant is pending: the shim's helper.
+    /// Besides the shim, what can still bring the container to life while the grant is pending: the
+    /// shim's helper.
     #[serde(default)]
     pub creators: Vec<ProcessId>,
     /// The container's init, once there is one.
     pub init: Option<ProcessId>,
-    /// Who executes the container's driver calls, once the container exists. The driver's memory is this process's: the grant
-    /// stands until it is gone, too.
+    /// Process that executes the container's driver calls, once the container exists. The driver's
+    /// memory is this process's: the grant stands until it is gone, too.
     #[serde(default)]
     pub mediator: Option<ProcessId>,
-    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While pending: those in which
-    /// it is going to be created. Written before the container exists, so that whoever finds the record of a shim that
-    /// died in the middle of a create knows where to look.
+    /// The container's cgroup directories, absolute: one on v2, one a hierarchy on v1. While
+    /// pending: those in which it is going to be created. Written before the container exists, so
+    /// that whoever finds the record of a shim that died in the middle of a create knows where to
+    /// look.
     pub cgroups: Vec<String>,
     /// Order of admission; schedules are laid out in it.
     pub order: u64,
-    /// Who runs first, where that was changed after the admission; `None`: as was asked.
+    /// Priority, where it was changed after the admission; `None`: as was asked.
     #[serde(default)]
     pub priority: Option<Priority>,
-    /// Processes of the container have the driver open, as far as its shim has told.
+    /// Processes of the container have the driver open, as far as its shim has reported.
     #[serde(default)]
     pub present: bool,
     /// Its init was asked to end.
     #[serde(default)]
     pub leaving: bool,
-    /// What was asked.
+    /// The request.
     pub request: GpuRequest,
-    /// What was granted, card by card in the container's order.
+    /// Grants, card by card in the container's order.
     pub cards: Vec<CardGrant>,
     /// Whole cards, no quota.
     pub exclusive: bool,
@@ -91,7 +94,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Who runs first, as of now.
+    /// Returns who runs first, as of now.
     pub fn priority(&self) -> Priority {
         self.priority.unwrap_or(self.request.priority)
     }

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use super::{
     ContainerKey, Ledger, Record, ReleaseError,
+    grant_log::{grant_fields, roll_back},
     liveness::Population,
-    reserve::{grant_fields, roll_back},
 };
 use crate::decision_log::{DecisionLog, Event, Line};
 
-/// Why a grant is given back.
+/// Reason for which a grant is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReleaseReason {
     /// The container has ended and was deleted.
@@ -22,10 +22,10 @@ impl Ledger {
     /// Gives a container's grant back. `None` when there is none: a second release does nothing.
     ///
     /// # Errors
-    /// [`ReleaseError::StillRunning`] while there are processes in its cgroups, [`ReleaseError::StillMediated`] while its
-    /// mediator, which is killed, lives: the grant stays and is reclaimed after they and the shim have ended;
-    /// [`ReleaseError::CannotTell`] where that is not known. Or when the record cannot be read or removed; a full disk is no
-    /// obstacle.
+    /// [`ReleaseError::StillRunning`] while there are processes in its cgroups,
+    /// [`ReleaseError::StillMediated`] while its mediator, which is killed, lives: the grant stays
+    /// and is reclaimed after they and the shim have ended; [`ReleaseError::CannotTell`] where that
+    /// is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
     pub fn release(
         &self,
         container: &ContainerKey,
@@ -56,7 +56,7 @@ impl Ledger {
         locked.remove_record(&self.store.record_name(container)).map_err(failed)?;
         match index.remove(&locked, &record) {
             Ok(()) => {
-                self.retell(&locked, &mut index, record.uuids());
+                self.refresh_timetables(&locked, &mut index, record.uuids());
                 index.save(&locked);
             }
             Err(error) => {

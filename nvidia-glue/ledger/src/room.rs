@@ -5,9 +5,9 @@ use std::fmt;
 use base::{Bytes, CardPolicy};
 use cards::Card;
 
-use super::{Limits, account::CardSums};
+use super::{Limits, card_sums::CardSums};
 
-/// What a card has left, for people: `12GiB of 32GiB of memory, 40% of its time, 7 of 10 places`.
+/// Room on a card, for people: `12GiB of 32GiB of memory, 40% of its time, 7 of 10 places`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardRoom {
     memory: (Bytes, Bytes),

@@ -6,13 +6,13 @@ use runtime_config::request::{Isolation, MemoryLimit, PerCard, Share};
 use schedule::MOST_WINDOW_LOSS_US;
 
 use super::{
-    CardAsk, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
+    CardDemand, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
     Limits, Record, Refusal, StoreError,
-    account::{CardSums, check},
-    admit::small_quota_line,
+    card_demand::check,
+    card_sums::CardSums,
+    grant_log::{card_name, grant_fields, holders, small_quota_line, weights_only_line},
     index::Index,
     members::{Newcomer, check_layout},
-    reserve::{card_name, grant_fields, holders, weights_only_line},
     settings::Settings,
     store::Locked,
 };
@@ -22,8 +22,9 @@ use crate::decision_log::{DecisionLog, Event, Line, chain};
 pub(super) const WINDOW_LOSS_STEP_US: u64 = 50;
 
 impl Ledger {
-    /// Changes what a container has, as if it asked anew beside all others: what does not fit is refused whole. What it
-    /// says of time and memory holds from the instant that the timetable names, at most four periods later.
+    /// Changes what a container has, as if it asked anew beside all others: what does not fit is
+    /// refused whole. What it says of time and memory holds from the instant that the timetable
+    /// names, at most four periods later.
     ///
     /// # Errors
     /// [`ChangeError`]; the grant is then as it was.
@@ -62,9 +63,9 @@ impl Ledger {
             return Err(ChangeError::NoGrant { container: Box::new(container.clone()) });
         };
         check_changeable(&record, change)?;
-        let asks = asks(&record, inventory, change)?;
+        let demands = demands(&record, inventory, change)?;
         let settings = locked.settings();
-        let grants = fit(&locked, &mut index, &record, &asks, (limits, &settings), lines)?;
+        let grants = fit(&locked, &mut index, &record, &demands, (limits, &settings), lines)?;
         lines.insert(
             0,
             Line::new(Event::Change, &record).field("grant", &record.grant_id).field("to", describe(change)),
@@ -79,8 +80,8 @@ impl Ledger {
         Ok(record)
     }
 
-    /// Notes whether processes of the container have the driver open: policy `preemptive` skips those that have none. Without a
-    /// grant nothing happens.
+    /// Notes whether processes of the container have the driver open: policy `preemptive` skips
+    /// those that have none. Without a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down; it may be said again.
@@ -96,8 +97,8 @@ impl Ledger {
         }
     }
 
-    /// Notes that a card does not take the container off, as its mediator has found: what it was granted of the card's time is a
-    /// weight. Without such a grant nothing happens.
+    /// Notes that a card does not take the container off, as its mediator has found: what it was
+    /// granted of the card's time is a weight. Without such a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -115,8 +116,9 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what a container's windows lose, card by card (`GPU-...`, microseconds), where that decides how long they are: under
-    /// policy `weighted`, and where it is not nearly what is known. Without a grant nothing happens.
+    /// Notes what a container's windows lose, card by card (`GPU-...`, microseconds), where that
+    /// decides how long they are: under policy `weighted`, and where it is not nearly what is
+    /// known. Without a grant nothing happens.
     ///
     /// # Errors
     /// When it cannot be written down; it may be said again.
@@ -153,7 +155,7 @@ impl Ledger {
         locked.write_record(record)?;
         // The change stands. What cannot be written now is written by whoever takes the lock next.
         match index.add(locked, record) {
-            Ok(()) => self.retell(locked, index, record.uuids()),
+            Ok(()) => self.refresh_timetables(locked, index, record.uuids()),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
                 return Ok(());
@@ -185,17 +187,17 @@ fn check_changeable(record: &Record, change: &Change) -> Result<(), ChangeError>
     }
 }
 
-/// What the container would ask now of each card that it shares.
-fn asks<'a>(
+/// Returns what the container would ask now of each card that it shares.
+fn demands<'a>(
     record: &'a Record,
     inventory: &'a Inventory,
     change: &Change,
-) -> Result<Vec<(&'a Card, &'a CardGrant, CardAsk)>, ChangeError> {
+) -> Result<Vec<(&'a Card, &'a CardGrant, CardDemand)>, ChangeError> {
     let container = || Box::new(record.container.clone());
     let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
     let memory = listed(record, "memory", change.memory.as_ref(), shared.len())?;
     let compute = listed(record, "compute", change.compute.as_ref(), shared.len())?;
-    let ask = |(position, grant): (usize, &'a CardGrant)| {
+    let demand = |(position, grant): (usize, &'a CardGrant)| {
         let card = inventory.cards.iter().find(|card| card.uuid == grant.uuid);
         let card = card.ok_or_else(|| ChangeError::NoSuchCard { container: container(), uuid: grant.uuid.clone() })?;
         let memory = match memory.get(position) {
@@ -205,7 +207,7 @@ fn asks<'a>(
             })?,
         };
         let compute = compute.get(position).map_or(grant.compute, |compute| **compute);
-        let ask = CardAsk {
+        let demand = CardDemand {
             memory,
             compute,
             policy: Some(needed_policy(grant.policy, compute)),
@@ -214,9 +216,9 @@ fn asks<'a>(
             enforcement: Enforcement::Mediated,
             unlimited: record.is_unlimited(),
         };
-        Ok((card, grant, ask))
+        Ok((card, grant, demand))
     };
-    shared.into_iter().enumerate().map(ask).collect()
+    shared.into_iter().enumerate().map(demand).collect()
 }
 
 fn listed<'a, T>(
@@ -230,8 +232,9 @@ fn listed<'a, T>(
     list.for_cards(cards).map_err(wrong)
 }
 
-/// What holds a share of a card that is granted anew: a card that was found not to take its container off does not begin to.
-pub(super) fn as_found(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
+/// Returns what holds a share of a card that is granted anew: a card that was found not to take its
+/// container off does not begin to.
+pub(super) fn keep_degraded(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
     match (before, now) {
         (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
         (_, now) => now,
@@ -250,27 +253,28 @@ fn needed_policy(has: CardPolicy, compute: ComputeShare) -> CardPolicy {
     }
 }
 
-/// What the container would have, if it fits beside all others.
+/// Returns what the container would have, if it fits beside all others.
 fn fit(
     locked: &Locked<'_>,
     index: &mut Index,
     record: &Record,
-    asks: &[(&Card, &CardGrant, CardAsk)],
+    demands: &[(&Card, &CardGrant, CardDemand)],
     (limits, settings): (&Limits, &Settings),
     lines: &mut Vec<Line>,
 ) -> Result<Vec<CardGrant>, ChangeError> {
     let failed = |source| ChangeError::Store { container: Box::new(record.container.clone()), source };
-    let mut grants = Vec::with_capacity(asks.len());
-    for (card, grant, ask) in asks {
+    let mut grants = Vec::with_capacity(demands.len());
+    for (card, grant, demand) in demands {
         let others = index.holdings(locked, &card.uuid).map_err(failed)?.iter();
         let others = others.filter(|holding| holding.container != record.container);
         let mut sums = CardSums::of(others.map(|holding| (&holding.grant, holding.group)));
         // Nobody changes a card's policy by what he asks for when he has it already.
         sums.policy = Some(grant.policy);
         let limits = settings.limits(limits, &card.uuid);
-        check(card, &sums, ask, &limits).map_err(|refusal| refused(locked, index, record, (card, ask), refusal))?;
-        let mut changed = ask.grant(card, &sums, &limits);
-        changed.compute_by = as_found(grant.compute_by, changed.compute_by);
+        check(card, &sums, demand, &limits)
+            .map_err(|refusal| refused(locked, index, record, (card, demand), refusal))?;
+        let mut changed = demand.grant(card, &sums, &limits);
+        changed.compute_by = keep_degraded(grant.compute_by, changed.compute_by);
         changed.window_loss_us = grant.window_loss_us;
         (changed.channels, changed.pinned_memory) = (grant.channels, grant.pinned_memory);
         lines.push(grant_fields(Line::new(Event::Reserve, record), &changed));
@@ -280,9 +284,9 @@ fn fit(
     }
     let newcomer = Newcomer { order: record.order, unlimited: record.is_unlimited(), grants: &grants };
     if let Err(refusal) = check_layout(locked, index, newcomer, settings).map_err(failed)?
-        && let Some((card, _, ask)) = asks.last()
+        && let Some((card, _, demand)) = demands.last()
     {
-        return Err(refused(locked, index, record, (card, ask), refusal));
+        return Err(refused(locked, index, record, (card, demand), refusal));
     }
     Ok(grants)
 }
@@ -291,7 +295,7 @@ fn refused(
     locked: &Locked<'_>,
     index: &mut Index,
     record: &Record,
-    (card, ask): (&Card, &CardAsk),
+    (card, demand): (&Card, &CardDemand),
     refusal: Refusal,
 ) -> ChangeError {
     let container = Box::new(record.container.clone());
@@ -302,7 +306,7 @@ fn refused(
     ChangeError::Card {
         container,
         card: card_name(card),
-        asked: ask.describe(),
+        asked: demand.describe(),
         holders: holders(&others).map(|names| format!("; it is also held by {names}")).unwrap_or_default(),
         source: Box::new(refusal),
     }

@@ -1,4 +1,4 @@
-//! What is set for the node's cards, beside the grants: kept also while a card is empty.
+//! Settings of the node's cards, beside the grants: kept also while a card is empty.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,20 @@ use base::CardPolicy;
 use schedule::PlanSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{CardSetting, Limits};
+use super::Limits;
 
 pub(super) const SETTINGS_VERSION: u32 = 1;
+
+/// An administrator's setting of one card. `None`: nothing; the configuration's holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardSetting {
+    /// Its policy while no container needs another one.
+    #[serde(default)]
+    pub policy: Option<CardPolicy>,
+    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
+    #[serde(default)]
+    pub period_us: Option<u64>,
+}
 
 /// `settings.json`: what the schedule needs beside the grants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,7 +53,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What is set for a card.
+    /// Returns what is set for a card.
     pub(super) fn card(&self, uuid: &str) -> CardSetting {
         self.cards.get(uuid).copied().unwrap_or_default()
     }

@@ -1,10 +1,10 @@
-//! What is granted of each card, for people and listings.
+//! State of each card as the ledger sees it, for people and listings.
 
 use base::{Bytes, CardPolicy};
 use cards::Inventory;
 use serde::Serialize;
 
-use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, account::CardSums};
+use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, card_sums::CardSums};
 
 /// One card and what is granted of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,13 +13,14 @@ pub struct CardState {
     pub index: u32,
     /// `GPU-...`.
     pub uuid: String,
-    /// What the card has.
+    /// Memory of the card.
     pub memory_total: Bytes,
-    /// What may be granted of it in all: with `memory_scaling`.
+    /// Memory that may be granted of it in all: with `memory_scaling`.
     pub memory_grantable: Bytes,
-    /// What is granted of it.
+    /// Memory that is granted of it.
     pub memory_granted: Bytes,
-    /// Percent of its time that is promised, rounded up; 100 where one container has the whole card.
+    /// Percent of its time that is promised, rounded up; 100 where one container has the whole
+    /// card.
     pub compute_granted_percent: u32,
     /// Sum of the weights on it.
     pub weights: u32,
@@ -29,15 +30,15 @@ pub struct CardState {
     pub max_inst: u32,
     /// Its policy; `None` while nobody shares it: the next container decides.
     pub policy: Option<CardPolicy>,
-    /// What an administrator has set for it.
+    /// An administrator's setting of it.
     pub setting: CardSetting,
     /// Length of its periods, microseconds, if no share on it needs longer ones.
     pub period_us: u64,
     /// One container has all of it.
     pub exclusive: bool,
-    /// Who holds a part of it, in ledger order.
+    /// Holders of a part of it, in ledger order.
     pub containers: Vec<ContainerKey>,
-    /// Who only looks at it.
+    /// Containers that only look at it.
     pub monitors: Vec<ContainerKey>,
     /// MIG devices of it that are held.
     pub mig_held: Vec<String>,

@@ -3,19 +3,24 @@
 //! ```text
 //! STATE_DIR/ledger.lock       flock; whoever changes anything below holds it
 //! STATE_DIR/ledger/NAME.json  the records: the truth
-//! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when `summary.json` is not there
-//! STATE_DIR/waiting/NAME.json who waits for room, see [`super::waiting`]
-//! STATE_DIR/settings.json     what is set for the cards
-//! STATE_DIR/timetable/        who runs when, card by card: derived, and made anew when it is not the one that the index was
-//!                             written with; a card that nobody shares has none
+//! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when
+//!                             `summary.json` is not there
+//! STATE_DIR/waiting/NAME.json who waits for room, see `admit/waiting.rs`
+//! STATE_DIR/settings.json     the cards' settings
+//! STATE_DIR/timetable/        who runs when, card by card: derived, and made anew when it is not
+//!                             the one that the index was written with; a card that nobody
+//!                             shares has none
 //! STATE_DIR/NAME.tmp          a file that is being written
 //! ```
-//! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's summary is removed,
-//! and it is written anew afterwards, after the timetable; so a process that dies between any two steps leaves records that are
-//! whole and an index that is either right or absent. Removing needs no space: grants are given back on a full disk, too.
+//! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's
+//! summary is removed, and it is written anew afterwards, after the timetable; so a process that
+//! dies between any two steps leaves records that are whole and an index that is either right or
+//! absent. Removing needs no space: grants are given back on a full disk, too.
 //!
-//! Nothing is synced to the disk. A crash of the machine changes its boot id, which makes every record void, and a record's
-//! name says for which boot it holds.
+//! Nothing is synced to the disk. A crash of the machine changes its boot id, which makes every
+//! record void, and a record's name says for which boot it holds.
+
+mod error;
 
 use std::{
     collections::BTreeSet,
@@ -27,6 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use error::StoreError;
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -41,7 +47,7 @@ use super::{
 
 /// Version of [`Record`]'s format.
 pub(super) const RECORD_VERSION: u32 = 1;
-/// Where the cards' timetables are, in the state directory.
+/// Directory of the cards' timetables in the state directory.
 const TIMETABLES: &str = "timetable";
 const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
@@ -49,69 +55,7 @@ const SETTINGS_TMP: &str = "settings.tmp";
 /// Readable part of a record's name; the rest of the name is what tells records apart.
 const READABLE: usize = 80;
 
-/// What can go wrong with the ledger's files.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// A file operation failed.
-    #[error("cannot {action} {}{}", path.display(), hint(source))]
-    Io {
-        /// What was being done.
-        action: &'static str,
-        /// To what.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A record cannot be read, so what it grants is not known.
-    #[error(
-        "record {} is not understood, so nothing can be granted beside it; move it away once its container is gone",
-        path.display()
-    )]
-    Corrupt {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
-    /// A record of another version of egpu.
-    #[error(
-        "record {} has format {found}, and this egpu knows {RECORD_VERSION}; end its container with the egpu that started it",
-        path.display()
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Its version.
-        found: u32,
-    },
-    /// Two containers' records have one name.
-    #[error("record {} is of another container, {other}", path.display())]
-    Collision {
-        /// The file.
-        path: PathBuf,
-        /// Whose it is.
-        other: ContainerKey,
-    },
-    /// Somebody holds the lock.
-    #[error("the ledger's lock {} was held by others for {waited_ms} ms; `fuser` on it tells by whom", path.display())]
-    LockTimeout {
-        /// The lock file.
-        path: PathBuf,
-        /// How long was waited.
-        waited_ms: u128,
-    },
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room on its file system",
-        ErrorKind::PermissionDenied => "; run egpu as root",
-        ErrorKind::ReadOnlyFilesystem => "; choose another state_dir",
-        _ => "",
-    }
-}
-
-/// What tells a file from the one that was there before it: its inode, and when it was written.
+/// Identity of a file, which tells it from the one before it: its inode, and when it was written.
 pub(super) type FileStamp = (u64, i64, i64);
 
 /// The directory and what names this boot.
@@ -119,7 +63,7 @@ pub(super) type FileStamp = (u64, i64, i64);
 pub(super) struct Store {
     state_dir: PathBuf,
     boot_id: String,
-    /// How the names of this boot's records end.
+    /// End of the names of this boot's records.
     boot_suffix: String,
     pid_namespace: u64,
     lock_patience: Duration,
@@ -135,7 +79,8 @@ pub(super) struct Locked<'a> {
 }
 
 impl Store {
-    /// Makes the directories if they are not there. They are root's alone: whoever can open the lock can hold it.
+    /// Makes the directories if they are not there. They are root's alone: whoever can open the
+    /// lock can hold it.
     pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
         let boot_id_path = Path::new("/proc/sys/kernel/random/boot_id");
         let boot_id = fs::read_to_string(boot_id_path).map_err(failed("read", boot_id_path))?.trim().to_owned();
@@ -151,7 +96,8 @@ impl Store {
             #[cfg(test)]
             faults: super::test_support::Faults::default(),
         };
-        // A container with a user namespace of its own mounts its files from below the state directory as that user.
+        // A container with a user namespace of its own mounts its files from below the state
+        // directory as that user.
         let directories = [
             (state_dir.to_owned(), 0o711),
             (store.records_dir(), 0o700),
@@ -183,7 +129,7 @@ impl Store {
         self.state_dir.join("ledger")
     }
 
-    /// Where those are written down who wait for room.
+    /// Returns where those are written down who wait for room.
     pub(super) fn waiting_dir(&self) -> PathBuf {
         self.state_dir.join("waiting")
     }
@@ -192,7 +138,8 @@ impl Store {
         self.state_dir.join("index")
     }
 
-    /// Waits its turn, but not for ever: a create that hangs is worse than one that fails and says why.
+    /// Waits its turn, but not for ever: a create that hangs is worse than one that fails and says
+    /// why.
     pub(super) fn lock(&self) -> Result<Locked<'_>, StoreError> {
         let path = self.state_dir.join("ledger.lock");
         let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
@@ -224,7 +171,8 @@ impl Store {
         name.ends_with(&self.boot_suffix)
     }
 
-    /// The record under `name`; `None` when there is none of this boot. Needs no lock: records are replaced as wholes.
+    /// The record under `name`; `None` when there is none of this boot. Needs no lock: records are
+    /// replaced as wholes.
     pub(super) fn read_record(&self, name: &str) -> Result<Option<Record>, StoreError> {
         let path = self.records_dir().join(name);
         let bytes = match fs::read(&path) {
@@ -293,7 +241,7 @@ impl Store {
         Ok(records)
     }
 
-    /// What is set for the cards. Needs no lock: the file is replaced as a whole.
+    /// Returns what is set for the cards. Needs no lock: the file is replaced as a whole.
     pub(super) fn settings(&self) -> Settings {
         let path = self.state_dir.join(SETTINGS);
         let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Settings>(&bytes)?));
@@ -332,7 +280,8 @@ impl Locked<'_> {
         self.store
     }
 
-    /// Writes a container's record, in place of an older one. On failure, what was there before is there still.
+    /// Writes a container's record, in place of an older one. On failure, what was there before is
+    /// there still.
     pub(super) fn write_record(&self, record: &Record) -> Result<(), StoreError> {
         let path = self.store.records_dir().join(self.store.record_name(&record.container));
         let bytes = serde_json::to_vec_pretty(record).map_err(|error| failed("write", &path)(error.into()))?;
@@ -357,7 +306,7 @@ impl Locked<'_> {
         self.store.remove(&self.store.index_dir().join("index.tmp"))
     }
 
-    /// What is set for the cards.
+    /// Returns what is set for the cards.
     pub(super) fn settings(&self) -> Settings {
         self.store.settings()
     }
@@ -369,13 +318,13 @@ impl Locked<'_> {
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
     }
 
-    /// Which file a card's timetable is; `None`: there is none.
+    /// Returns which file a card's timetable is; `None`: there is none.
     pub(super) fn timetable_stamp(&self, uuid: &str) -> Option<FileStamp> {
         let found = fs::metadata(self.timetable_path(uuid)).ok()?;
         Some((found.ino(), found.mtime(), found.mtime_nsec()))
     }
 
-    /// Whether a card's timetable says just this.
+    /// Returns whether a card's timetable says just this.
     pub(super) fn is_written(&self, uuid: &str, table: &Timetable) -> Result<bool, StoreError> {
         let (path, bytes) = self.timetable_bytes(uuid, table)?;
         Ok(fs::read(path).is_ok_and(|written| written == bytes))
@@ -462,7 +411,8 @@ impl Locked<'_> {
     }
 }
 
-/// The directory with the cards' timetables: whoever watches it sees each change as a rename to [`timetable_name`].
+/// The directory with the cards' timetables: whoever watches it sees each change as a rename to
+/// [`timetable_name`].
 pub fn timetable_dir(state_dir: &Path) -> PathBuf {
     state_dir.join(TIMETABLES)
 }
@@ -472,7 +422,8 @@ pub fn timetable_name(uuid: &str) -> String {
     format!("{}.json", readable(uuid, READABLE))
 }
 
-/// Changes whenever a file of a directory comes, is replaced or goes, to the precision of the kernel's clock.
+/// Changes whenever a file of a directory comes, is replaced or goes, to the precision of the
+/// kernel's clock.
 pub(super) fn stamp(directory: &Path) -> Result<(i64, i64), StoreError> {
     let found = fs::metadata(directory).map_err(failed("look at", directory))?;
     Ok((found.mtime(), found.mtime_nsec()))
@@ -493,7 +444,8 @@ pub(super) fn hash(parts: &[&str]) -> String {
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A file name's part that people can read: `_` for what is not a letter, a digit, `-`, `_` or `.`, never first a dot.
+/// A file name's part that people can read: `_` for what is not a letter, a digit, `-`, `_` or `.`,
+/// never first a dot.
 fn readable(text: &str, most: usize) -> String {
     let plain = |character: char| match character {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,

@@ -1,4 +1,5 @@
-//! What the tests of the ledger share: cards, requests, a node whose processes live and die on command, and faults.
+//! Common parts of the ledger's tests: cards, requests, a node whose processes live and die on
+//! command, and faults.
 
 use std::{
     collections::HashSet,
@@ -143,7 +144,7 @@ pub(crate) fn key(id: &str) -> ContainerKey {
     ContainerKey { containerd: "/run/containerd/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }
 }
 
-/// Where a container of that id is going to be.
+/// Returns where a container of that id is going to be.
 pub(crate) fn cgroup(id: &str) -> PathBuf {
     Path::new("/sys/fs/cgroup/test").join(format!("c-{id}"))
 }
@@ -246,7 +247,8 @@ impl Node for FakeNode {
 pub(crate) struct Faults {
     /// Operations that still succeed; negative: faults are off.
     left: AtomicI64,
-    /// 0: off. 1: one operation fails. 2: it and all that follow, as if the process had been killed there. 3: the disk is full.
+    /// 0: off. 1: one operation fails. 2: it and all that follow, as if the process had been killed
+    /// there. 3: the disk is full.
     mode: AtomicI64,
     seen: AtomicI64,
 }
@@ -398,12 +400,12 @@ impl Bench {
             && self.ledger.set_leaving(&key(id), process(INIT)).is_ok()
     }
 
-    /// Who waits, in the order of coming.
+    /// Returns who waits, in the order of coming.
     pub(crate) fn waiting(&self) -> Vec<String> {
         self.ledger.waiting().unwrap().into_iter().map(|waiter| waiter.container.id).collect()
     }
 
-    /// Where a container's cards are.
+    /// Returns where a container's cards are.
     pub(crate) fn placed(&self, id: &str, request: &GpuRequest) -> Vec<u32> {
         self.admit(id, request).unwrap().cards.iter().map(|card| card.index).collect()
     }
@@ -434,6 +436,6 @@ fn open(directory: &Path, node: &FakeNode) -> Ledger {
     Ledger {
         store: Store::open(directory, patience).unwrap(),
         node: Box::new(node.clone()),
-        told: std::sync::Mutex::default(),
+        logged: std::sync::Mutex::default(),
     }
 }

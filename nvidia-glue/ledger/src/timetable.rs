@@ -1,9 +1,11 @@
 //! Writing down who runs when: at every change of a grant, under the ledger's lock.
 //!
-//! Each card has a timetable of its own, so that a change costs, and wakes, only those who share a card with it or are tied to it by
-//! containers with several cards. The records are the truth, and the timetables are made from them. The index notes which timetables
-//! were made from the records that it knows: where those are not the ones that are there, as after a kill between two steps,
-//! whoever takes the lock next makes all anew. A container is created only after its admission, which has written its turn.
+//! Each card has a timetable of its own, so that a change costs, and wakes, only those who share a
+//! card with it or are tied to it by containers with several cards. The records are the truth, and
+//! the timetables are made from them. The index notes which timetables were made from the records
+//! that it knows: where those are not the ones that are there, as after a kill between two steps,
+//! whoever takes the lock next makes all anew. A container is created only after its admission,
+//! which has written its turn.
 
 use std::{
     collections::BTreeMap,
@@ -16,35 +18,35 @@ use schedule::{CardEpochs, Epoch, Timetable, advance, plan};
 use super::{
     Ledger, StoreError,
     index::Index,
-    members::{Cards, members, tied_cards},
+    members::{Cards, connected_cards, members},
     store::{FileStamp, Locked, timetable_dir, timetable_name},
 };
 
 pub(super) const TIMETABLE_VERSION: u32 = 1;
 
-/// Why it is not known who runs when.
+/// Reason for which a timetable is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum TimetableError {
     /// The file cannot be read; `NotFound` where nobody shares the card.
     #[error("the timetable {} cannot be read", path.display())]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// It is not a timetable.
     #[error("the timetable {} is not understood; the next change of a grant writes it anew", path.display())]
     Corrupt {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         source: serde_json::Error,
     },
     /// It is of another version of egpu.
     #[error("the timetable {} has format {found}, and this egpu knows {TIMETABLE_VERSION}", path.display())]
     Version {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// Its version.
         found: u32,
@@ -52,8 +54,9 @@ pub enum TimetableError {
 }
 
 impl Ledger {
-    /// Who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is replaced as a whole. Whether it is of
-    /// this boot, its reader knows: grants and turns have the same `boot_id`.
+    /// Returns who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is
+    /// replaced as a whole. Whether it is of this boot, its reader knows: grants and turns have the
+    /// same `boot_id`.
     ///
     /// # Errors
     /// When there is none, or it is not understood.
@@ -61,7 +64,8 @@ impl Ledger {
         read(timetable_dir(state_dir).join(timetable_name(uuid)))
     }
 
-    /// Who runs when on all cards of the node: for a look, as one card's may be a moment newer than another's.
+    /// Returns who runs when on all cards of the node: for a look, as one card's may be a moment
+    /// newer than another's.
     ///
     /// # Errors
     /// As [`Ledger::card_timetable`]; `NotFound` before the first start of egpu.
@@ -88,44 +92,50 @@ impl Ledger {
         if self.finish_policy(locked, &mut index)? {
             return Ok(index);
         }
-        if !index.is_told(locked) {
+        if !index.has_current_timetables(locked) {
             index.begin_change(locked)?;
-            self.retell_all(locked, &mut index);
+            self.refresh_all_timetables(locked, &mut index);
             index.save(locked);
         }
         Ok(index)
     }
 
-    /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the index.
+    /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the
+    /// index.
     pub(super) fn write_timetables<'a>(
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
         changed: impl Iterator<Item = &'a str>,
     ) -> Result<(), StoreError> {
-        let cards = tied_cards(locked, index, changed)?;
-        match index.forget_told() {
-            Some(told) => self.write_cards(locked, index, &cards, told),
+        let cards = connected_cards(locked, index, changed)?;
+        match index.take_timetables() {
+            Some(written) => self.write_cards(locked, index, &cards, written),
             None => self.write_all_timetables(locked, index),
         }
     }
 
-    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be written now is written by
-    /// whoever takes the lock next.
-    pub(super) fn retell<'a>(&self, locked: &Locked<'_>, index: &mut Index, changed: impl Iterator<Item = &'a str>) {
+    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be
+    /// written now is written by whoever takes the lock next.
+    pub(super) fn refresh_timetables<'a>(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        changed: impl Iterator<Item = &'a str>,
+    ) {
         warn(self.write_timetables(locked, index, changed));
     }
 
     /// The same for all cards.
-    pub(super) fn retell_all(&self, locked: &Locked<'_>, index: &mut Index) {
+    pub(super) fn refresh_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) {
         warn(self.write_all_timetables(locked, index));
     }
 
     fn write_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) -> Result<(), StoreError> {
-        index.forget_told();
+        index.take_timetables();
         let uuids = index.uuids();
         locked.remove_other_timetables(uuids.iter().map(String::as_str))?;
-        let cards = tied_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
         self.write_cards(locked, index, &cards, BTreeMap::new())
     }
 
@@ -139,16 +149,16 @@ impl Ledger {
     ) -> Result<(), StoreError> {
         let (now_us, boot_id) = (self.node.now_us(), locked.store().boot_id());
         let mut revisions: BTreeMap<&str, u64> = BTreeMap::new();
-        let mut told = CardEpochs::new();
+        let mut written = CardEpochs::new();
         for uuid in cards.keys() {
             let before = Self::card_timetable(locked.store().state_dir(), uuid).ok();
             let before = before.filter(|table| table.boot_id == boot_id);
             revisions.insert(uuid, before.as_ref().map_or(0, |table| table.revision));
-            told.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
+            written.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
         }
-        let last = Epoch::of_cards(now_us, told.values().filter_map(|epochs| epochs.last()));
+        let last = Epoch::of_cards(now_us, written.values().filter_map(|epochs| epochs.last()));
         let turns = plan(&members(cards), &locked.settings().plan(), Some(&last));
-        for (uuid, epochs) in advance(told, &turns, now_us) {
+        for (uuid, epochs) in advance(written, &turns, now_us) {
             let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
             let table = Timetable { version: TIMETABLE_VERSION, boot_id: boot_id.to_owned(), revision, epochs };
             write_card(locked, &uuid, table, now_us)?;
@@ -157,7 +167,7 @@ impl Ledger {
                 None => drop(timetables.remove(&uuid)),
             }
         }
-        index.note_told(timetables);
+        index.set_timetables(timetables);
         Ok(())
     }
 }

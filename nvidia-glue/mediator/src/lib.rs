@@ -20,7 +20,9 @@
 //!    meanwhile
 //!
 //! A function that needs a named lock says so in a line "Precondition:".
+#![forbid(unsafe_code)]
 
+pub mod caller;
 mod calls;
 mod channels;
 mod grant;
@@ -43,14 +45,14 @@ use std::time::Duration;
 /// when no process has it: while the memory has other holders, and when nothing else holds it.
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
-pub use base::Pid;
+pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
 pub use memory::quota::NotGranted;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, Undo};
-pub use setup::{GrantedCard, SessionError, SessionSetup};
+pub use setup::{SessionError, SessionSetup};
 pub use view::utilization_controls::Seen;
 
 /// A system call that the filter stopped.

@@ -146,7 +146,7 @@ impl Session {
             // Every card of the grant has an account.
             let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
             if granted.whole {
-                accounts.has_alone(card);
+                accounts.set_sole_holder(card);
             }
         }
         let host_mappings = HostMappings::new(driver.as_ref()).map_err(SessionError::Watch)?;

@@ -3,7 +3,7 @@
 use std::{io, sync::Arc};
 
 use abi::{DriverRelease, Status, UnknownDriver};
-use base::{Bytes, OverMemory, PciBusId, Throttle};
+use base::{Bytes, GrantedCard, OverMemory, PciBusId, Throttle};
 use driver::{Driver, OpenClientError};
 
 use crate::{Observer, Processes};
@@ -33,31 +33,6 @@ pub struct SessionSetup {
     pub processes: Arc<dyn Processes>,
     /// Receives the events.
     pub observer: Arc<dyn Observer>,
-}
-
-/// One card of the container's grant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GrantedCard {
-    /// Its index in the container, from 0.
-    pub index: u32,
-    /// `GPU-...`.
-    pub uuid: String,
-    /// Number of `/dev/nvidiaN`.
-    pub minor: u32,
-    /// PCI address.
-    pub pci: PciBusId,
-    /// Bytes that the container may have of it, floored to whole KiB. May be more than the card
-    /// has, where the node lets grants exceed it.
-    pub memory_limit: Bytes,
-    /// Channels that it may have of it.
-    pub channels: u32,
-    /// The container has the card without a quota: its view is left as the driver shows it.
-    pub whole: bool,
-    /// The container only looks at the card (monitoring): its view is left as the driver shows it,
-    /// though its limit is less than the card. For a limit of 0.
-    pub monitored: bool,
-    /// `NVIDIA H200`.
-    pub model: String,
 }
 
 /// Reason why there can be no mediation for a container.

@@ -1,42 +1,45 @@
-//! From one timetable to the next: what is planned anew begins at an instant that everybody has heard of by then.
+//! From one timetable to the next: what is planned anew begins at an instant that everybody has
+//! heard of by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use base::MIN_PERIOD_US;
 
-use super::{CardTurn, Epoch, Pass, Turn, tied::tied};
+use super::{CardTurn, Epoch, Pass, Turn, connected_cards::connected_cards};
 
 /// A change begins at least so many periods after it was made, so that every mediator has read it.
 const PERIODS_AHEAD: u64 = 2;
 /// And, if that lets old and new periods begin together, at most so many.
 const PERIODS_AT_MOST: u64 = 4;
 
-/// What is told of cards, by UUID: each turn with that card alone.
+/// Epochs of cards, by UUID: each turn with that card alone.
 pub type CardEpochs = BTreeMap<String, Vec<Epoch>>;
 
-/// The epochs of the next timetables: `turns` is what is to come on the cards of `told`, `told` what was told of them so far. Cards
-/// that a container ties to each other come together.
+/// The epochs of the next timetables: `turns` is what is to come on the cards of `before`, `before`
+/// what was written for them so far. Cards that a container ties to each other come together.
 ///
 /// - A grant that is gone has no turn any more, in any epoch: its processes are gone, too.
-/// - Containers that are tied to each other change together, at the beginning of a period [`PERIODS_AHEAD`] from now. What was
-///   told of the time until then stays, card by card: also where, after a kill, not all cards of a container were told the same.
-/// - Whoever comes to be where all others keep what they have runs at once: there is nobody to disturb.
-pub fn advance(told: CardEpochs, turns: &[Turn], now_us: u64) -> CardEpochs {
-    let mut cards = still_told(told, turns, now_us);
+/// - Containers that are tied to each other change together, at the beginning of a period
+///   [`PERIODS_AHEAD`] from now. What was written for the time until then stays, card by card: also
+///   where, after a kill, not all cards of a container got the same.
+/// - Whoever comes to be where all others keep what they have runs at once: there is nobody to
+///   disturb.
+pub fn advance(before: CardEpochs, turns: &[Turn], now_us: u64) -> CardEpochs {
+    let mut cards = still_valid(before, turns, now_us);
     let cards_of = |turn: &Turn| turn.cards.iter().map(|card| card.uuid.clone()).collect();
-    for group in tied(&turns.iter().map(cards_of).collect::<Vec<Vec<String>>>()) {
-        let tied: Vec<(&str, Turn)> = group.into_iter().filter_map(|at| turns.get(at)).flat_map(by_card).collect();
-        if disturbs_nobody(&cards, &tied) {
-            for (uuid, turn) in &tied {
+    for members in connected_cards(&turns.iter().map(cards_of).collect::<Vec<Vec<String>>>()) {
+        let group: Vec<(&str, Turn)> = members.into_iter().filter_map(|at| turns.get(at)).flat_map(by_card).collect();
+        if disturbs_nobody(&cards, &group) {
+            for (uuid, turn) in &group {
                 cards.get_mut(*uuid).into_iter().flatten().for_each(|epoch| epoch.put(turn));
             }
-        } else if holds_already(&cards, &tied) {
-            // What is told needs no change but for what is shown.
-            for (uuid, turn) in &tied {
+        } else if holds_already(&cards, &group) {
+            // What is written needs no change but for what is shown.
+            for (uuid, turn) in &group {
                 cards.get_mut(*uuid).and_then(|epochs| epochs.last_mut()).into_iter().for_each(|last| last.put(turn));
             }
         } else {
-            begin(&mut cards, &tied, now_us);
+            begin(&mut cards, &group, now_us);
         }
     }
     let written = |mut epochs: Vec<ByGrant>| {
@@ -68,8 +71,9 @@ impl ByGrant {
     }
 }
 
-/// What was told of each card, from the epoch that holds now on, without those that are gone.
-fn still_told(told: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
+/// Returns what was written for each card, from the epoch that holds now on, without those that are
+/// gone.
+fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
     let is_there: BTreeSet<&str> = turns.iter().map(|turn| turn.grant_id.as_str()).collect();
     let by_grant = |epoch: Epoch| {
         let there = epoch.turns.into_iter().filter(|turn| is_there.contains(turn.grant_id.as_str()));
@@ -80,30 +84,32 @@ fn still_told(told: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String,
         });
         ByGrant { from_us: epoch.from_us, turns: turns.collect() }
     };
-    let of_card = |told: Vec<Epoch>| {
-        let holding = told.iter().rposition(|epoch| epoch.from_us <= now_us);
-        let mut epochs: Vec<ByGrant> = told.into_iter().skip(holding.unwrap_or_default()).map(by_grant).collect();
+    let of_card = |before: Vec<Epoch>| {
+        let holding = before.iter().rposition(|epoch| epoch.from_us <= now_us);
+        let mut epochs: Vec<ByGrant> = before.into_iter().skip(holding.unwrap_or_default()).map(by_grant).collect();
         if holding.is_none() {
             epochs.insert(0, ByGrant { from_us: now_us, turns: BTreeMap::new() });
         }
         epochs
     };
-    told.into_iter().map(|(uuid, told)| (uuid, of_card(told))).collect()
+    before.into_iter().map(|(uuid, before)| (uuid, of_card(before))).collect()
 }
 
-/// Whether those of `tied` who were told of their turns keep them as they are, from now on.
-fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, tied: &[(&str, Turn)]) -> bool {
-    tied.iter().all(|(uuid, turn)| {
-        let told = || cards.get(*uuid).into_iter().flatten().map(|epoch| epoch.turns.get(&turn.grant_id));
-        told().all(|told| told.is_none()) || told().all(|told| told.is_some_and(|told| is_same(told, turn)))
+/// Returns whether those of `group` who have turns keep them as they are, from now
+/// on.
+fn disturbs_nobody(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
+    group.iter().all(|(uuid, turn)| {
+        let before = || cards.get(*uuid).into_iter().flatten().map(|epoch| epoch.turns.get(&turn.grant_id));
+        before().all(|before| before.is_none())
+            || before().all(|before| before.is_some_and(|before| is_same(before, turn)))
     })
 }
 
-/// Whether the last that is told is what is to come.
-fn holds_already(cards: &BTreeMap<String, Vec<ByGrant>>, tied: &[(&str, Turn)]) -> bool {
-    tied.iter().all(|(uuid, turn)| {
+/// Returns whether the last epoch is what is to come.
+fn holds_already(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)]) -> bool {
+    group.iter().all(|(uuid, turn)| {
         let last = cards.get(*uuid).and_then(|epochs| epochs.last());
-        last.and_then(|last| last.turns.get(&turn.grant_id)).is_some_and(|told| is_same(told, turn))
+        last.and_then(|last| last.turns.get(&turn.grant_id)).is_some_and(|before| is_same(before, turn))
     })
 }
 
@@ -116,16 +122,16 @@ fn is_same(one: &Turn, other: &Turn) -> bool {
         && one.cards.iter().map(limits).eq(other.cards.iter().map(limits))
 }
 
-/// Lets `tied` hold from one instant on, on all their cards.
-fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, tied: &[(&str, Turn)], now_us: u64) {
-    let told = tied.iter().flat_map(|(uuid, turn)| {
+/// Lets `group` hold from one instant on, on all their cards.
+fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)], now_us: u64) {
+    let before = group.iter().flat_map(|(uuid, turn)| {
         cards.get(*uuid).into_iter().flatten().filter_map(|epoch| epoch.turns.get(&turn.grant_id))
     });
     let period_us = |turn: &Turn| turn.period_us.max(MIN_PERIOD_US);
-    let periods: Vec<u64> = told.chain(tied.iter().map(|(_, turn)| turn)).map(period_us).collect();
-    let new_us = tied.first().map_or(MIN_PERIOD_US, |(_, turn)| period_us(turn));
+    let periods: Vec<u64> = before.chain(group.iter().map(|(_, turn)| turn)).map(period_us).collect();
+    let new_us = group.first().map_or(MIN_PERIOD_US, |(_, turn)| period_us(turn));
     let from_us = instant(&periods, new_us, now_us);
-    for (uuid, turn) in tied {
+    for (uuid, turn) in group {
         let Some(epochs) = cards.get_mut(*uuid) else { continue };
         // Where the new epoch comes, whether or not another begins there.
         let position = epochs.iter().position(|epoch| epoch.from_us >= from_us).unwrap_or(epochs.len());
@@ -137,8 +143,8 @@ fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, tied: &[(&str, Turn)], now_
     }
 }
 
-/// When a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if that is soon, else where a new one
-/// does.
+/// Returns when a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if
+/// that is soon, else where a new one does.
 fn instant(periods_us: &[u64], new_us: u64, now_us: u64) -> u64 {
     let longest_us = periods_us.iter().copied().max().unwrap_or(new_us);
     let earliest_us = now_us.saturating_add(PERIODS_AHEAD * longest_us);
@@ -191,9 +197,9 @@ mod tests {
         let on_a = epochs(&[(0, &[old]), (300, &[new])]);
         // Whoever wrote that was killed before this one was written.
         let on_b = epochs(&[(0, &[turn("both", &["b"], (0, 30)), turn("other", &["b"], (30, 60))])]);
-        let told = CardEpochs::from([("a".to_owned(), on_a.clone()), ("b".to_owned(), on_b.clone())]);
+        let before = CardEpochs::from([("a".to_owned(), on_a.clone()), ("b".to_owned(), on_b.clone())]);
         let plan = [turn("both", &["a", "b"], (0, 50)), turn("other", &["b"], (50, 80))];
-        let mut next = advance(told, &plan, 150 * MS);
+        let mut next = advance(before, &plan, 150 * MS);
         assert_eq!(next.remove("a").unwrap(), on_a);
         let later = epochs(&[(400, &[turn("both", &["b"], (0, 50)), turn("other", &["b"], (50, 80))])]);
         assert_eq!(next.remove("b").unwrap(), [on_b, later].concat());
@@ -202,9 +208,9 @@ mod tests {
     #[test]
     fn a_newcomer_of_two_cards_runs_at_once_where_neither_is_disturbed() {
         let on_a = epochs(&[(0, &[turn("first", &["a"], (0, 30))])]);
-        let told = CardEpochs::from([("a".to_owned(), on_a), ("b".to_owned(), Vec::new())]);
+        let before = CardEpochs::from([("a".to_owned(), on_a), ("b".to_owned(), Vec::new())]);
         let plan = [turn("first", &["a"], (0, 30)), turn("both", &["a", "b"], (30, 60))];
-        let next = advance(told, &plan, 150 * MS);
+        let next = advance(before, &plan, 150 * MS);
         assert_eq!(next["a"], epochs(&[(0, &[turn("both", &["a"], (30, 60)), turn("first", &["a"], (0, 30))])]));
         assert_eq!(next["b"], epochs(&[(150, &[turn("both", &["b"], (30, 60))])]));
     }

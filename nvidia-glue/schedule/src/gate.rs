@@ -4,17 +4,21 @@ use std::{fmt, io};
 
 use abi::Status;
 
-/// A container's channels on one card. Channels that come to be while the gate is closed do not run before it opens.
+/// A container's channels on one card. Channels that come to be while the gate is closed do not run
+/// before it opens.
 ///
-/// A gate is open when it is made. Calls come from one thread at a time; they wait for no caller of the container's.
+/// A gate is open when it is made. Calls come from one thread at a time; they wait for no caller of
+/// the container's.
 pub trait Gate: fmt::Debug + Send + Sync {
     /// `GPU-...`.
     fn uuid(&self) -> &str;
 
-    /// Puts every channel back on the card. Also when it is open: what an earlier failure left off comes back.
+    /// Puts every channel back on the card. Also when it is open: what an earlier failure left off
+    /// comes back.
     ///
     /// # Errors
-    /// When the driver refuses; the gate then counts as open, though some channels may still be off.
+    /// When the driver refuses; the gate then counts as open, though some channels may still be
+    /// off.
     fn open(&self) -> Result<Edge, EdgeError>;
 
     /// Takes every channel off the card, in the middle of a kernel too.
@@ -23,25 +27,28 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// When the driver refuses; the gate then counts as closed, though some channels may still run.
     fn close(&self) -> Result<Edge, EdgeError>;
 
-    /// Sets the time slice of each of the container's channel groups on the card, those to come included. `None`: what the
-    /// program asked for.
+    /// Sets the time slice of each of the container's channel groups on the card, those to come
+    /// included. `None`: what the program asked for.
     ///
     /// # Errors
     /// When the driver refuses.
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError>;
 
-    /// How many calls to the driver an edge takes that finds all channels where it does not want them. What the program has taken off itself
-    /// counts, too, as it may put that back at any time.
+    /// Returns how many calls to the driver an edge takes that finds all channels where it does not
+    /// want them. What the program has taken off itself counts, too, as it may put that back at any
+    /// time.
     fn calls(&self) -> Calls {
         Calls::default()
     }
 
-    /// How long the program's calls had channels on the card while the gate was closed, since it was last asked; microseconds.
+    /// Returns how long the program's calls had channels on the card while the gate was closed,
+    /// since it was last asked; microseconds.
     fn take_overrun_us(&self) -> u64 {
         0
     }
 
-    /// Keeps so many of the container's compute groups on the card while it is open, the next ones each time; `None`: all.
+    /// Keeps so many of the container's compute groups on the card while it is open, the next ones
+    /// each time; `None`: all.
     ///
     /// # Errors
     /// When the driver refuses.
@@ -50,11 +57,13 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// Channels on the engines that are throttled. 0: nothing to open or to close.
     fn channels(&self) -> usize;
 
-    /// Channel groups on the compute engine, among which the container's share of time slices is divided.
+    /// Channel groups on the compute engine, among which the container's share of time slices is
+    /// divided.
     fn groups(&self) -> usize;
 }
 
-/// How many calls to the driver an edge takes: compute is named by the last ones that open and the first ones that close.
+/// Number of driver calls of an edge: compute is named by the last ones that open and the first
+/// ones that close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calls {
     /// All.
@@ -69,7 +78,7 @@ impl Default for Calls {
     }
 }
 
-/// What one opening or closing was.
+/// Measurement of one opening or closing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Edge {
     /// Channels that were named to the driver.
@@ -78,7 +87,7 @@ pub struct Edge {
     pub calls: usize,
 }
 
-/// Why channels could not be taken off or put back.
+/// Reason for which channels could not be taken off or put back.
 #[derive(Debug, thiserror::Error)]
 pub enum EdgeError {
     /// The system call.
@@ -86,7 +95,7 @@ pub enum EdgeError {
     Call {
         /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
         call: &'static str,
-        /// Which card.
+        /// The card.
         uuid: String,
         /// The errno.
         #[source]
@@ -97,7 +106,7 @@ pub enum EdgeError {
     Refused {
         /// `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS`.
         call: &'static str,
-        /// Which card.
+        /// The card.
         uuid: String,
         /// Its verdict. `NOT_SUPPORTED`: this card cannot take channels off.
         status: Status,

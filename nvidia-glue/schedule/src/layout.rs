@@ -1,8 +1,10 @@
-//! Schedule arithmetic: does a layout of exclusive time windows exist in which every container gets its share?
+//! Schedule arithmetic: does a layout of exclusive time windows exist in which every container gets
+//! its share?
 //!
-//! A card's time is cut into periods; a container with a share runs alone in its window of each period. A container with
-//! several cards has its windows begin at the same instant on all of them, because its kernels wait for each other. Everything
-//! here is pure: shares are whole parts of a period, windows whole microseconds, so that the same grants come to the same layout.
+//! A card's time is cut into periods; a container with a share runs alone in its window of each
+//! period. A container with several cards has its windows begin at the same instant on all of them,
+//! because its kernels wait for each other. Everything here is pure: shares are whole parts of a
+//! period, windows whole microseconds, so that the same grants come to the same layout.
 
 use std::cmp::Reverse;
 
@@ -16,7 +18,8 @@ pub(crate) const MIN_WINDOW_US: u64 = 5_000;
 pub const MIN_REMAINDER_PERCENT: u64 = 5;
 /// Stretched periods are whole multiples of this, so that they meet again soon.
 const PERIOD_STEP_US: u64 = 5_000;
-/// Placements that a search tries before it gives up. Reached only with many containers on several cards each.
+/// Placements that a search tries before it gives up. Reached only with many containers on several
+/// cards each.
 const SEARCH_LIMIT: u32 = 20_000;
 
 /// `percent` of a period.
@@ -35,7 +38,7 @@ pub(crate) fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// How long a share's window is in a period of that length.
+/// Returns how long a share's window is in a period of that length.
 pub(super) fn length_us(parts: u64, period_us: u64) -> u64 {
     scaled(period_us, parts, PERIOD_PARTS)
 }
@@ -45,11 +48,11 @@ pub(super) fn length_us(parts: u64, period_us: u64) -> u64 {
 pub(super) struct Tenant {
     /// Card (any numbering) and share.
     pub(super) windows: Vec<(usize, u64)>,
-    /// Where its windows were. They stay there if they can.
+    /// Its earlier windows. They stay there if they can.
     pub(super) before: Option<Before>,
 }
 
-/// Where a tenant's windows were.
+/// Earlier windows of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Before {
     /// In periods of this length.
@@ -60,7 +63,7 @@ pub(super) struct Before {
     pub(super) lengths_us: Vec<u64>,
 }
 
-/// Where every tenant's windows are.
+/// Windows of every tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Length of a period.
@@ -69,9 +72,9 @@ pub(super) struct Layout {
     pub(super) starts_us: Vec<u64>,
 }
 
-/// Why there is no layout.
+/// Reason for which there is no layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NoLayout {
+pub enum LayoutError {
     /// A share is too small for any period.
     #[error("a share would be shorter than 5 ms even in a period of 500 ms")]
     TooShort {
@@ -85,13 +88,14 @@ pub enum NoLayout {
     NoOrder,
 }
 
-/// Lays out the windows of `tenants`, which come in ledger order, in periods of `period_us` or, where a share needs that,
-/// longer ones. Windows stay where they were; the others are as early as they can be. Where that leaves no place for one, all
-/// are placed anew, those with the most cards first if need be; where that fails too, other orders are tried.
+/// Lays out the windows of `tenants`, which come in ledger order, in periods of `period_us` or,
+/// where a share needs that, longer ones. Windows stay where they were; the others are as early as
+/// they can be. Where that leaves no place for one, all are placed anew, those with the most cards
+/// first if need be; where that fails too, other orders are tried.
 ///
 /// # Errors
-/// [`NoLayout`].
-pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, NoLayout> {
+/// [`LayoutError`].
+pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, LayoutError> {
     let shortest = tenants.iter().flat_map(|tenant| &tenant.windows).map(|(_, parts)| *parts).min();
     let period_us = period_for(shortest.unwrap_or(PERIOD_PARTS), period_us)?;
     let boxes: Vec<Block> = tenants.iter().map(|tenant| Block::new(tenant, period_us)).collect();
@@ -105,18 +109,18 @@ pub(super) fn lay_out(tenants: &[Tenant], period_us: u64) -> Result<Layout, NoLa
         .or_else(|| place_all(&boxes, &in_order, period_us))
         .or_else(|| place_all(&boxes, &widest_first, period_us))
         .or_else(|| search(&boxes, &widest_first, period_us))
-        .ok_or(NoLayout::NoOrder)?;
+        .ok_or(LayoutError::NoOrder)?;
     Ok(Layout { period_us, starts_us })
 }
 
-fn period_for(shortest: u64, wanted_us: u64) -> Result<u64, NoLayout> {
+fn period_for(shortest: u64, wanted_us: u64) -> Result<u64, LayoutError> {
     let needed = u128::from(MIN_WINDOW_US) * u128::from(PERIOD_PARTS);
     let needed = needed.div_ceil(u128::from(shortest.max(1)));
     let wanted_us = wanted_us.clamp(MIN_PERIOD_US, MAX_PERIOD_US);
     match u64::try_from(needed) {
         Ok(needed) if needed <= wanted_us => Ok(wanted_us),
         Ok(needed) if needed <= MAX_PERIOD_US => Ok(needed.next_multiple_of(PERIOD_STEP_US)),
-        _ => Err(NoLayout::TooShort { parts: shortest }),
+        _ => Err(LayoutError::TooShort { parts: shortest }),
     }
 }
 
@@ -124,7 +128,7 @@ fn period_for(shortest: u64, wanted_us: u64) -> Result<u64, NoLayout> {
 #[derive(Debug)]
 struct Block {
     windows: Vec<(usize, u64)>,
-    /// Where they were in a period of the same length.
+    /// Their start in a period of the same length.
     was_at: Option<u64>,
     /// They are as long as they were.
     is_unchanged: bool,
@@ -141,14 +145,14 @@ impl Block {
     }
 }
 
-/// What is taken of each card.
+/// Time that is taken of each card.
 #[derive(Debug, Clone)]
-struct Taken {
+struct OccupiedTime {
     period_us: u64,
     cards: Vec<Vec<(u64, u64)>>,
 }
 
-impl Taken {
+impl OccupiedTime {
     fn nothing(boxes: &[Block], period_us: u64) -> Self {
         let cards = boxes.iter().flat_map(|tenant| &tenant.windows).map(|(card, _)| card + 1).max().unwrap_or(0);
         Self { period_us, cards: vec![Vec::new(); cards] }
@@ -165,8 +169,8 @@ impl Taken {
         })
     }
 
-    /// The earliest instant at which `tenant` fits on all of its cards. Only instants at which another window ends can
-    /// be the earliest.
+    /// The earliest instant at which `tenant` fits on all of its cards. Only instants at which
+    /// another window ends can be the earliest.
     fn earliest(&self, tenant: &Block) -> Option<u64> {
         let ends = tenant.windows.iter().flat_map(|(card, _)| self.of(*card)).map(|(_, end)| *end);
         let mut candidates: Vec<u64> = ends.chain([0]).collect();
@@ -192,7 +196,7 @@ impl Taken {
 
 /// First those that are as long as they were, then those that have changed, then the new ones.
 fn place_where_they_were(boxes: &[Block], period_us: u64) -> Option<Vec<u64>> {
-    let mut taken = Taken::nothing(boxes, period_us);
+    let mut taken = OccupiedTime::nothing(boxes, period_us);
     let mut starts: Vec<Option<u64>> = vec![None; boxes.len()];
     for unchanged in [true, false] {
         for (tenant, start) in boxes.iter().zip(&mut starts).filter(|(tenant, _)| tenant.is_unchanged == unchanged) {
@@ -211,7 +215,7 @@ fn place_where_they_were(boxes: &[Block], period_us: u64) -> Option<Vec<u64>> {
 }
 
 fn place_all(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> {
-    let mut taken = Taken::nothing(boxes, period_us);
+    let mut taken = OccupiedTime::nothing(boxes, period_us);
     let mut starts = vec![0; boxes.len()];
     for &position in order {
         let tenant = boxes.get(position)?;
@@ -222,12 +226,12 @@ fn place_all(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64
     Some(starts)
 }
 
-/// Tries the orders in which windows can be placed one after another, each as early as it can be: if there is a layout
-/// at all, one of these orders gives one.
+/// Tries the orders in which windows can be placed one after another, each as early as it can be:
+/// if there is a layout at all, one of these orders gives one.
 fn search(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> {
     struct Search<'a> {
         boxes: &'a [Block],
-        taken: Taken,
+        taken: OccupiedTime,
         starts: Vec<u64>,
         budget: u32,
     }
@@ -237,7 +241,8 @@ fn search(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> 
                 self.budget = self.budget.checked_sub(1)?;
                 let index = *left.get(position)?;
                 let tenant = self.boxes.get(index)?;
-                // Windows only ever become fewer places: one that fits nowhere now fits nowhere later.
+                // Windows only ever become fewer places: one that fits nowhere now fits nowhere
+                // later.
                 let start = self.taken.earliest(tenant)?;
                 left.remove(position);
                 self.taken.take(tenant, start);
@@ -251,7 +256,7 @@ fn search(boxes: &[Block], order: &[usize], period_us: u64) -> Option<Vec<u64>> 
             None
         }
     }
-    let taken = Taken::nothing(boxes, period_us);
+    let taken = OccupiedTime::nothing(boxes, period_us);
     let mut search = Search { boxes, taken, starts: vec![0; boxes.len()], budget: SEARCH_LIMIT };
     search.descend(&mut order.to_vec())?;
     Some(search.starts)
@@ -268,7 +273,7 @@ mod tests {
         Tenant { windows, before: None }
     }
 
-    fn lay(tenants: &[Tenant]) -> Result<Layout, NoLayout> {
+    fn lay(tenants: &[Tenant]) -> Result<Layout, LayoutError> {
         lay_out(tenants, 100_000)
     }
 
@@ -308,7 +313,7 @@ mod tests {
             assert_eq!(lay(&[tenant(&[(0, percent)])]).unwrap().period_us, period_us);
         }
         let tiny = Tenant { windows: vec![(0, percent_parts(1) - 1)], before: None };
-        assert!(matches!(lay(&[tiny]), Err(NoLayout::TooShort { .. })));
+        assert!(matches!(lay(&[tiny]), Err(LayoutError::TooShort { .. })));
         assert_eq!(lay(&[]).unwrap().starts_us, Vec::<u64>::new());
     }
 
@@ -359,16 +364,18 @@ mod tests {
 
     #[test]
     fn sums_that_fit_are_not_enough() {
-        // Each card is exactly full, and each pair meets on one card: three windows cannot alternate between two halves.
+        // Each card is exactly full, and each pair meets on one card: three windows cannot
+        // alternate between two halves.
         let triangle = [tenant(&[(0, 50), (1, 50)]), tenant(&[(1, 50), (2, 50)]), tenant(&[(0, 50), (2, 50)])];
-        assert_eq!(lay(&triangle), Err(NoLayout::NoOrder));
+        assert_eq!(lay(&triangle), Err(LayoutError::NoOrder));
         let thirds = [tenant(&[(0, 33), (1, 33)]), tenant(&[(1, 33), (2, 33)]), tenant(&[(0, 33), (2, 33)])];
         check(&thirds, &lay(&thirds).unwrap());
     }
 
     #[test]
     fn a_better_order_than_the_ledgers_is_found() {
-        // As early as can be, in this order: 0..30 on both cards apart, then 60 finds no common place.
+        // As early as can be, in this order: 0..30 on both cards apart, then 60 finds no common
+        // place.
         let tenants = [tenant(&[(0, 30)]), tenant(&[(1, 40)]), tenant(&[(0, 60), (1, 60)]), tenant(&[(0, 10)])];
         check(&tenants, &lay(&tenants).unwrap());
     }

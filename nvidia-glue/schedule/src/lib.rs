@@ -1,16 +1,19 @@
 //! Shares of a card's time.
 //!
 //! ```text
-//! records + settings of cards ── plan ──> Timetable ── Turn of this container ──> when to open and close ──> Gate
-//!        (the ledger, under its lock)      (a file)            (its mediator, one thread a card)      (its channels, off and on)
+//! records + settings of cards   (the ledger, under its lock)
+//!   ── plan ──> Timetable          (a file)
+//!   ── Turn of this container ──>  (its mediator, one thread a card)
+//!   ── when to open and close ──> Gate (its channels, off and on)
 //! ```
-//! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which instant on, and each mediator
-//! keeps its own container to that. Instants are microseconds of `CLOCK_MONOTONIC`, which all processes of a node share, in
-//! whatever time namespace of the host's they are. Periods begin at whole multiples of their length, so that two layouts of
-//! the same period agree about where it begins.
+//! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which
+//! instant on, and each mediator keeps its own container to that. Instants are microseconds of
+//! `CLOCK_MONOTONIC`, which all processes of a node share, in whatever time namespace of the host's
+//! they are. Periods begin at whole multiples of their length, so that two layouts of the same
+//! period agree about where it begins.
 #![forbid(unsafe_code)]
 
-mod course;
+mod connected_cards;
 mod epochs;
 mod gate;
 pub mod layout;
@@ -24,20 +27,20 @@ mod shares;
 pub mod soft;
 mod status;
 mod switches;
-mod tied;
+mod timeline;
 mod timetable;
 pub mod work;
 
 pub use base::now_us;
-pub use course::{Course, Span};
 pub use epochs::{CardEpochs, advance};
 pub use gate::{Calls, Edge, EdgeError, Gate};
-pub use layout::NoLayout;
+pub use layout::LayoutError;
 pub use pacer::MOST_WINDOW_LOSS_US;
 pub use plan::{can_be_laid_out, plan};
 pub use plan_settings::PlanSettings;
 pub use residency::Residency;
 pub use shares::Member;
 pub use status::{CardStatus, Running, Status, StatusFile};
-pub use switches::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+pub use switches::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
+pub use timeline::{Span, Timeline};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

@@ -1,4 +1,4 @@
-//! What a container used of a card's time, against what it was granted of it.
+//! Use of a card's time by a container, against its grant of it.
 
 use std::collections::VecDeque;
 
@@ -6,21 +6,22 @@ use std::collections::VecDeque;
 const MILLION: u64 = 1_000_000;
 /// For how long it is remembered: the driver's own samples go back 14 s.
 const KEPT_US: u64 = 16_000_000;
-/// What is told more often than that replaces what was told last.
+/// Shortest distance of two samples: what comes earlier replaces the last one.
 const APART_US: u64 = 45_000;
 /// Over which time a utilization is taken.
 pub const UTILIZATION_US: u64 = 1_000_000;
 
-/// What a container has used of a card until an instant.
+/// Use of a card by a container until an instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Measured {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub at_us: u64,
-    /// The card's time that it has used in all, microseconds. `None`: nobody can tell it from what others used.
+    /// The card's time that it has used in all, microseconds. `None`: nobody can tell it from what
+    /// others used.
     pub used_us: Option<u64>,
-    /// What it was granted, in millionths of the card's time.
+    /// Its grant, in millionths of the card's time.
     pub share_ppm: u32,
-    /// It has no channels there, and uses nothing until more is told.
+    /// It has no channels there, and uses nothing until more is measured.
     pub rests: bool,
 }
 
@@ -34,7 +35,7 @@ pub struct Meter {
 
 impl Meter {
     /// Adds what is known now. Instants that go back are passed over.
-    pub fn tell(&mut self, measured: Measured) {
+    pub fn add(&mut self, measured: Measured) {
         let last = self.last.replace(measured);
         let Some(used_us) = measured.used_us else { return self.sums.clear() };
         let Some((at_us, sum_us)) = self.sums.back().copied() else {
@@ -57,8 +58,8 @@ impl Meter {
         }
     }
 
-    /// What it used of the card's time between two instants, in millionths of it; until it was told last, if that is earlier.
-    /// `None`: not known.
+    /// Returns what it used of the card's time between two instants, in millionths of it; until it
+    /// was measured last, if that is earlier. `None`: not known.
     pub fn used_ppm(&self, from_us: u64, until_us: u64) -> Option<u32> {
         let (first_us, last_us) = (self.sums.front()?.0, self.sums.back()?.0);
         let rests = self.last.is_some_and(|last| last.rests);
@@ -69,12 +70,12 @@ impl Meter {
         u32::try_from(used_us.saturating_mul(MILLION) / passed_us).ok()
     }
 
-    /// What was granted, as it was told last; the whole card before.
+    /// Returns what was granted, as it was entered last; the whole card before.
     pub fn share_ppm(&self) -> u32 {
         self.last.map_or(1_000_000, |last| last.share_ppm)
     }
 
-    /// What was used until an instant; between two that are known, evenly.
+    /// Returns what was used until an instant; between two that are known, evenly.
     fn sum_us(&self, at_us: u64) -> u64 {
         let after = self.sums.partition_point(|(known_us, _)| *known_us <= at_us);
         let before = after.checked_sub(1).and_then(|place| self.sums.get(place));
@@ -89,7 +90,8 @@ impl Meter {
     }
 }
 
-/// What was used of what was granted, in millionths: who uses more than that (of others' idle time) has no more than all.
+/// Returns what was used of what was granted, in millionths: who uses more than that (of others'
+/// idle time) has no more than all.
 pub fn of_share(used_ppm: u32, share_ppm: u32) -> u32 {
     let part = u64::from(used_ppm).saturating_mul(MILLION).checked_div(share_ppm.into()).unwrap_or(0);
     u32::try_from(part.min(MILLION)).unwrap_or(0)
@@ -101,17 +103,17 @@ mod tests {
 
     use super::*;
 
-    fn told(measured: &[(u64, u64)]) -> Meter {
+    fn meter_of(measured: &[(u64, u64)]) -> Meter {
         let mut meter = Meter::default();
         for (at_us, used_us) in measured {
-            meter.tell(Measured { at_us: *at_us, used_us: Some(*used_us), share_ppm: 250_000, rests: false });
+            meter.add(Measured { at_us: *at_us, used_us: Some(*used_us), share_ppm: 250_000, rests: false });
         }
         meter
     }
 
     /// A quarter of each period of 100 ms, told when it ends.
     fn quarter(periods: u64) -> Meter {
-        told(&(0..=periods).map(|period| (1_000_000 + period * 100_000, period * 25_000)).collect::<Vec<_>>())
+        meter_of(&(0..=periods).map(|period| (1_000_000 + period * 100_000, period * 25_000)).collect::<Vec<_>>())
     }
 
     #[test]
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn who_rests_uses_nothing() {
         let mut meter = quarter(10);
-        meter.tell(Measured { at_us: 2_000_001, used_us: Some(250_000), share_ppm: 250_000, rests: true });
+        meter.add(Measured { at_us: 2_000_001, used_us: Some(250_000), share_ppm: 250_000, rests: true });
         assert_eq!(meter.used_ppm(2_000_001, 3_000_001), Some(0));
         assert_eq!(meter.used_ppm(1_500_001, 2_500_001), Some(125_000));
     }
@@ -151,12 +153,13 @@ mod tests {
     #[test]
     fn what_nobody_can_tell_is_not_known() {
         let mut meter = quarter(10);
-        meter.tell(Measured { at_us: 2_100_000, used_us: None, share_ppm: 500_000, rests: false });
+        meter.add(Measured { at_us: 2_100_000, used_us: None, share_ppm: 500_000, rests: false });
         assert_eq!((meter.used_ppm(1_000_000, 2_100_000), meter.share_ppm()), (None, 500_000));
     }
 
     proptest! {
-        /// Whatever is told, and however often: no more than all the time, and not too much is kept.
+        /// Whatever is told, and however often: no more than all the time, and not too much is
+        /// kept.
         #[test]
         fn nothing_is_more_than_all(
             tells in proptest::collection::vec((0_u64..300_000, 0_u64..1_000_000, any::<bool>()), 0..300),
@@ -166,7 +169,7 @@ mod tests {
             let (mut meter, mut at_us) = (Meter::default(), 0);
             for (after_us, used_us, rests) in tells {
                 at_us += after_us;
-                meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: 1, rests });
+                meter.add(Measured { at_us, used_us: Some(used_us), share_ppm: 1, rests });
             }
             for until_us in [from.saturating_add(over.into()), at_us, at_us + u64::from(over)] {
                 let used = meter.used_ppm(until_us.saturating_sub(over.into()), until_us);

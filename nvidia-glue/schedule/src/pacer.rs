@@ -1,29 +1,34 @@
-//! Keeps one container to its spans of time on one card: when to put its channels on the card and when to take them off.
+//! Keeps one container to its spans of time on one card: when to put its channels on the card and
+//! when to take them off.
 //!
-//! Pure: it is told what time it is. Its caller asks what comes [`next`](Pacer::next), does that at the instant named, and says
-//! how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
+//! Pure: it is given the time. Its caller asks what comes [`next`](Pacer::next), does that at
+//! the instant named, and says how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
-//! What counts is the time during which the channels are on the card. A call that puts them there or takes them off takes effect
-//! some time after it began (its caller says when), and is therefore issued ahead by what that took of late ([`Lead`]): for each call to
-//! the driver that it takes, so that channels come to be many ahead of the edge and not with it. What a span
-//! came out too long by is taken off the next ones (the balance), however long that takes; what it came out too short by is made
-//! up only where nobody else has the card: a neighbour is never made to pay for the lateness of the host. A span that is over by
-//! the time that somebody looks is not made up.
+//! What counts is the time during which the channels are on the card. A call that puts them there
+//! or takes them off takes effect some time after it began (its caller says when), and is therefore
+//! issued ahead by what that took of late ([`Lead`]): for each call to the driver that it takes, so
+//! that channels come to be many ahead of the edge and not with it. What a span came out too long
+//! by is taken off the next ones (the balance), however long that takes; what it came out too short
+//! by is made up only where nobody else has the card: a neighbour is never made to pay for the
+//! lateness of the host. A span that is over by the time that somebody looks is not made up.
 
-use super::{Calls, Course, Span};
+use super::{Calls, Span, Timeline};
 
 /// A rest of a span that is shorter is not worth its two edges.
 const LEAST_US: u64 = 1_000;
 /// The most by which a span is made longer for those that were too short.
 const MOST_CREDIT_US: u64 = 2_000;
-/// Who takes the card over from another is put on it before the other one is taken off: the driver makes one call at a time, and
-/// the call that closes is to find the one that opens done. The card stays with the other one until then, and goes from one to the
-/// other without a pause. What lies between the two calls, beside what closing takes:
+/// Time between the calls of two neighbours. The next one is put on the card before the other one
+/// is taken off: the driver makes one call at a time, and the call that closes is to find the one
+/// that opens done. The card stays with the other one until then, and goes from one to the other
+/// without a pause. What lies between the two calls, beside what closing takes:
 const BETWEEN_CALLS_US: u64 = 60;
-/// The most that both are apart: what is taken over early is not counted. Where compute takes several calls, the most that the first of them
-/// is ahead, and what is on the card from then on counts.
+/// The most that both are apart: what is taken over early is not counted. Where compute takes
+/// several calls, the most that the first of them is ahead, and what is on the card from then on
+/// counts.
 const MOST_TAKEOVER_US: u64 = 1_500;
-/// No window is taken for one that lost more than that: what is more is no matter of opening and closing.
+/// No window is taken for one that lost more than that: what is more is no matter of opening and
+/// closing.
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
@@ -39,10 +44,10 @@ pub enum Move {
     Close,
 }
 
-/// What is to be done, and when its call is to be issued.
+/// Next action, and the time for its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Next {
-    /// What.
+    /// The action.
     pub what: Move,
     /// `CLOCK_MONOTONIC`, microseconds; not before the instant at which it was asked for.
     pub at_us: u64,
@@ -51,22 +56,22 @@ pub struct Next {
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Pacer {
-    course: Course,
-    /// What is open, and since when.
+    timeline: Timeline,
+    /// The span that is open, and its start.
     open: Option<Current>,
-    /// What comes next, as it was planned.
+    /// The next span, as it was planned.
     planned: Option<Span>,
     /// Whatever began before begins here: before it, the container had no channels.
     since_us: u64,
     /// Spans that end by then are accounted for.
     settled_us: u64,
-    /// What it had too much (positive) or too little of its spans.
+    /// Surplus (positive) or deficit of its spans.
     balance_us: i64,
     /// No move before that.
     not_before_us: u64,
     opening: Lead,
     closing: Lead,
-    /// How many calls to the driver an edge takes.
+    /// Number of driver calls of an edge.
     calls: Calls,
     losses: Losses,
 }
@@ -80,7 +85,8 @@ struct Current {
 }
 
 impl Current {
-    /// Since when the time on the card counts: who takes over does not have the card before the other one leaves.
+    /// Since when the time on the card counts: who takes over does not have the card before the
+    /// other one leaves.
     fn counted_from_us(&self) -> u64 {
         let start_us = if self.span.takes_over && !self.is_in_parts { self.span.start_us } else { 0 };
         self.opened_us.max(start_us)
@@ -89,9 +95,9 @@ impl Current {
 
 impl Pacer {
     /// Of a card on which the container's channels are off.
-    pub fn new(course: Course) -> Self {
+    pub fn new(timeline: Timeline) -> Self {
         Self {
-            course,
+            timeline,
             open: None,
             planned: None,
             since_us: 0,
@@ -99,7 +105,8 @@ impl Pacer {
             balance_us: 0,
             not_before_us: 0,
             opening: Lead::new(1, 2, 0),
-            // One that had to wait for a neighbour's call is no rule. What was closed late is taken off the next time.
+            // One that had to wait for a neighbour's call is no rule. What was closed late is taken
+            // off the next time.
             closing: Lead::new(1, 4, 500),
             calls: Calls::default(),
             losses: Losses::new(),
@@ -107,49 +114,51 @@ impl Pacer {
     }
 
     /// Another course holds from now on.
-    pub fn follow(&mut self, course: Course, now_us: u64) {
+    pub fn follow(&mut self, timeline: Timeline, now_us: u64) {
         if let Some(open) = &mut self.open {
-            let span = course.span(now_us).filter(|span| span.start_us <= now_us);
+            let span = timeline.span(now_us).filter(|span| span.start_us <= now_us);
             // What was open in another span than the course says now is over.
             let (end_us, free_after_us) = span.map_or((now_us, 0), |span| (span.end_us, span.free_after_us));
             open.span.end_us = end_us.max(open.span.start_us);
             open.span.free_after_us = free_after_us;
         }
-        self.course = course;
+        self.timeline = timeline;
     }
 
     /// The course.
-    pub fn course(&self) -> &Course {
-        &self.course
+    pub fn timeline(&self) -> &Timeline {
+        &self.timeline
     }
 
-    /// Whether the channels are on the card.
+    /// Returns whether the channels are on the card.
     pub fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Since when the time on the card counts; `None`: the channels are off. May be a moment ahead: see [`Span::takes_over`].
+    /// Since when the time on the card counts; `None`: the channels are off. May be a moment ahead:
+    /// see [`Span::takes_over`].
     pub fn on_since_us(&self) -> Option<u64> {
         self.open.map(|open| open.counted_from_us())
     }
 
-    /// What it had more than its spans, and has not paid back. For tests and views.
+    /// Returns what it had more than its spans, and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
     }
 
-    /// By how much its spans came out too short of late, one with another; `None`: too few are known.
+    /// By how much its spans came out too short of late, one with another; `None`: too few are
+    /// known.
     pub fn window_loss_us(&self) -> Option<u64> {
         self.losses.mean_us()
     }
 
-    /// How many calls to the driver an edge takes from now on.
+    /// Sets the number of driver calls that an edge takes from now on.
     pub fn expect(&mut self, calls: Calls) {
         let all = calls.all.max(1);
         self.calls = Calls { all, compute: calls.compute.clamp(1, all) };
     }
 
-    /// What to do next, and when; `None`: nothing before the course changes.
+    /// Returns what to do next, and when; `None`: nothing before the course changes.
     pub fn next(&mut self, now_us: u64) -> Option<Next> {
         let earliest_us = now_us.max(self.not_before_us);
         match self.open {
@@ -177,7 +186,7 @@ impl Pacer {
         }
     }
 
-    /// When the channels are to be off.
+    /// Returns when the channels are to be off.
     fn end(&self, open: &Current) -> Option<u64> {
         let (span, opened_us) = (open.span, open.counted_from_us());
         if span.end_us == u64::MAX {
@@ -191,7 +200,7 @@ impl Pacer {
     /// The next span that is worth opening; those before it are accounted for.
     fn upcoming(&mut self, now_us: u64) -> Option<Span> {
         loop {
-            let mut span = self.course.span(now_us.max(self.settled_us))?;
+            let mut span = self.timeline.span(now_us.max(self.settled_us))?;
             span.start_us = span.start_us.max(self.since_us);
             if span.end_us == u64::MAX {
                 self.balance_us = 0;
@@ -207,13 +216,14 @@ impl Pacer {
         }
     }
 
-    /// A move was made: planned for one instant, it took effect at another, by its end if nobody knows better.
+    /// A move was made: planned for one instant, it took effect at another, by its end if nobody
+    /// knows better.
     pub fn moved(&mut self, what: Move, planned_us: u64, effect_us: u64) {
         self.moved_in(1, what, planned_us, (planned_us, effect_us));
     }
 
-    /// The same of a move that took some calls to the driver, the first of which began at one instant, and the last of which took effect at
-    /// another.
+    /// The same of a move that took some calls to the driver, the first of which began at one
+    /// instant, and the last of which took effect at another.
     pub fn moved_in(&mut self, calls: usize, what: Move, planned_us: u64, (began_us, effect_us): (u64, u64)) {
         self.not_before_us = 0;
         let took_us = effect_us.saturating_sub(planned_us);
@@ -222,7 +232,7 @@ impl Pacer {
                 self.opening.learn(took_us, calls);
                 // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
-                let now = || self.course.span(effect_us).filter(|span| span.start_us <= effect_us);
+                let now = || self.timeline.span(effect_us).filter(|span| span.start_us <= effect_us);
                 let span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
                 // When the first call for compute was done, as far as can be known.
@@ -244,7 +254,7 @@ impl Pacer {
         }
     }
 
-    /// What is open came onto the card at another instant than was said.
+    /// Notes that what is open came onto the card at another instant than was said.
     pub fn correct_opening(&mut self, opened_us: u64) {
         if let Some(open) = &mut self.open {
             open.opened_us = opened_us;
@@ -256,13 +266,14 @@ impl Pacer {
         self.balance_us = self.balance_us.saturating_add(i64::try_from(us).unwrap_or(i64::MAX)).min(MOST_DEBT_US);
     }
 
-    /// A move was not made, and is not to be tried again before an instant. A container whose channels could not be taken off
-    /// counts as running on.
+    /// A move was not made, and is not to be tried again before an instant. A container whose
+    /// channels could not be taken off counts as running on.
     pub fn failed(&mut self, not_before_us: u64) {
         self.not_before_us = not_before_us;
     }
 
-    /// From now on the container has no channels, and the card's gate is closed: nothing is owed for that time.
+    /// From now on the container has no channels, and the card's gate is closed: nothing is owed
+    /// for that time.
     pub fn rest(&mut self, now_us: u64) {
         self.planned = None;
         if let Some(open) = self.open.take() {
@@ -281,7 +292,7 @@ impl Pacer {
     /// The spans that passed while an earlier one was left open: what was used then was its own.
     fn settle_passed(&mut self, now_us: u64) {
         for _ in 0..MOST_PASSED {
-            match self.course.span(self.settled_us) {
+            match self.timeline.span(self.settled_us) {
                 Some(span) if span.end_us <= now_us => self.settle(&span, 0, 0),
                 _ => break,
             }
@@ -291,8 +302,8 @@ impl Pacer {
     /// Accounts for a span: how long the channels were on the card for it, and when they were off.
     fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
         let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
-        // What somebody else may have lost is never set off against what was lost to the host. Not below 0: what came out too short is
-        // made up in its own span, or not.
+        // What somebody else may have lost is never set off against what was lost to the host. Not
+        // below 0: what came out too short is made up in its own span, or not.
         let overlap = signed(closed_us.saturating_sub(span.end_us.saturating_add(credit(span))));
         let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
         self.balance_us = balance.max(overlap).min(MOST_DEBT_US);
@@ -300,13 +311,14 @@ impl Pacer {
     }
 }
 
-/// How much longer than planned a span may be.
+/// Returns how much longer than planned a span may be.
 fn credit(span: &Span) -> u64 {
     // Half of what is free: others may have credit, too.
     (span.free_after_us / 2).min(MOST_CREDIT_US)
 }
 
-/// How much shorter than they should be spans came out. Those that were too long count, too, and those that make up for them.
+/// Time by which spans came out too short. Those that were too long count, too, and those that make
+/// up for them.
 #[derive(Debug, Clone)]
 struct Losses {
     us: [i64; Self::KEPT],
@@ -342,13 +354,14 @@ fn divisor(calls: usize) -> u64 {
     u64::try_from(calls).unwrap_or(u64::MAX).max(1)
 }
 
-/// How far ahead a call is issued: what such calls took of late. Of edges that take several, one of them.
+/// Lead with which a call is issued: what such calls took of late. Of edges that take several, one
+/// of them.
 #[derive(Debug, Clone)]
 struct Lead {
     took_us: [u64; Self::KEPT],
     known: usize,
     next: usize,
-    /// Which of them counts, as a part of all.
+    /// The one that counts, as a part of all.
     quantile: (usize, usize),
     at_first_us: u64,
 }
@@ -363,7 +376,7 @@ impl Lead {
     }
 
     fn learn(&mut self, took_us: u64, calls: usize) {
-        // Nothing was to be told to the driver, which says nothing of how long that takes.
+        // Nothing was asked of the driver, which says nothing of how long that takes.
         if calls == 0 {
             return;
         }

@@ -1,7 +1,9 @@
-//! From the grants of a node to who runs when: pure, and the same for admission and for the timetable.
+//! From the grants of a node to who runs when: pure, and the same for admission and for the
+//! timetable.
 //!
-//! Containers that have cards in common, directly or through others, are laid out together, in periods of one length. Admission
-//! asks whether a layout exists ([`can_be_laid_out`]) in which all have what they are promised; [`plan`] makes the one that runs.
+//! Containers that have cards in common, directly or through others, are laid out together, in
+//! periods of one length. Admission asks whether a layout exists ([`can_be_laid_out`]) in which all
+//! have what they are promised; [`plan`] makes the one that runs.
 
 use std::collections::BTreeMap;
 
@@ -10,31 +12,33 @@ use base::{CardGrant, CardPolicy};
 use super::plan_settings::PlanSettings;
 use super::{
     CardTurn, Epoch, MOST_WINDOW_LOSS_US, Pass, Turn, Window,
+    connected_cards::connected_cards,
     layout::{
-        Before, Layout, MIN_WINDOW_US, NoLayout, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
+        Before, Layout, LayoutError, MIN_WINDOW_US, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
     },
     shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
-    tied::tied,
 };
 
 /// A million parts are all of a card's time.
 const MILLION: u64 = 1_000_000;
-/// What a program loses of each window though its channels are on the card: kernels that were interrupted, and cold caches. On an
-/// H200 0.09 to 0.15 ms (docs/driver-facts.md).
+/// Time that a program loses of each window though its channels are on the card: kernels that were
+/// interrupted, and cold caches. On an H200 0.09 to 0.15 ms (docs/driver-facts.md).
 const WINDOW_RAMP_US: u64 = 120;
-/// How often a period is stretched for windows with their costs.
+/// Number of times that a period is stretched for windows with their costs.
 const COST_ROUNDS: u32 = 3;
-/// Where shares cannot be laid out as they are, they are made smaller in these steps.
+/// Steps in which shares are made smaller that cannot be laid out as they are.
 const SHRINK_STEPS: u64 = 16;
 
-/// Turns as they were told, by grant.
+/// Turns as they were written, by grant.
 type Told<'a> = BTreeMap<&'a str, &'a Turn>;
 
-/// Every container's turn, in the order of `members`, which is the ledger's. Windows stay where they are in `before` if they can.
+/// Every container's turn, in the order of `members`, which is the ledger's. Windows stay where
+/// they are in `before` if they can.
 ///
-/// There always is a plan. Admission sees to it that every share has its window; where the sums no longer fit all the same, as
-/// when the configuration has changed since, all that are tied to each other get less by the same factor, and if even that
-/// cannot be laid out, time slices by the same shares.
+/// There always is a plan. Admission sees to it that every share has its window; where the sums no
+/// longer fit all the same, as when the configuration has changed since, all that are tied to each
+/// other get less by the same factor, and if even that cannot be laid out, time slices by the same
+/// shares.
 pub fn plan(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Epoch>) -> Vec<Turn> {
     let before: Option<Told<'_>> =
         before.map(|epoch| epoch.turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect());
@@ -46,11 +50,11 @@ pub fn plan(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Epo
     turns.into_iter().map(|(_, turn)| turn).collect()
 }
 
-/// Whether a layout exists in which every one of `members` has what it is promised.
+/// Returns whether a layout exists in which every one of `members` has what it is promised.
 ///
 /// # Errors
-/// [`NoLayout`].
-pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Result<(), NoLayout> {
+/// [`LayoutError`].
+pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Result<(), LayoutError> {
     for (_, group) in groups(members) {
         Group::new(&group, settings, View::Promised).lay_out(None)?;
     }
@@ -60,7 +64,7 @@ pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Resul
 /// Those that are tied to each other: their positions in `members`, and they themselves.
 fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<Member<'a>>)> {
     let cards = |member: &Member<'_>| member.grants.iter().map(|grant| grant.uuid.clone()).collect();
-    let groups = tied(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
+    let groups = connected_cards(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
     groups.into_iter().map(|positions| {
         let group = positions.iter().filter_map(|position| members.get(*position)).cloned().collect();
         (positions, group)
@@ -99,7 +103,8 @@ fn plan_group(members: &[Member<'_>], settings: &PlanSettings, before: Option<&T
 struct Group<'a> {
     members: &'a [Member<'a>],
     cards: ByCard<'a>,
-    /// By member: each of its cards, by number in `cards`, and what its grant there means. In the container's order.
+    /// By member: each of its cards, by number in `cards`, and what its grant there means. In the
+    /// container's order.
     holds: Vec<Vec<(usize, Hold)>>,
     /// The period that the cards' settings want.
     period_us: u64,
@@ -145,8 +150,8 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// The turns where the windows of policy `weighted` have their costs beside their shares, if they can be laid out so. What is
-    /// shown as granted are the shares.
+    /// The turns where the windows of policy `weighted` have their costs beside their shares, if
+    /// they can be laid out so. What is shown as granted are the shares.
     fn turns_with_costs(&self, layout: &Layout, before: Option<&Told<'_>>) -> Option<Vec<Turn>> {
         let mut period_us = layout.period_us;
         for _ in 0..COST_ROUNDS {
@@ -167,8 +172,8 @@ impl<'a> Group<'a> {
         None
     }
 
-    /// On cards with policy `weighted`: to each window what it costs, and its share of what is left. `None`: there is no such card,
-    /// or the costs would take more than half of one.
+    /// On cards with policy `weighted`: to each window what it costs, and its share of what is
+    /// left. `None`: there is no such card, or the costs would take more than half of one.
     fn with_costs(&self, period_us: u64) -> Option<Self> {
         let mut group = self.clone();
         let mut is_any = false;
@@ -233,7 +238,7 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, NoLayout> {
+    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, LayoutError> {
         let remainders = remainders(&self.holds);
         // What is left is to be in one piece, so nobody keeps his place for its own sake.
         let before = before.filter(|_| remainders.is_empty());
@@ -249,7 +254,7 @@ impl<'a> Group<'a> {
         lay_out(&own.chain(left).collect::<Vec<_>>(), self.period_us)
     }
 
-    /// Where a member's windows were, if they were of the sort that they are now.
+    /// Returns where a member's windows were, if they were of the sort that they are now.
     fn before(&self, told: &Told<'_>, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
         let turn = told.get(member.grant_id)?;
         let mut found: Option<Before> = None;
@@ -354,7 +359,7 @@ fn windows_of(holds: &[(usize, Hold)]) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// What a period has beside disjoint windows.
+/// Returns what a period has beside disjoint windows.
 fn complement(mut windows: Vec<Window>, period_us: u64) -> Vec<Window> {
     windows.sort_by_key(|window| window.start_us);
     let mut gaps = Vec::new();
@@ -368,7 +373,8 @@ fn complement(mut windows: Vec<Window>, period_us: u64) -> Vec<Window> {
     gaps
 }
 
-/// The time that is left on all of the cards of which a container has the remainder, without pieces that are too short.
+/// The time that is left on all of the cards of which a container has the remainder, without pieces
+/// that are too short.
 fn common_gaps(holds: &[(usize, Hold)], gaps: &[Vec<Window>], period_us: u64) -> Vec<Window> {
     let on = holds.iter().filter(|(_, hold)| *hold == Hold::Remainder).filter_map(|(card, _)| gaps.get(*card));
     let common = on.fold(vec![Window { start_us: 0, end_us: period_us }], |common, gaps| {

@@ -1,18 +1,23 @@
-//! Low priority: a container runs only in time that those with high priority on its card do not use.
+//! Low priority: a container runs only in time that those with high priority on its card do not
+//! use.
 //!
-//! Whether they want the card is seen on the card itself ([`Residency`](super::Residency)): a context that is displaced comes back
-//! only when it has work. So a low container that runs looks every few milliseconds whether one of the others has come, and
-//! leaves at once when it has. While it waits, nothing displaces the others, so nothing tells whether they still work: it is let
-//! in once in a while. Do the others come back, they work, and it waits on, longer each time; do they not, it stays.
+//! Whether they want the card is seen on the card itself ([`Residency`](super::Residency)): a
+//! context that is displaced comes back only when it has work. So a low container that runs looks
+//! every few milliseconds whether one of the others has come, and leaves at once when it has. While
+//! it waits, nothing displaces the others, so nothing shows whether they still work: it is let in
+//! once in a while. Do the others come back, they work, and it waits on, longer each time; do they
+//! not, it stays.
 //!
-//! Where shares are windows, nobody else comes in a container's own window, and this never makes it leave.
+//! Where shares are windows, nobody else comes in a container's own window, and this never makes it
+//! leave.
 
 use super::soft::{Groups, on_card, slice_of};
 
-/// The slice of a channel group of a container of low priority beside others of high priority, if one or two of its groups work.
+/// The slice of a channel group of a container of low priority beside others of high priority, if
+/// one or two of its groups work.
 pub const LOW_SLICE_US: u64 = 1_000;
-/// What all of its groups have together, before others come: for about so long these wait when they want the card, and no more is taken
-/// from them when the container is let in to see.
+/// Time of all of its groups together, before others come: for about so long these wait when they
+/// want the card, and no more is taken from them when the container is let in to see.
 const LOW_SHARE_US: u64 = 2 * LOW_SLICE_US;
 
 /// The slice of each group of a container of low priority.
@@ -20,42 +25,42 @@ pub fn low_slice_us(groups: Groups) -> u64 {
     slice_of(LOW_SHARE_US, groups).min(LOW_SLICE_US)
 }
 
-/// How many of its groups are on the card at a time, others in turn; `None`: all.
+/// Returns how many of its groups are on the card at a time, others in turn; `None`: all.
 pub fn low_on_card(groups: Groups) -> Option<usize> {
     // As long as nobody has seen any of them, all may work.
     let working = groups.working.map(|working| if working == 0 { groups.all } else { working });
     on_card(LOW_SHARE_US, Groups { working, ..groups })
 }
 
-/// How long after it was let in a container looks for the first time: a slice of the others, and its own.
+/// Time from a container's start to its first look: a slice of the others, and its own.
 pub const FIRST_LOOK_US: u64 = 4_000;
-/// How often it looks then. Less than the period of any timetable.
+/// Interval of its later looks. Less than the period of any timetable.
 const LOOK_US: u64 = 10_000;
-/// How many periods it waits at most before it is let in again.
+/// Most periods that it waits before it is let in again.
 const MOST_PERIODS: u64 = 4;
-/// Shorter ones count as that long: to be let in takes some milliseconds of others' time. Others that came back within that long did
-/// work, and only had to wait for their turns.
+/// Shorter ones count as that long: to be let in takes some milliseconds of others' time. Others
+/// that came back within that long did work, and only had to wait for their turns.
 const LEAST_PERIOD_US: u64 = 100_000;
 
-/// What is to be done now.
+/// Decision for now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it may have the card.
+    /// True if it may have the card.
     pub may_run: bool,
-    /// When to ask again, at the latest.
+    /// Time of the next question, at the latest.
     pub look_at_us: u64,
 }
 
-/// Decides for one container of low priority on one card. Pure: it is told the time.
+/// Decides for one container of low priority on one card. Pure: it is given the time.
 #[derive(Debug, Clone)]
 pub struct Yielding {
-    state: State,
-    /// How many periods it waits the next time.
+    state: PriorityState,
+    /// Number of periods that it waits the next time.
     patience: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PriorityState {
     /// It has the card since an instant, and none of the others has come since.
     Runs {
         since_us: u64,
@@ -68,30 +73,33 @@ enum State {
 impl Default for Yielding {
     fn default() -> Self {
         // It is let in as soon as somebody asks.
-        Self { state: State::Waits { until_us: 0 }, patience: 1 }
+        Self { state: PriorityState::Waits { until_us: 0 }, patience: 1 }
     }
 }
 
 impl Yielding {
-    /// What holds now. `others_came_us`: when one of those with high priority came onto the card last
-    /// ([`Residency::last_came_ns`](super::Residency::last_came_ns)); `None`: never.
+    /// Returns what holds now. `others_came_us`: when one of those with high priority came onto the
+    /// card last ([`Residency::last_came_ns`](super::Residency::last_came_ns)); `None`: never.
     pub fn verdict(&mut self, now_us: u64, period_us: u64, others_came_us: Option<u64>) -> Verdict {
         let period_us = period_us.max(LEAST_PERIOD_US);
         match self.state {
-            State::Runs { since_us } if others_came_us.is_some_and(|came_us| came_us > since_us) => {
+            PriorityState::Runs { since_us } if others_came_us.is_some_and(|came_us| came_us > since_us) => {
                 let had_us = now_us.saturating_sub(since_us);
                 self.patience = if had_us > period_us { 1 } else { (self.patience * 2).min(MOST_PERIODS) };
-                self.state = State::Waits { until_us: now_us.saturating_add(self.patience.saturating_mul(period_us)) };
+                self.state =
+                    PriorityState::Waits { until_us: now_us.saturating_add(self.patience.saturating_mul(period_us)) };
             }
-            State::Waits { until_us } if now_us >= until_us => self.state = State::Runs { since_us: now_us },
-            State::Runs { .. } | State::Waits { .. } => (),
+            PriorityState::Waits { until_us } if now_us >= until_us => {
+                self.state = PriorityState::Runs { since_us: now_us }
+            }
+            PriorityState::Runs { .. } | PriorityState::Waits { .. } => (),
         }
         match self.state {
-            State::Runs { since_us } => {
+            PriorityState::Runs { since_us } => {
                 let first_us = since_us + FIRST_LOOK_US;
                 Verdict { may_run: true, look_at_us: if now_us < first_us { first_us } else { now_us + LOOK_US } }
             }
-            State::Waits { until_us } => Verdict { may_run: false, look_at_us: until_us },
+            PriorityState::Waits { until_us } => Verdict { may_run: false, look_at_us: until_us },
         }
     }
 }
@@ -104,8 +112,9 @@ mod tests {
 
     const PERIOD_US: u64 = 100_000;
 
-    /// Others that work in some spans of time, on a card whose slices are 2 ms: what a low container has, of their time and of
-    /// the rest, and for how long at most it stayed in their time; microseconds.
+    /// Others that work in some spans of time, on a card whose slices are 2 ms: what a low
+    /// container has, of their time and of the rest, and for how long at most it stayed in their
+    /// time; microseconds.
     fn run(others_work: impl Fn(u64) -> bool, until_us: u64) -> (u64, u64, u64) {
         const STEP_US: u64 = 500;
         let mut low = Yielding::default();

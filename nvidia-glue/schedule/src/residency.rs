@@ -1,4 +1,4 @@
-//! Who had a card's compute engine for how long, added up from its context switches.
+//! Residency of each context on a card's compute engine, added up from its context switches.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,19 @@ use crate::{Presence, Switch};
 
 /// Processes that have not been on the engine for that long are forgotten.
 const KEPT_NS: u64 = 120_000_000_000;
-/// Who has work comes onto the engine at least that often: no turn of all programs on a card takes longer
-/// ([`soft::LONGEST_ROUND_US`](super::soft::LONGEST_ROUND_US)). Who stays away longer has none.
+/// Longest absence from the engine of a context with work: no turn of all programs on a card takes
+/// longer ([`soft::LONGEST_ROUND_US`](super::soft::LONGEST_ROUND_US)). Who stays away longer has
+/// none.
 const IDLE_AFTER_NS: u64 = super::soft::LONGEST_ROUND_US * 1_000;
 
-/// The sums of one card, by process. A process is a container's mediator, so that these are the containers' times.
+/// The sums of one card, by process. A process is a container's mediator, so that these are the
+/// containers' times.
 ///
 /// One context has the engine at a time. What a lost record leaves open is closed by the next one.
 #[derive(Debug, Clone, Default)]
 pub struct Residency {
     processes: BTreeMap<u32, Stays>,
-    /// Who is on the engine, and since when.
+    /// The context on the engine, and its start.
     on: Option<(u32, u64)>,
 }
 
@@ -79,30 +81,31 @@ impl Residency {
         used_ns.saturating_add(current_ns) / 1_000
     }
 
-    /// For how long, in all until now, it had no work, in microseconds: what its absences were longer than it would have had to
-    /// wait for its turn. Counts from its first stay.
+    /// For how long, in all until now, it had no work, in microseconds: what its absences were
+    /// longer than it would have had to wait for its turn. Counts from its first stay.
     pub fn idle_us(&self, process: u32, now_ns: u64) -> u64 {
         let Some(stays) = self.processes.get(&process) else { return 0 };
         let current_ns = if self.is_on(process) { 0 } else { idle_ns(stays.last_went_ns, now_ns) };
         stays.idle_ns.saturating_add(current_ns) / 1_000
     }
 
-    /// When it came onto the engine last (`CLOCK_MONOTONIC`, nanoseconds); `None`: never, as far as is known.
+    /// Returns when it came onto the engine last (`CLOCK_MONOTONIC`, nanoseconds); `None`: never,
+    /// as far as is known.
     pub fn last_came_ns(&self, process: u32) -> Option<u64> {
         self.processes.get(&process).filter(|stays| stays.came > 0).map(|stays| stays.last_came_ns)
     }
 
-    /// When it left the engine last; `None`: never, as far as is known.
+    /// Returns when it left the engine last; `None`: never, as far as is known.
     pub fn last_went_ns(&self, process: u32) -> Option<u64> {
         self.processes.get(&process).map(|stays| stays.last_went_ns).filter(|at_ns| *at_ns > 0)
     }
 
-    /// Whether it has the engine now.
+    /// Returns whether it has the engine now.
     pub fn is_on(&self, process: u32) -> bool {
         self.on.is_some_and(|(on, _)| on == process)
     }
 
-    /// How many of its contexts have come onto the engine since an instant.
+    /// Returns how many of its contexts have come onto the engine since an instant.
     pub fn contexts(&self, process: u32, since_ns: u64) -> usize {
         let contexts = self.processes.get(&process).map(|stays| &stays.contexts);
         contexts.map_or(0, |contexts| contexts.values().filter(|came_ns| **came_ns >= since_ns).count())

@@ -1,4 +1,4 @@
-//! What each container's grant means on each of its cards, by the card's policy.
+//! Meaning of each container's grant on each of its cards, by the card's policy.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,8 @@ use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
 
 use super::plan_settings::PlanSettings;
 use super::{
+    connected_cards::connected_cards,
     layout::{MIN_REMAINDER_PERCENT, percent_parts, ratio_parts},
-    tied::tied,
 };
 
 /// A container that shares cards, as far as its time is concerned.
@@ -17,26 +17,27 @@ pub struct Member<'a> {
     pub grant_id: &'a str,
     /// Its place in the ledger.
     pub order: u64,
-    /// Who runs first.
+    /// Order in which it runs.
     pub priority: Priority,
     /// Its processes have the driver open.
     pub is_present: bool,
     /// It goes without limits.
     pub is_unlimited: bool,
-    /// What it has of the cards that it shares, in its own order.
+    /// Its grants of the cards that it shares, in its own order.
     pub grants: Vec<&'a CardGrant>,
 }
 
-/// Whose time is divided.
+/// Containers whose time is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum View {
-    /// What was promised: all containers that exist, all of their caps.
+    /// Those promised: all containers that exist, all of their caps.
     Promised,
-    /// Those that count now: present ones where the policy skips others, without caps that are lifted now.
+    /// Those that count now: present ones where the policy skips others, without caps that are
+    /// lifted now.
     Now,
 }
 
-/// How a container's time on a card is limited.
+/// Limit on a container's time on a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     /// Not at all.
@@ -64,7 +65,7 @@ pub(super) fn by_card<'a>(members: &[Member<'a>]) -> ByCard<'a> {
     cards
 }
 
-/// What the grants on one card mean, in their order.
+/// Returns what the grants on one card mean, in their order.
 pub(super) fn holds(
     grants: &[(usize, &CardGrant)],
     members: &[Member<'_>],
@@ -129,8 +130,9 @@ fn weight_instead(grant: &CardGrant, grants: &[(usize, &CardGrant)], settings: &
     }
 }
 
-/// The cards, by number, of each set of containers that share remainders with each other: they do so at the same instant on all
-/// of these cards, for a container with several runs only when all are its own.
+/// The cards, by number, of each set of containers that share remainders with each other: they do
+/// so at the same instant on all of these cards, for a container with several runs only when all
+/// are its own.
 pub(super) fn remainders(holds: &[Vec<(usize, Hold)>]) -> Vec<Vec<usize>> {
     let of_one = |cards: &Vec<(usize, Hold)>| -> Vec<usize> {
         cards.iter().filter(|(_, hold)| *hold == Hold::Remainder).map(|(card, _)| *card).collect()
@@ -142,10 +144,10 @@ pub(super) fn remainders(holds: &[Vec<(usize, Hold)>]) -> Vec<Vec<usize>> {
         cards.dedup();
         cards
     };
-    tied(&shared).into_iter().map(union).collect()
+    connected_cards(&shared).into_iter().map(union).collect()
 }
 
-/// What is kept for a remainder on each of its cards.
+/// Returns what is kept for a remainder on each of its cards.
 pub(super) fn remainder_parts() -> u64 {
     percent_parts(MIN_REMAINDER_PERCENT)
 }

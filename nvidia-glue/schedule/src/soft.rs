@@ -1,68 +1,76 @@
 //! Policy `soft`: shares by time slices, which lend idle time by themselves.
 //!
-//! The card goes round all channel groups that have work and gives each its slice. So a container's slice is its weight, divided by
-//! the number of its groups that work. That alone misses: a program that waits for its kernels now and then gives up the rest
-//! of its slice, and cannot be preempted at every instant. So each mediator compares what all containers of the card achieved
-//! with their weights, and makes its own slice longer or shorter until they agree.
+//! The card goes round all channel groups that have work and gives each its slice. So a container's
+//! slice is its weight, divided by the number of its groups that work. That alone misses: a program
+//! that waits for its kernels now and then gives up the rest of its slice, and cannot be preempted
+//! at every instant. So each mediator compares what all containers of the card achieved with their
+//! weights, and makes its own slice longer or shorter until they agree.
 //!
-//! Only those that had work all the time are compared: who has none is not owed anything, and what it leaves goes to the others
-//! by the hardware's own hand.
+//! Only those that had work all the time are compared: who has none is not owed anything, and what
+//! it leaves goes to the others by the hardware's own hand.
 //!
-//! However many groups a container has, no slice is shorter than a switch is worth. So where more of them work than its share has
-//! slices for, only so many are on the card at a time, others in turn ([`Steering::on_card`]). Programs have several groups that
-//! never work, so those that exist do not count, except that no burst of them is to be much longer than a share.
+//! However many groups a container has, no slice is shorter than a switch is worth. So where more
+//! of them work than its share has slices for, only so many are on the card at a time, others in
+//! turn ([`Steering::on_card`]). Programs have several groups that never work, so those that exist
+//! do not count, except that no burst of them is to be much longer than a share.
 
-/// All slices of a card together are no longer, so that nobody who has work waits longer for its turn.
+/// All slices of a card together are no longer, so that nobody who has work waits longer for its
+/// turn.
 pub const LONGEST_ROUND_US: u64 = 50_000;
 
-/// How often slices are looked at.
+/// Interval at which slices are looked at.
 const INTERVAL_US: u64 = 200_000;
-/// The slice of the container with the least weight, before steering. Shorter ones cost more than they are worth: a switch
-/// takes some 80 microseconds, and in the middle of a kernel half a millisecond.
+/// The slice of the container with the least weight, before steering. Shorter ones cost more than
+/// they are worth: a switch takes some 80 microseconds, and in the middle of a kernel half a
+/// millisecond.
 const LEAST_BASE_US: f64 = 3_000.0;
 /// All slices together, before steering.
 const ROUND_US: f64 = 36_000.0;
 /// However many share the card, and however unequal they are.
 const SHORTEST_US: f64 = 250.0;
-/// Where more groups of a container work than have so long a slice each in its share, they take turns. With the shortest slices, a quarter
-/// of the card went to switches (16 processes beside one, H200, 580.159.04).
+/// Shortest slice for which groups work at the same time: where more of them work than have so long
+/// a slice each in the container's share, they take turns. With the shortest slices, a quarter of
+/// the card went to switches (16 processes beside one, H200, 580.159.04).
 const WORTHWHILE_US: f64 = 500.0;
 /// So many groups of a container always fit, however small its share is.
 const LEAST_FIT: usize = 4;
-/// When all groups of a container begin to work at once, before anybody has seen it, they have no more than so many times its share.
+/// Most that all groups of a container have when they begin at once, before anybody has seen it, as
+/// a multiple of its share.
 const BURST: usize = 16;
 const LONGEST_US: f64 = 45_000.0;
-/// How much of an error is corrected at once, and the greatest that is believed.
+/// Part of an error that is corrected at once, and the greatest that is believed.
 const GAIN: f64 = 0.25;
 const MOST_ERROR: f64 = 0.7;
-/// How far steering goes from the weights.
+/// Greatest distance of steering from the weights.
 const MOST_FACTOR: f64 = 6.0;
 /// The part of an interval during which somebody must have had work to be compared.
 const HUNGRY: f64 = 0.9;
 /// A change that is smaller is not worth its calls.
 const WORTH: f64 = 0.02;
 
-/// What is known of one container of the card.
+/// Measurements of one container of the card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
+pub struct SoftMember {
     /// Its weight among all.
     pub weight: u32,
-    /// Time that it had the compute engine, in all ([`Residency::used_us`](super::Residency::used_us)).
+    /// Time that it had the compute engine, in all
+    /// ([`Residency::used_us`](super::Residency::used_us)).
     pub used_us: u64,
-    /// Time during which it had no work, in all ([`Residency::idle_us`](super::Residency::idle_us)).
+    /// Time during which it had no work, in all
+    /// ([`Residency::idle_us`](super::Residency::idle_us)).
     pub idle_us: u64,
 }
 
-/// Finds one container's slice on one card. Pure: it is told the time.
+/// Finds one container's slice on one card. Pure: it is given the time.
 #[derive(Debug, Clone)]
 pub struct Steering {
-    /// What the slice is multiplied by.
+    /// Factor by which the slice is multiplied.
     factor: f64,
     looked_us: u64,
     closed_us: u64,
-    before: Vec<Member>,
+    before: Vec<SoftMember>,
     slice_us: Option<u64>,
-    /// What it may have of a round, all groups together.
+    /// Its part of a round, all groups together.
     share_us: f64,
 }
 
@@ -71,7 +79,7 @@ pub struct Steering {
 pub struct Groups {
     /// Those that can do work.
     pub all: usize,
-    /// Those that were seen to do some of late; `None`: nobody can tell.
+    /// Those that were seen to do some of late; `None`: not known.
     pub working: Option<usize>,
 }
 
@@ -86,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// How many are to be on the card at a time, so that about `fit` work; `None`: all.
+    /// Returns how many are to be on the card at a time, so that about `fit` work; `None`: all.
     fn on_card(self, fit: usize) -> Option<usize> {
         let working = self.working.filter(|working| *working > fit)?;
         let on_card = self.all.saturating_mul(fit).div_ceil(working).max(1);
@@ -99,7 +107,8 @@ pub fn slice_of(share_us: u64, groups: Groups) -> u64 {
     rounded(divided(as_f64(share_us), groups))
 }
 
-/// How many of a container's groups are to be on the card at a time, others in turn, where they have so much of a round together; `None`: all.
+/// Returns how many of a container's groups are to be on the card at a time, others in turn, where
+/// they have so much of a round together; `None`: all.
 pub fn on_card(share_us: u64, groups: Groups) -> Option<usize> {
     groups.on_card(fit(as_f64(share_us)))
 }
@@ -110,7 +119,7 @@ fn divided(share_us: f64, groups: Groups) -> f64 {
     (share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US)
 }
 
-/// How many groups at a time have a slice each in so much of a round.
+/// Returns how many groups at a time have a slice each in so much of a round.
 fn fit(share_us: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 50 000 / 500")]
     let fit = (share_us / WORTHWHILE_US) as usize;
@@ -129,20 +138,22 @@ impl Default for Steering {
 }
 
 impl Steering {
-    /// The slice of each of its channel groups; `None`: as before. To be asked as often as is convenient.
+    /// The slice of each of its channel groups; `None`: as before. To be asked as often as is
+    /// convenient.
     ///
-    /// `others`: always in the same order; when they are others or other weights,
-    /// comparing begins anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone. `closed_us`: for how
-    /// long all of them were off the card together, in all (what is left beside windows is shared like this).
+    /// `others`: always in the same order; when they are others or other weights, comparing begins
+    /// anew. Without a log of switches, all `used_us` are 0 and slices follow the weights alone.
+    /// `closed_us`: for how long all of them were off the card together, in all (what is left
+    /// beside windows is shared like this).
     pub fn slice_us(
         &mut self,
         now_us: u64,
-        own: Member,
+        own: SoftMember,
         groups: Groups,
-        others: &[Member],
+        others: &[SoftMember],
         closed_us: u64,
     ) -> Option<u64> {
-        let members: Vec<Member> = std::iter::once(own).chain(others.iter().copied()).collect();
+        let members: Vec<SoftMember> = std::iter::once(own).chain(others.iter().copied()).collect();
         let is_same = self.before.len() == members.len()
             && self.before.iter().zip(&members).all(|(before, now)| before.weight == now.weight);
         let passed_us = now_us.saturating_sub(self.looked_us);
@@ -167,14 +178,15 @@ impl Steering {
         Some(slice_us)
     }
 
-    /// How many of its groups are to be on the card at a time, others in turn; `None`: all.
+    /// Returns how many of its groups are to be on the card at a time, others in turn; `None`: all.
     pub fn on_card(&self, groups: Groups) -> Option<usize> {
         groups.on_card(fit(self.share_us))
     }
 }
 
-/// By how much the first member had less than its weight (positive) or more, as a logarithm; `None`: nobody to compare with.
-fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> Option<f64> {
+/// By how much the first member had less than its weight (positive) or more, as a logarithm;
+/// `None`: nobody to compare with.
+fn error(before: &[SoftMember], now: &[SoftMember], passed_us: u64, closed_us: u64) -> Option<f64> {
     let open_us = as_f64(passed_us.saturating_sub(closed_us));
     let hungry = before.iter().zip(now).map(|(before, now)| {
         let used = as_f64(now.used_us.saturating_sub(before.used_us));
@@ -196,8 +208,8 @@ fn error(before: &[Member], now: &[Member], passed_us: u64, closed_us: u64) -> O
     Some(lacks(own) - common)
 }
 
-/// What the first member may have of a round.
-fn share(members: &[Member], factor: f64) -> f64 {
+/// Returns what the first member may have of a round.
+fn share(members: &[SoftMember], factor: f64) -> f64 {
     let weights = members.iter().map(|member| f64::from(member.weight.max(1)));
     let least = weights.clone().fold(f64::INFINITY, f64::min);
     let sum: f64 = weights.clone().sum();

@@ -1,4 +1,5 @@
-//! What a mediator tells of its scheduling: to its shim, to the mediators that share its cards, and to whoever asks.
+//! Status of a mediator's scheduling: for its shim, to the mediators that share its cards, and to
+//! whoever asks.
 
 use std::time::Duration;
 
@@ -6,19 +7,20 @@ use serde::{Deserialize, Serialize};
 
 use base::block_file::BlockFile;
 
-/// The file in which [`Status`] is told, beside the container's usage file.
+/// The file of [`Status`], beside the container's usage file.
 pub type StatusFile = BlockFile<Status>;
 
-/// What a mediator tells of its scheduling.
+/// Status of a mediator's scheduling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// When this was written (`now_us`).
+    /// Time of writing (`now_us`).
     pub written_us: u64,
-    /// When the next will be written at the latest; `None`: not before something happens, as there is nothing to schedule. Whoever
-    /// finds it passed by two periods has found a mediator that has stalled.
+    /// Latest time of the next writing; `None`: not before something happens, as there is nothing
+    /// to schedule. Whoever finds it passed by two periods has found a mediator that has stalled.
     pub next_by_us: Option<u64>,
     /// The mediator's process id, by which the driver's log of switches names the container
-    /// ([`Switch::process`](crate::Switch::process)). 0: it does not know how the initial namespace numbers it.
+    /// ([`Switch::process`](crate::Switch::process)). 0: it does not know how the initial namespace
+    /// numbers it.
     pub process: u32,
     /// Processes of the container have the driver open (policy `preemptive` counts those).
     pub has_processes: bool,
@@ -41,27 +43,30 @@ impl Status {
 pub struct CardStatus {
     /// `GPU-...`.
     pub uuid: String,
-    /// How it runs now.
+    /// Its state now.
     pub running: Running,
     /// Channels and compute channel groups that are scheduled.
     pub channels: usize,
     /// Compute channel groups.
     pub groups: usize,
-    /// Whether it has work for the card, as far as can be told; `None`: cannot be told.
+    /// True if it has work for the card, as far as is known; `None`: not known.
     pub busy: Option<bool>,
     /// Time during which its channels were on the card.
     pub open_us: u64,
     /// Time during which it had channels, and they were off the card.
     pub throttled_us: u64,
-    /// Card time that it used: its windows in which anything ran; where it has none, its time on the compute engine, but no more than the
-    /// card was busy. `None`: its windows are others', too, and there is no log of the card's switches; or the driver does not tell how busy
-    /// the card is.
+    /// Card time that it used: its windows in which anything ran; where it has none, its time on
+    /// the compute engine, but no more than the card was busy. `None`: its windows are others',
+    /// too, and there is no log of the card's switches; or the driver does not say how busy the
+    /// card is.
     pub used_us: Option<u64>,
-    /// What it was granted of the card's time, in millionths.
+    /// Its grant of the card's time, in millionths.
     pub share_ppm: u32,
-    /// What it used in the last second of what it was granted, in millionths: what it sees of the card's utilization. `None`: not known.
+    /// Utilization in the last second, of what it was granted, in millionths: what it sees of the
+    /// card's utilization. `None`: not known.
     pub utilization_ppm: Option<u32>,
-    /// What of [`CardStatus::used_us`] came in the last second and the last minute that are known, in millionths of the card's time.
+    /// Part of [`CardStatus::used_us`] that came in the last second and the last minute that are
+    /// known, in millionths of the card's time.
     pub achieved_1s_ppm: Option<u32>,
     /// See above.
     pub achieved_60s_ppm: Option<u32>,
@@ -76,18 +81,20 @@ pub struct CardStatus {
     pub latest_edge_us: u64,
     /// Calls of the driver's that failed, in all.
     pub failures: u64,
-    /// Processor time of the thread that schedules the card, and of that what went into driver calls. Microseconds.
+    /// Processor time of the thread that schedules the card, and of that what went into driver
+    /// calls. Microseconds.
     #[serde(default)]
     pub scheduler_cpu_us: u64,
     /// See above.
     #[serde(default)]
     pub scheduler_driver_cpu_us: u64,
-    /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has asked it, or the call itself failed.
+    /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has
+    /// asked it, or the call itself failed.
     #[serde(default)]
     pub refused: Option<u32>,
 }
 
-/// How a container runs on a card.
+/// State of a container on a card.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Running {

@@ -1,12 +1,13 @@
-//! Who runs when: what is written down for all mediators of a node.
+//! Timetables, written for all mediators of a node.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use base::{Bytes, Priority};
 use serde::{Deserialize, Serialize};
 
-/// The timetable of a card, or of several. That of each card is replaced as a whole, under the ledger's lock, whenever a grant or a
-/// setting of it changes, or of a card that is tied to it by containers with several.
+/// The timetable of a card, or of several. That of each card is replaced as a whole, under the
+/// ledger's lock, whenever a grant or a setting of it changes, or of a card that is tied to it by
+/// containers with several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timetable {
     /// Version of this format, 1.
@@ -15,11 +16,12 @@ pub struct Timetable {
     pub boot_id: String,
     /// Greater with each change.
     pub revision: u64,
-    /// By the instant from which they hold, the earliest first. At most the one that holds now and those that are to come.
+    /// By the instant from which they hold, the earliest first. At most the one that holds now and
+    /// those that are to come.
     pub epochs: Vec<Epoch>,
 }
 
-/// What holds from one instant until the next epoch's.
+/// Turns that hold from one instant until the next epoch's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WrittenEpoch")]
 pub struct Epoch {
@@ -42,20 +44,21 @@ pub struct Turn {
     pub cards: Vec<CardTurn>,
 }
 
-/// When a container runs on one of its cards.
+/// Turn of a container on one of its cards.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardTurn {
     /// `GPU-...`.
     pub uuid: String,
-    /// What it may have of the card's memory now; [`CardTurn::NO_LIMIT`]: all that it was set up with.
+    /// Memory that it may have of the card now; [`CardTurn::NO_LIMIT`]: all that it was set up
+    /// with.
     pub memory: Bytes,
-    /// How its time is limited.
+    /// Limit on its time.
     pub pass: Pass,
-    /// The share that was granted, in millionths of the card's time: the length of its windows, or its weight among all. What a
-    /// view shows beside what was achieved.
+    /// The share that was granted, in millionths of the card's time: the length of its windows, or
+    /// its weight among all. What a view shows beside what was achieved.
     pub share_ppm: u32,
-    /// The others that share the card, by grant: whose status tells whether the card is wanted. Not written down: whoever reads an
-    /// epoch finds them in its turns.
+    /// The others that share the card, by grant: whose status says whether the card is wanted. Not
+    /// written down: whoever reads an epoch finds them in its turns.
     #[serde(skip)]
     pub neighbours: Vec<Neighbour>,
 }
@@ -63,7 +66,7 @@ pub struct CardTurn {
 /// Another container of the same card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
-    /// Whose.
+    /// The grant.
     pub grant_id: String,
     /// Its priority.
     pub priority: Priority,
@@ -71,15 +74,17 @@ pub struct Neighbour {
     pub weight: u32,
 }
 
-/// How a container's time on a card is limited.
+/// Limit on a container's time on a card.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pass {
     /// Not at all: alone, the whole card, or the driver's own scheduling.
     Free,
-    /// It runs in these windows of each period, and in no other time. In order, disjoint; none: it does not run.
+    /// It runs in these windows of each period, and in no other time. In order, disjoint; none: it
+    /// does not run.
     Windows(Vec<Window>),
-    /// It always runs; its channel groups have time slices by this weight among its neighbours' (policy `soft`).
+    /// It always runs; its channel groups have time slices by this weight among its neighbours'
+    /// (policy `soft`).
     Weight(u32),
 }
 
@@ -88,7 +93,7 @@ pub enum Pass {
 pub struct Window {
     /// Microseconds from the beginning of the period.
     pub start_us: u64,
-    /// Where it ends; at most the period's length. A window that ends there and one that begins at 0 are one.
+    /// End; at most the period's length. A window that ends there and one that begins at 0 are one.
     pub end_us: u64,
 }
 
@@ -100,7 +105,8 @@ impl Timetable {
         (holds, next)
     }
 
-    /// What several cards' timetables say together. An epoch begins where one of any card does.
+    /// Returns what several cards' timetables say together. An epoch begins where one of any card
+    /// does.
     pub fn of_cards(cards: &[Timetable]) -> Self {
         let instants: BTreeSet<u64> = cards.iter().flat_map(|card| &card.epochs).map(|epoch| epoch.from_us).collect();
         let epoch = |from_us| Epoch::of_cards(from_us, cards.iter().filter_map(|card| card.at(from_us).0));
@@ -142,7 +148,7 @@ impl From<WrittenEpoch> for Epoch {
 }
 
 impl Epoch {
-    /// What several cards' epochs say together.
+    /// Returns what several cards' epochs say together.
     pub fn of_cards<'a>(from_us: u64, cards: impl Iterator<Item = &'a Epoch>) -> Self {
         let mut turns: BTreeMap<&str, Turn> = BTreeMap::new();
         for turn in cards.flat_map(|epoch| &epoch.turns) {

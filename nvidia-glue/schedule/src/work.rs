@@ -1,21 +1,23 @@
-//! How long a container had a card work.
+//! Working time of a card for a container.
 //!
-//! Two things are known, and both are upper bounds: for how long the container had the engine, and how busy the card was with whosever work,
-//! sample by sample. A context that nobody displaces stays on the engine when its work is done, and a card is busy with others' work, too. So
-//! of each sample's time the smaller one counts. Where containers share a card at the same time, theirs are at most the card's time together, as
-//! one context has the engine at a time.
+//! Two things are known, and both are upper bounds: for how long the container had the engine, and
+//! how busy the card was with whosever work, sample by sample. A context that nobody displaces
+//! stays on the engine when its work is done, and a card is busy with others' work, too. So of each
+//! sample's time the smaller one counts. Where containers share a card at the same time, theirs are
+//! at most the card's time together, as one context has the engine at a time.
 //!
-//! For how long the container had the engine nobody knows where the card keeps no log of its switches, and as long as there was none since it was
-//! looked: who came before stays. Then each sample is the process's that the driver puts it down to.
+//! For how long the container had the engine nobody knows where the card keeps no log of its
+//! switches, and as long as there was none since it was looked: who came before stays. Then each
+//! sample is the process's that the driver puts it down to.
 
 use super::meter::Meter;
 
 const MILLION: u64 = 1_000_000;
-/// What lies between two samples, and the longest time for which one is believed.
+/// Distance of two samples, and the longest time for which one is believed.
 const PERIOD_US: u64 = 200_000;
 const LONGEST_US: u64 = 3_000_000;
 
-/// How busy a card was since the sample before.
+/// Utilization of a card since the sample before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// `CLOCK_MONOTONIC`, microseconds.
@@ -26,7 +28,7 @@ pub struct Sample {
     pub is_own: bool,
 }
 
-/// What a container has had a card work, until an instant.
+/// Working time of a card for a container, until an instant.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Worked {
     /// `CLOCK_MONOTONIC`, microseconds.
@@ -42,13 +44,15 @@ pub struct Work {
 }
 
 impl Work {
-    /// What is not known until now does not count: somebody else has counted it, or nobody can.
+    /// Notes that what is not known until now does not count: somebody else has counted it, or
+    /// nobody can.
     pub fn pass_over(&mut self, now_us: u64) {
         let worked_us = self.known.map_or(0, |known| known.worked_us);
         self.known = Some(Worked { until_us: now_us, worked_us });
     }
 
-    /// Whether the container may have worked since what is known. Where it was not on the engine, it has not, and that is known then.
+    /// Returns whether the container may have worked since what is known. Where it was not on the
+    /// engine, it has not, and that is known then.
     pub fn is_open(&mut self, meter: &Meter, now_us: u64) -> bool {
         let Some(known) = &mut self.known else {
             self.pass_over(now_us);
@@ -60,7 +64,8 @@ impl Work {
         known.until_us < now_us
     }
 
-    /// Counts what samples tell, which are in order, until now. Answers what is known at the end of each, and at least what was known.
+    /// Counts what samples show, which are in order, until now. Answers what is known at the end of
+    /// each, and at least what was known.
     pub fn add(&mut self, meter: &Meter, samples: &[Sample], now_us: u64) -> Vec<Worked> {
         let Some(mut known) = self.known else { return Vec::new() };
         let mut told = vec![known];
@@ -100,13 +105,13 @@ mod tests {
     /// On the engine for so much of each 50 ms from 1 s on.
     fn on(ppm: &[u64]) -> Meter {
         let (mut meter, mut used_us) = (Meter::default(), 0);
-        let mut tell = |at_us, used_us| {
-            meter.tell(Measured { at_us, used_us: Some(used_us), share_ppm: ALL_PPM, rests: false });
+        let mut add = |at_us, used_us| {
+            meter.add(Measured { at_us, used_us: Some(used_us), share_ppm: ALL_PPM, rests: false });
         };
-        tell(MILLION, 0);
+        add(MILLION, 0);
         for (step, ppm) in (1..).zip(ppm) {
             used_us += 50_000 * ppm / MILLION;
-            tell(MILLION + step * 50_000, used_us);
+            add(MILLION + step * 50_000, used_us);
         }
         meter
     }
@@ -147,7 +152,8 @@ mod tests {
 
     #[test]
     fn samples_meet_the_time_in_which_they_were_taken() {
-        // Works for 200 ms, is displaced, and the card is idle then, again and again: with figures of different times it would be nothing.
+        // Works for 200 ms, is displaced, and the card is idle then, again and again: with figures
+        // of different times it would be nothing.
         let work: Vec<u64> = (0..20).map(|step| if step / 4 % 2 == 0 { MILLION } else { 0 }).collect();
         assert_eq!(worked_us(&on(&work), &samples(&[ALL_PPM, 0, ALL_PPM, 0, ALL_PPM]), 2 * MILLION), 600_000);
         assert_eq!(worked_us(&on(&work), &samples(&[0, ALL_PPM, 0, ALL_PPM, 0]), 2 * MILLION), 0);
@@ -194,7 +200,7 @@ mod tests {
     fn who_can_be_told_from_now_on_has_not_worked_before() {
         let mut late = Meter::default();
         for at_us in [1_500_000, 2 * MILLION] {
-            late.tell(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });
+            late.add(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });
         }
         assert_eq!(worked_us(&late, &samples(&[ALL_PPM; 5]), 2 * MILLION), 600_000, "of three samples");
     }
@@ -209,7 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is sampled, and when: nobody has worked more than time has passed, and two who share the engine not more together.
+        /// Whatever is sampled, and when: nobody has worked more than time has passed, and two who
+        /// share the engine not more together.
         #[test]
         fn nothing_is_more_than_all(
             steps in proptest::collection::vec(0..=MILLION, 1..100),

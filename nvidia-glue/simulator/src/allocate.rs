@@ -2,35 +2,28 @@
 
 use std::sync::Arc;
 
-use abi::{Node, Status};
+use abi::{
+    Node, Status,
+    params::{
+        NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS,
+        NV_MEMORY_ALLOCATION_PARAMS, NV00F8_ALLOCATION_PARAMETERS, NV0080_ALLOC_PARAMETERS, NV2080_ALLOC_PARAMETERS,
+    },
+};
 
 use super::{
-    bytes::{get, get_u64, put, put_u64},
+    bytes::{get, put},
     card_memory::{GRANULE, Lie},
     classes::{self, Below, Class, Makes},
     engines::Group,
-    objects::{Client, HostMemory, INVALID_OBJECT_PARENT, INVALID_OWNER, Kind, Memory, Object, VideoMemory},
+    objects::{Client, HostMemory, Kind, Memory, Object, VideoMemory},
     open_files::FileId,
     state::{SimulatedCard, State},
 };
 
 /// `NV2080_ENGINE_TYPE_GRAPHICS`.
 pub(super) const GRAPHICS: u32 = 1;
-/// `NV_ERR_INVALID_POINTER`: parameters are missing.
-const INVALID_POINTER: Status = Status(0x3d);
+type MemoryParams = NV_MEMORY_ALLOCATION_PARAMS;
 
-/// `NV_ERR_NO_FREE_FIFOS`: the card has no number for another channel.
-const NO_FREE_FIFOS: Status = Status(0x4f);
-
-/// `NV_MEMORY_ALLOCATION_PARAMS` (src/common/sdk/nvidia/inc/nvos.h): offsets and bits.
-const OWNER: usize = 0;
-const FLAGS: usize = 8;
-const ATTR: usize = 24;
-const ATTR2: usize = 28;
-const SIZE: usize = 64;
-const ALIGNMENT: usize = 72;
-const OFFSET: usize = 80;
-const LIMIT: usize = 88;
 const FLAG_FIXED_ADDRESS: u32 = 0x10;
 /// `NVOS32_ALLOC_FLAGS_ALIGNMENT_HINT` and `_FORCE`: without one of them the alignment is not looked at.
 const FLAGS_ALIGNMENT: u32 = 0x180;
@@ -54,7 +47,7 @@ pub(super) struct Ask<'a> {
     pub(super) params: Option<&'a mut [u8]>,
 }
 
-/// Allocates, and says the new handle.
+/// Allocates; returns the new handle.
 pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
     let class = classes::find(ask.class).ok_or(Status::INVALID_CLASS)?;
     if class.makes == Makes::Client {
@@ -69,7 +62,7 @@ pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
         Some(params) if params.len() >= class.params => params,
         None if class.optional => none.as_mut_slice(),
         // Shorter than the driver would copy: the rest is not readable.
-        Some(_) | None => return Err(INVALID_POINTER),
+        Some(_) | None => return Err(Status::INVALID_POINTER),
     };
     let depends_on = depends_on(class, params);
     for needed in &depends_on {
@@ -82,7 +75,7 @@ pub(super) fn allocate(state: &mut State, ask: Ask<'_>) -> Result<u32, Status> {
     Ok(handle)
 }
 
-/// Where a new object comes to be.
+/// Client, parent, handle and card of a new object.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     client: u32,
@@ -92,58 +85,69 @@ struct Place {
 }
 
 fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Result<Kind, Status> {
-    let on_card = place.card.ok_or(INVALID_OBJECT_PARENT);
+    let on_card = place.card.ok_or(Status::INVALID_OBJECT_PARENT);
     // Nearly all of them are told to the card's firmware.
     place.card.and_then(|card| state.cards.get(card)).map_or(Ok(()), SimulatedCard::check)?;
     Ok(match class.makes {
         Makes::NotSupported => return Err(Status::NOT_SUPPORTED),
         Makes::Refused => return Err(Status::INSUFFICIENT_PERMISSIONS),
-        Makes::Device => Kind::Device { card: device(state, get(params, 0))? },
-        Makes::Subdevice if get(params, 0) != 0 => return Err(Status::INVALID_ARGUMENT),
+        Makes::Device => Kind::Device { card: device(state, get(params, NV0080_ALLOC_PARAMETERS::deviceId))? },
+        Makes::Subdevice if get(params, NV2080_ALLOC_PARAMETERS::subDeviceId) != 0 => {
+            return Err(Status::INVALID_ARGUMENT);
+        }
         Makes::Subdevice => Kind::Subdevice { card: on_card? },
         Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
         Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
         Makes::FabricMemory => fabric_memory(state, place, params)?,
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,
-        Makes::ChannelGroup => Kind::ChannelGroup { engine: get(params, 12), group: Group::new(), buffers: None },
+        Makes::ChannelGroup => {
+            let engine = get(params, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::engineType);
+            Kind::ChannelGroup { engine, group: Group::new(), buffers: None }
+        }
         Makes::Channel => channel(state, place, params)?,
         Makes::ContextShare | Makes::Plain | Makes::Client => Kind::Plain,
     })
 }
 
-/// `NV00F8_ALLOCATION_PARAMETERS`: memory with addresses on the fabric is kept by them.
+/// Memory with addresses on the fabric, which keep it.
 fn fabric_memory(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
-    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
-    match &client.object(get(params, 40))?.kind {
-        memory @ Kind::VideoMemory(block) if get_u64(params, 8) <= block.length => Ok(memory.clone()),
+    let client = state.clients.get(&place.client).ok_or(Status::INVALID_OBJECT_PARENT)?;
+    match &client.object(get(params, NV00F8_ALLOCATION_PARAMETERS::hVidMem).0)?.kind {
+        memory @ Kind::VideoMemory(block) if get(params, NV00F8_ALLOCATION_PARAMETERS::allocSize) <= block.length => {
+            Ok(memory.clone())
+        }
         _ => Err(Status::INVALID_ARGUMENT),
     }
 }
 
 /// A channel; what its parameters say of an engine counts where there is no group above.
 fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
-    let client = state.clients.get(&place.client).ok_or(INVALID_OBJECT_PARENT)?;
+    let client = state.clients.get(&place.client).ok_or(Status::INVALID_OBJECT_PARENT)?;
     let (engine, group) = match client.objects.get(&place.parent).map(|above| &above.kind) {
         Some(Kind::ChannelGroup { engine, group, .. }) => (*engine, Arc::clone(group)),
-        _ => (get(params, 128), Group::new()),
+        _ => (get(params, NV_CHANNEL_ALLOC_PARAMS::engineType), Group::new()),
     };
-    // hUserdMemory[0]; without one, the driver has memory of its own for it.
-    let userd = match get(params, 32) {
+    // Without one, the driver has memory of its own for it.
+    let userd = match NV_CHANNEL_ALLOC_PARAMS::hUserdMemory.element(0).map_or(0, |first| get(params, first).0) {
         0 => None,
         memory => Some(Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?),
     };
-    let card = place.card.and_then(|card| state.cards.get(card)).ok_or(INVALID_OBJECT_PARENT)?;
+    let card = place.card.and_then(|card| state.cards.get(card)).ok_or(Status::INVALID_OBJECT_PARENT)?;
     let seat = card.engines.join((place.client, place.handle), &group, engine);
-    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(NO_FREE_FIFOS)?;
+    let seat = seat.map_err(|error| card.cannot_count(&error))?.ok_or(Status::NO_FREE_FIFOS)?;
     Ok(Kind::Channel { engine, seat, buffers: None, _userd: userd })
 }
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {
     if parent == own {
-        return if matches!(below, Below::Client | Below::Anything) { Ok(()) } else { Err(INVALID_OBJECT_PARENT) };
+        return if matches!(below, Below::Client | Below::Anything) {
+            Ok(())
+        } else {
+            Err(Status::INVALID_OBJECT_PARENT)
+        };
     }
-    let above = client.objects.get(&parent).ok_or(INVALID_OBJECT_PARENT)?;
+    let above = client.objects.get(&parent).ok_or(Status::INVALID_OBJECT_PARENT)?;
     let fits = matches!(
         (below, &above.kind),
         (Below::Anything, _)
@@ -154,20 +158,19 @@ fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<
             | (Below::Group, Kind::ChannelGroup { .. })
             | (Below::Channel, Kind::Channel { .. })
     );
-    if fits { Ok(()) } else { Err(INVALID_OBJECT_PARENT) }
+    if fits { Ok(()) } else { Err(Status::INVALID_OBJECT_PARENT) }
 }
 
 /// Objects named in parameters without which the new one could not be (`refAddDependant` in the driver).
 fn depends_on(class: Class, params: &[u8]) -> Vec<u32> {
-    let named: &[usize] = match class.makes {
-        // hVASpace.
-        Makes::ChannelGroup => &[8],
-        Makes::ContextShare => &[0],
-        // hContextShare, hVASpace.
-        Makes::Channel => &[24, 28],
+    type Channel = NV_CHANNEL_ALLOC_PARAMS;
+    let named: &[_] = match class.makes {
+        Makes::ChannelGroup => &[NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::hVASpace],
+        Makes::ContextShare => &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace],
+        Makes::Channel => &[Channel::hContextShare, Channel::hVASpace],
         _ => &[],
     };
-    named.iter().map(|at| get(params, *at)).filter(|handle| *handle != 0).collect()
+    named.iter().map(|field| get(params, *field).0).filter(|handle| *handle != 0).collect()
 }
 
 /// `NV0080_ALLOC_PARAMETERS.deviceId`: the card, if its node is open (device.c of the driver asks for that).
@@ -181,37 +184,38 @@ fn device(state: &State, instance: u32) -> Result<usize, Status> {
 /// `stdmemValidateParams` (src/nvidia/src/kernel/mem_mgr/standard_mem.c): memory has an owner, which clients put themselves for; the
 /// driver's own have numbers that nobody else may use.
 fn check_owner(params: &[u8]) -> Result<(), Status> {
-    if matches!(get(params, OWNER), 0 | u32::MAX) { Err(INVALID_OWNER) } else { Ok(()) }
+    if matches!(get(params, MemoryParams::owner), 0 | u32::MAX) { Err(Status::INVALID_OWNER) } else { Ok(()) }
 }
 
 /// Class 0x40 (src/nvidia/src/kernel/mem_mgr/video_mem.c): always memory of the card, in whole pages.
 fn video_memory(state: &mut State, card: usize, params: &mut [u8]) -> Result<Arc<VideoMemory>, Status> {
     check_owner(params)?;
-    let (flags, attr, attr2) = (get(params, FLAGS), get(params, ATTR), get(params, ATTR2));
+    let (flags, attr) = (get(params, MemoryParams::flags), get(params, MemoryParams::attr));
+    let attr2 = get(params, MemoryParams::attr2);
     // LOCATION: 0 is the card.
     if attr >> 25 & 3 != 0 || flags & FLAG_VIRTUAL != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let asked = get_u64(params, SIZE);
+    let asked = get(params, MemoryParams::size);
     let page = page_size(asked, attr, attr2)?;
     let length = asked.checked_next_multiple_of(page).ok_or(Status::NO_MEMORY)?;
     // At a fixed address the driver takes whole multiples of the alignment that was asked for.
     let aligned = flags & FLAG_FIXED_ADDRESS != 0 && flags & FLAGS_ALIGNMENT != 0;
-    let unit = if aligned { get_u64(params, ALIGNMENT).max(page) } else { page };
+    let unit = if aligned { get(params, MemoryParams::alignment).max(page) } else { page };
     let consumed = length.checked_next_multiple_of(unit).ok_or(Status::NO_MEMORY)?;
-    let lie = lie(flags, attr, page, get_u64(params, ALIGNMENT))?;
+    let lie = lie(flags, attr, page, get(params, MemoryParams::alignment))?;
     let memory = state.take(card, length, consumed, lie)?;
     let physicality = if memory.piece.is_contiguous() { CONTIGUOUS } else { NONCONTIGUOUS };
-    put_u64(params, SIZE, length);
-    put_u64(params, LIMIT, length - 1);
-    put_u64(params, OFFSET, memory.piece.address());
-    put_u64(params, ALIGNMENT, page);
+    put(params, MemoryParams::size, length);
+    put(params, MemoryParams::limit, length - 1);
+    put(params, MemoryParams::offset, memory.piece.address());
+    put(params, MemoryParams::alignment, page);
     let attr = attr & !(3 << 23 | 3 << PHYSICALITY);
-    put(params, ATTR, attr | page_attribute(page) << 23 | physicality << PHYSICALITY);
+    put(params, MemoryParams::attr, attr | page_attribute(page) << 23 | physicality << PHYSICALITY);
     Ok(memory)
 }
 
-/// How an allocation is to lie (`_vidmemPmaAllocate`): in one run, unless it may or shall be scattered.
+/// Layout that an allocation is to have (`_vidmemPmaAllocate`): in one run, unless it may or shall be scattered.
 fn lie(flags: u32, attr: u32, page: u64, asked: u64) -> Result<Lie, Status> {
     let page = page.max(GRANULE);
     let alignment = match asked {
@@ -243,7 +247,7 @@ fn page_size(asked: u64, attr: u32, attr2: u32) -> Result<u64, Status> {
     }
 }
 
-/// What `NVOS32_ATTR_PAGE_SIZE` says afterwards.
+/// `NVOS32_ATTR_PAGE_SIZE` of pages of that size.
 const fn page_attribute(page: u64) -> u32 {
     match page {
         4096 => 1,
@@ -255,13 +259,13 @@ const fn page_attribute(page: u64) -> u32 {
 /// Class 0x3e: the machine's memory, in pages of 4 KiB; never the card's.
 fn system_memory(state: &State, params: &mut [u8]) -> Result<Arc<HostMemory>, Status> {
     check_owner(params)?;
-    let asked = get_u64(params, SIZE);
-    if get(params, ATTR) >> 25 & 3 == 0 || asked == 0 {
+    let asked = get(params, MemoryParams::size);
+    if get(params, MemoryParams::attr) >> 25 & 3 == 0 || asked == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
     let length = asked.checked_next_multiple_of(4096).ok_or(Status::NO_MEMORY)?;
     let memory = state.take_of_host(length)?;
-    put_u64(params, SIZE, length);
-    put_u64(params, LIMIT, length - 1);
+    put(params, MemoryParams::size, length);
+    put(params, MemoryParams::limit, length - 1);
     Ok(memory)
 }

@@ -1,25 +1,47 @@
-//! Numbers in structs whose length has been checked: what lies outside reads as 0, and a write there is lost.
+//! Fields of structs whose length has been checked: what lies outside reads as 0, and a write there is lost.
 
-use abi::layout;
+use abi::params::{Field, Layout, Value};
 
-pub(super) fn get(bytes: &[u8], at: usize) -> u32 {
-    layout::read_u32(bytes, at).unwrap_or(0)
+pub(super) fn get<T: Value + Default>(bytes: &[u8], field: Field<T>) -> T {
+    field.get(bytes).unwrap_or_default()
 }
 
-pub(super) fn get_u64(bytes: &[u8], at: usize) -> u64 {
-    layout::read_u64(bytes, at).unwrap_or(0)
+pub(super) fn put<T: Value>(bytes: &mut [u8], field: Field<T>, value: T) {
+    let _ = field.set(bytes, value);
 }
 
-pub(super) fn put(bytes: &mut [u8], at: usize, value: u32) {
-    put_bytes(bytes, at, &value.to_le_bytes());
+/// Reads the first `count` elements of an array.
+pub(super) fn list<T: Value, const COUNT: usize>(bytes: &[u8], field: Field<[T; COUNT]>, count: usize) -> Vec<T> {
+    (0..count).filter_map(|index| field.element(index)?.get(bytes)).collect()
 }
 
-pub(super) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
-    put_bytes(bytes, at, &value.to_le_bytes());
+/// Bytes of each element of an array of structs.
+pub(super) fn elements<T: Layout, const COUNT: usize>(
+    bytes: &mut [u8],
+    field: Field<[T; COUNT]>,
+) -> impl Iterator<Item = &mut [u8]> {
+    field.bytes_mut(bytes).unwrap_or_default().chunks_exact_mut(T::SIZE)
 }
 
-pub(super) fn put_bytes(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(field) = at.checked_add(value.len()).and_then(|end| bytes.get_mut(at..end)) {
-        field.copy_from_slice(value);
+/// Fills a field with one byte.
+pub(super) fn fill<T: Layout>(bytes: &mut [u8], field: Field<T>, byte: u8) {
+    field.bytes_mut(bytes).unwrap_or_default().fill(byte);
+}
+
+/// Puts bytes at the beginning of a field, and zeros behind them.
+pub(super) fn put_text<T: Layout>(bytes: &mut [u8], field: Field<T>, text: &[u8]) {
+    fill(bytes, field, 0);
+    for (place, byte) in field.bytes_mut(bytes).unwrap_or_default().iter_mut().zip(text) {
+        *place = *byte;
     }
+}
+
+/// Reads eight bytes of a file of the simulator's own.
+pub(super) fn get_u64(bytes: &[u8], at: usize) -> u64 {
+    abi::layout::read_u64(bytes, at).unwrap_or(0)
+}
+
+/// Writes eight bytes of a file of the simulator's own.
+pub(super) fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
+    let _ = abi::layout::write_u64(bytes, at, value);
 }

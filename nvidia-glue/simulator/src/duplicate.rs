@@ -1,44 +1,44 @@
 //! `NV_ESC_RM_DUP_OBJECT`: another handle of the same thing.
 
-use abi::Status;
+use abi::{Handle, Status, classes::RM_USER_SHARED_DATA, params::NVOS55_PARAMETERS};
 
 use super::{
     bytes::{get, put},
     call::Call,
-    objects::{INVALID_OBJECT_HANDLE, Kind, Object},
+    objects::{Kind, Object},
     state::State,
 };
 
-/// `NVOS55`: hClient, hParent, hObject, hClientSrc, hObjectSrc, flags, status.
+/// Duplicates an object.
 ///
 /// The source may be any client of this process: that is what the share policy which clients are made with says (same
 /// process), and one process holds all clients of a container.
 pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let args = &mut *call.args;
-    let (own, parent, source) = (get(args, 0), get(args, 4), get(args, 12));
+    let (own, parent) = (get(args, NVOS55_PARAMETERS::hClient).0, get(args, NVOS55_PARAMETERS::hParent).0);
+    let source = get(args, NVOS55_PARAMETERS::hClientSrc).0;
+    let source_object = get(args, NVOS55_PARAMETERS::hObjectSrc).0;
     if !state.clients.contains_key(&source) {
-        return Err(INVALID_OBJECT_HANDLE);
+        return Err(Status::INVALID_OBJECT_HANDLE);
     }
     state.client(call.file, own)?;
-    if get(args, 16) == source {
+    if source_object == source {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let original = state.clients.get(&source).ok_or(INVALID_OBJECT_HANDLE)?.object(get(args, 16))?.clone();
+    let original = state.clients.get(&source).ok_or(Status::INVALID_OBJECT_HANDLE)?.object(source_object)?.clone();
     let client = state.client(call.file, own)?;
     if parent != own {
         client.object(parent)?;
     }
-    if !may_be_duplicated(&original.kind) && original.class != USER_SHARED_DATA {
+    // The latter is copied, too (gpu_user_shared_data.c, `gpushareddataCanCopy_IMPL`).
+    if !may_be_duplicated(&original.kind) && original.class != RM_USER_SHARED_DATA {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let handle = client.new_handle(own, get(args, 8))?;
+    let handle = client.new_handle(own, get(args, NVOS55_PARAMETERS::hObject).0)?;
     client.objects.insert(handle, Object { parent, depends_on: Vec::new(), ..original });
-    put(args, 8, handle);
+    put(args, NVOS55_PARAMETERS::hObject, Handle(handle));
     Ok(())
 }
-
-/// `RM_USER_SHARED_DATA`, which is copied too (gpu_user_shared_data.c, `gpushareddataCanCopy_IMPL`).
-const USER_SHARED_DATA: u32 = 0xde;
 
 /// Whether the driver copies such an object (`resCanCopy`): memory, address spaces and groups of
 /// channels; neither devices nor what runs on an engine.

@@ -6,12 +6,12 @@
 
 use std::{collections::btree_map::Entry, io, sync::Arc};
 
-use abi::{Node, Status};
+use abi::{Handle, Node, Status, classes::*, escapes::*, params::*};
 use nix::errno::Errno;
 
 use super::{
     allocate::{Ask, allocate},
-    bytes::{get, get_u64, put, put_bytes, put_u64},
+    bytes::{get, put, put_text},
     call::Call,
     controls, duplicate,
     objects::{HostMemory, Kind},
@@ -27,22 +27,27 @@ enum On {
     Either,
 }
 
+/// PCI numbers of a card, and where its registers are.
+const NVIDIA: u16 = 0x10de;
+const H200: u16 = 0x2335;
+const REGISTERS: u64 = 0x9000_0000;
+
 /// One ioctl.
 struct Escape {
-    number: u32,
+    number: u8,
     on: On,
     /// Its struct's size; 0: the function looks.
     size: usize,
-    /// Where in it the status goes; `None`: a failure is `EINVAL`.
-    status: Option<usize>,
+    /// The field for the status; `None`: a failure is `EINVAL`.
+    status: Option<Field<u32>>,
     act: fn(&mut State, &mut Call<'_>) -> Result<(), Status>,
 }
 
 const fn escape(
-    number: u32,
+    number: u8,
     on: On,
     size: usize,
-    status: Option<usize>,
+    status: Option<Field<u32>>,
     act: fn(&mut State, &mut Call<'_>) -> Result<(), Status>,
 ) -> Escape {
     Escape { number, on, size, status, act }
@@ -51,52 +56,140 @@ const fn escape(
 /// All that are known; `NV_ESC_RM_ALLOC` in both of its sizes. `NV_ESC_IOCTL_XFER_CMD` is not among them: the kernel reads the
 /// call that it wraps from the caller's memory, which nobody else can do.
 const ESCAPES: &[Escape] = &[
-    escape(0x27, On::Card, 56, Some(40), alloc_memory),
-    escape(0x28, On::Control, 20, Some(16), alloc_object),
-    escape(0x29, On::Control, 16, Some(12), free),
-    escape(0x2a, On::Control, 32, Some(28), controls::control),
-    escape(0x2b, On::Either, 32, Some(28), alloc_short),
-    escape(0x2b, On::Either, 48, Some(40), alloc_long),
-    escape(0x34, On::Control, 28, Some(24), duplicate::duplicate),
-    escape(0x35, On::Control, 24, Some(20), share),
-    escape(0x41, On::Control, 56, Some(48), of_an_object_at_8),
-    escape(0x4a, On::Control, 184, Some(20), vid_heap::control),
-    escape(0x4e, On::Control, 56, Some(40), map_memory),
-    escape(0x4f, On::Control, 32, Some(24), of_an_object_at_8),
-    escape(0x52, On::Either, 16, Some(12), |_, _| Err(Status::OBJECT_NOT_FOUND)),
-    escape(0x54, On::Control, 56, Some(48), alloc_context_dma),
-    escape(0x57, On::Control, 64, Some(56), map_memory_dma),
-    escape(0x58, On::Control, 48, Some(40), of_an_object_at_8),
-    escape(0x59, On::Control, 16, Some(12), of_an_object_at_8),
-    escape(0x5e, On::Control, 40, Some(32), of_an_object_at_8),
-    escape(0xc8, On::Control, 0, None, card_info),
-    escape(0xc9, On::Either, 4, None, register_fd),
-    escape(0xce, On::Either, 16, Some(12), alloc_os_event),
-    escape(0xcf, On::Either, 16, Some(12), free_os_event),
-    escape(0xd1, On::Control, 12, None, |_, call| {
-        put(call.args, 8, 0);
+    escape(
+        NV_ESC_RM_ALLOC_MEMORY,
+        On::Card,
+        nv_ioctl_nvos02_parameters_with_fd::SIZE,
+        Some(nv_ioctl_nvos02_parameters_with_fd::status),
+        alloc_memory,
+    ),
+    escape(NV_ESC_RM_ALLOC_OBJECT, On::Control, NVOS05_PARAMETERS::SIZE, Some(NVOS05_PARAMETERS::status), alloc_object),
+    escape(NV_ESC_RM_FREE, On::Control, NVOS00_PARAMETERS::SIZE, Some(NVOS00_PARAMETERS::status), free),
+    escape(NV_ESC_RM_CONTROL, On::Control, NVOS54_PARAMETERS::SIZE, Some(NVOS54_PARAMETERS::status), controls::control),
+    escape(NV_ESC_RM_ALLOC, On::Either, NVOS21_PARAMETERS::SIZE, Some(NVOS21_PARAMETERS::status), alloc_short),
+    escape(NV_ESC_RM_ALLOC, On::Either, NVOS64_PARAMETERS::SIZE, Some(NVOS64_PARAMETERS::status), alloc_long),
+    escape(
+        NV_ESC_RM_DUP_OBJECT,
+        On::Control,
+        NVOS55_PARAMETERS::SIZE,
+        Some(NVOS55_PARAMETERS::status),
+        duplicate::duplicate,
+    ),
+    escape(NV_ESC_RM_SHARE, On::Control, NVOS57_PARAMETERS::SIZE, Some(NVOS57_PARAMETERS::status), share),
+    escape(
+        NV_ESC_RM_IDLE_CHANNELS,
+        On::Control,
+        NVOS30_PARAMETERS::SIZE,
+        Some(NVOS30_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_VID_HEAP_CONTROL,
+        On::Control,
+        NVOS32_PARAMETERS::SIZE,
+        Some(NVOS32_PARAMETERS::status),
+        vid_heap::control,
+    ),
+    escape(
+        NV_ESC_RM_MAP_MEMORY,
+        On::Control,
+        nv_ioctl_nvos33_parameters_with_fd::SIZE,
+        Some(nv_ioctl_nvos33_parameters_with_fd::status),
+        map_memory,
+    ),
+    escape(
+        NV_ESC_RM_UNMAP_MEMORY,
+        On::Control,
+        NVOS34_PARAMETERS::SIZE,
+        Some(NVOS34_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(NV_ESC_RM_GET_EVENT_DATA, On::Either, NVOS41_PARAMETERS::SIZE, Some(NVOS41_PARAMETERS::status), |_, _| {
+        Err(Status::OBJECT_NOT_FOUND)
+    }),
+    escape(
+        NV_ESC_RM_ALLOC_CONTEXT_DMA2,
+        On::Control,
+        NVOS39_PARAMETERS::SIZE,
+        Some(NVOS39_PARAMETERS::status),
+        alloc_context_dma,
+    ),
+    escape(
+        NV_ESC_RM_MAP_MEMORY_DMA,
+        On::Control,
+        NVOS46_PARAMETERS::SIZE,
+        Some(NVOS46_PARAMETERS::status),
+        map_memory_dma,
+    ),
+    escape(
+        NV_ESC_RM_UNMAP_MEMORY_DMA,
+        On::Control,
+        NVOS47_PARAMETERS::SIZE,
+        Some(NVOS47_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_BIND_CONTEXT_DMA,
+        On::Control,
+        NVOS49_PARAMETERS::SIZE,
+        Some(NVOS49_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(
+        NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO,
+        On::Control,
+        NVOS56_PARAMETERS::SIZE,
+        Some(NVOS56_PARAMETERS::status),
+        of_third_handle,
+    ),
+    escape(NV_ESC_CARD_INFO, On::Control, 0, None, card_info),
+    escape(NV_ESC_REGISTER_FD, On::Either, nv_ioctl_register_fd_t::SIZE, None, register_fd),
+    escape(
+        NV_ESC_ALLOC_OS_EVENT,
+        On::Either,
+        nv_ioctl_alloc_os_event_t::SIZE,
+        Some(nv_ioctl_alloc_os_event_t::Status),
+        alloc_os_event,
+    ),
+    escape(
+        NV_ESC_FREE_OS_EVENT,
+        On::Either,
+        nv_ioctl_free_os_event_t::SIZE,
+        Some(nv_ioctl_free_os_event_t::Status),
+        free_os_event,
+    ),
+    escape(NV_ESC_STATUS_CODE, On::Control, nv_ioctl_status_code_t::SIZE, None, |_, call| {
+        put(call.args, nv_ioctl_status_code_t::status, 0);
         Ok(())
     }),
-    escape(0xd2, On::Control, 72, None, check_version),
-    escape(0xd4, On::Control, 0, None, attach_gpus),
-    escape(0xd6, On::Control, 8, None, |_, _| Ok(())),
+    escape(NV_ESC_CHECK_VERSION_STR, On::Control, nv_ioctl_rm_api_version_t::SIZE, None, check_version),
+    escape(NV_ESC_ATTACH_GPUS_TO_FD, On::Control, 0, None, attach_gpus),
+    escape(NV_ESC_SYS_PARAMS, On::Control, nv_ioctl_sys_params_t::SIZE, None, |_, _| Ok(())),
     // Cards have no memory of their own on the machine's map.
-    escape(0xd7, On::Card, 560, None, |_, _| Ok(())),
+    escape(NV_ESC_NUMA_INFO, On::Card, nv_ioctl_numa_info_t::SIZE, None, |_, _| Ok(())),
     // No dma-buf without a card behind it.
-    escape(0xd9, On::Card, 2608, Some(2600), |_, _| Ok(())),
-    escape(0xda, On::Either, 8, None, |_, call| {
-        put_u64(call.args, 0, 0);
+    escape(
+        NV_ESC_EXPORT_TO_DMABUF_FD,
+        On::Card,
+        nv_ioctl_export_to_dma_buf_fd_t::SIZE,
+        Some(nv_ioctl_export_to_dma_buf_fd_t::status),
+        |_, _| Ok(()),
+    ),
+    escape(NV_ESC_WAIT_OPEN_COMPLETE, On::Either, nv_ioctl_wait_open_complete_t::SIZE, None, |_, call| {
+        put(call.args, nv_ioctl_wait_open_complete_t::rc, 0);
+        put(call.args, nv_ioctl_wait_open_complete_t::adapterStatus, 0);
         Ok(())
     }),
 ];
 
 /// Executes one.
 pub(super) fn execute(state: &mut State, node: Node, command: u32, mut call: Call<'_>) -> io::Result<i32> {
-    let size = abi::escapes::command_size(command);
+    let size = command_size(command);
     if call.args.len() < size {
         return Err(Errno::EFAULT.into());
     }
-    let fits = |escape: &&Escape| escape.number == command & 0xff && (escape.size == 0 || escape.size == size);
+    let fits =
+        |escape: &&Escape| u32::from(escape.number) == command & 0xff && (escape.size == 0 || escape.size == size);
     let escape = ESCAPES.iter().find(fits).ok_or(Errno::EINVAL)?;
     let allowed = match escape.on {
         On::Control => node == Node::Control,
@@ -108,7 +201,7 @@ pub(super) fn execute(state: &mut State, node: Node, command: u32, mut call: Cal
     }
     let outcome = (escape.act)(state, &mut call);
     match (outcome, escape.status) {
-        (outcome, Some(at)) => put(call.args, at, outcome.err().unwrap_or(Status::OK).0),
+        (outcome, Some(status)) => put(call.args, status, outcome.err().unwrap_or(Status::OK).0),
         (Ok(()), None) => {}
         (Err(_), None) => return Err(Errno::EINVAL.into()),
     }
@@ -121,72 +214,79 @@ fn alloc_short(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 fn alloc_long(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     // NVOS64_FLAGS_FINN_SERIALIZED: another layout of the parameters, which user-mode drivers on bare metal do not use.
-    let flags = get(call.args, 36);
+    let flags = get(call.args, NVOS64_PARAMETERS::flags);
     alloc(state, call, Some(flags))
 }
 
-/// `NVOS21`/`NVOS64`: hRoot, hParent, hNew, hClass, pParms.
+/// Allocates; both structs begin with the same fields.
 fn alloc(state: &mut State, call: &mut Call<'_>, flags: Option<u32>) -> Result<(), Status> {
     if flags.is_some_and(|flags| flags & 1 != 0) {
         return Err(Status::INVALID_ARGUMENT);
     }
     let file = call.file;
-    let (args, params) = call.args_and_buffer(16);
-    let ask =
-        Ask { file, client: get(args, 0), parent: get(args, 4), handle: get(args, 8), class: get(args, 12), params };
+    let (args, params) = call.args_and_buffer(NVOS21_PARAMETERS::pAllocParms);
+    let ask = Ask {
+        file,
+        client: get(args, NVOS21_PARAMETERS::hRoot).0,
+        parent: get(args, NVOS21_PARAMETERS::hObjectParent).0,
+        handle: get(args, NVOS21_PARAMETERS::hObjectNew).0,
+        class: get(args, NVOS21_PARAMETERS::hClass),
+        params,
+    };
     let handle = allocate(state, ask)?;
-    put(args, 8, handle);
+    put(args, NVOS21_PARAMETERS::hObjectNew, Handle(handle));
     Ok(())
 }
 
-/// `NVOS05`: an object without parameters.
+/// Allocates an object without parameters.
 fn alloc_object(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let (file, args) = (call.file, &mut *call.args);
     let ask = Ask {
         file,
-        client: get(args, 0),
-        parent: get(args, 4),
-        handle: get(args, 8),
-        class: get(args, 12),
+        client: get(args, NVOS05_PARAMETERS::hRoot).0,
+        parent: get(args, NVOS05_PARAMETERS::hObjectParent).0,
+        handle: get(args, NVOS05_PARAMETERS::hObjectNew).0,
+        class: get(args, NVOS05_PARAMETERS::hClass),
         params: None,
     };
     let handle = allocate(state, ask)?;
-    put(args, 8, handle);
+    put(args, NVOS05_PARAMETERS::hObjectNew, Handle(handle));
     Ok(())
 }
 
-/// `NVOS02` with a file: pins memory of the caller (class 0x71), or says how much there is (0x40); never memory of a card.
+/// Pins memory of the caller (class 0x71), or says how much there is (0x40); never makes memory of a card.
 fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    const OS_DESCRIPTOR: u32 = 0x71;
+    type Args = nv_ioctl_nvos02_parameters_with_fd;
     let (file, args) = (call.file, &mut *call.args);
-    let (own, parent, class, limit) = (get(args, 0), get(args, 4), get(args, 12), get_u64(args, 32));
+    let (own, parent) = (get(args, Args::hRoot).0, get(args, Args::hObjectParent).0);
+    let (class, limit) = (get(args, Args::hClass), get(args, Args::limit));
     let client = state.client(file, own)?;
-    let card = client.card_of(parent).ok_or(super::objects::INVALID_OBJECT_PARENT)?;
-    let handle = client.new_handle(own, get(args, 8))?;
+    let card = client.card_of(parent).ok_or(Status::INVALID_OBJECT_PARENT)?;
+    let handle = client.new_handle(own, get(args, Args::hObjectNew).0)?;
     let length = limit.checked_add(1).and_then(|length| length.checked_next_multiple_of(4096));
     let length = length.ok_or(Status::INVALID_ARGUMENT);
     let kind = match class {
-        0x3e => Kind::SystemMemory(state.take_of_host(length?)?),
-        OS_DESCRIPTOR => Kind::SystemMemory(Arc::new(HostMemory { length: length?, _piece: None })),
-        0x40 => Kind::VirtualMemory,
+        NV01_MEMORY_SYSTEM => Kind::SystemMemory(state.take_of_host(length?)?),
+        NV01_MEMORY_SYSTEM_OS_DESCRIPTOR => Kind::SystemMemory(Arc::new(HostMemory { length: length?, _piece: None })),
+        NV01_MEMORY_LOCAL_USER => Kind::VirtualMemory,
         _ => return Err(Status::INVALID_CLASS),
     };
     let client = state.client(file, own)?;
     client.objects.insert(handle, super::objects::Object { parent, class, kind, depends_on: Vec::new() });
-    // What was made of the program's own memory, only those can name that have said how.
-    if class != OS_DESCRIPTOR {
-        put(args, 8, handle);
+    // An object of the program's own memory can be named by those only who have chosen its handle.
+    if class != NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
+        put(args, Args::hObjectNew, Handle(handle));
     }
-    if class == 0x40 {
+    if class == NV01_MEMORY_LOCAL_USER {
         let capacity = state.cards.get(card).map_or(0, |card| card.memory.capacity());
-        put_u64(args, 32, capacity.saturating_sub(1));
+        put(args, Args::limit, capacity.saturating_sub(1));
     }
     Ok(())
 }
 
-/// `NVOS00`: an object with all that hangs on it, or a whole client. What is not there is freed with success: CUDA does so.
+/// Frees an object with all that hangs on it, or a whole client. What is not there is freed with success: CUDA does so.
 fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (own, handle) = (get(call.args, 0), get(call.args, 8));
+    let (own, handle) = (get(call.args, NVOS00_PARAMETERS::hRoot).0, get(call.args, NVOS00_PARAMETERS::hObjectOld).0);
     let client = state.client(call.file, own)?;
     if handle != own {
         return match client.free(handle) {
@@ -199,23 +299,28 @@ fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// `NVOS57`: lets others duplicate an object. All clients here are of one process, which may anyway.
+/// Lets others duplicate an object. All clients here are of one process, which may anyway.
 fn share(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (own, handle) = (get(call.args, 0), get(call.args, 4));
+    let (own, handle) = (get(call.args, NVOS57_PARAMETERS::hClient).0, get(call.args, NVOS57_PARAMETERS::hObject).0);
     let client = state.client(call.file, own)?;
     if handle == own { Ok(()) } else { client.object(handle).map(|_| ()) }
 }
 
-/// Calls that change nothing here: hClient at 0 must be usable, and the object at 8 must exist.
-fn of_an_object_at_8(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    state.client(call.file, get(call.args, 0))?.object(get(call.args, 8)).map(|_| ())
+/// Answers calls that change nothing here: their structs begin with a client, a device and another object, and both the
+/// client and that object must exist.
+fn of_third_handle(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    type Args = NVOS34_PARAMETERS;
+    let (client, object) = (get(call.args, Args::hClient).0, get(call.args, Args::hMemory).0);
+    state.client(call.file, client)?.object(object).map(|_| ())
 }
 
-/// `NVOS33`: the address that the caller maps afterwards is the mapping's number; the file must be one of the driver's, and nothing may have
+/// Prepares a mapping: the address that the caller maps afterwards is the mapping's number; the file must be one of the driver's, and nothing may have
 /// been mapped through it yet. Memory of the host's is mapped through control files, and a card's through the card's (`nv_get_file_private`).
 fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let object = state.client(call.file, get(call.args, 0))?.object(get(call.args, 8))?;
-    let (offset, length) = (get_u64(call.args, 16), get_u64(call.args, 24));
+    type Args = nv_ioctl_nvos33_parameters_with_fd;
+    let (client, memory) = (get(call.args, Args::hClient).0, get(call.args, Args::hMemory).0);
+    let object = state.client(call.file, client)?.object(memory)?;
+    let (offset, length) = (get(call.args, Args::offset), get(call.args, Args::length));
     let end = offset.checked_add(length).ok_or(Status::INVALID_ARGUMENT)?;
     let whole = match &object.kind {
         Kind::VideoMemory(memory) => memory.length,
@@ -230,7 +335,7 @@ fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         Kind::SystemMemory(memory) => Some(Arc::clone(memory)),
         _ => None,
     };
-    let file = call.file_in_args(48).filter(|file| file.node != Node::Uvm).ok_or(Status::INVALID_ARGUMENT)?;
+    let file = call.file_in_args(Args::fd).filter(|file| file.node != Node::Uvm).ok_or(Status::INVALID_ARGUMENT)?;
     if memory.is_some() && file.node != Node::Control {
         return Err(Status::INVALID_ARGUMENT);
     }
@@ -244,59 +349,63 @@ fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     }
 }
 
-/// `NVOS39`: hParent, hSubDevice, hNew, hClass, flags, selector, hMemory; the client is the parent's.
+/// Makes a DMA context; the client is the parent's.
 fn alloc_context_dma(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (own, memory) = (get(call.args, 0), get(call.args, 24));
+    type Args = NVOS39_PARAMETERS;
+    let (own, memory) = (get(call.args, Args::hObjectParent).0, get(call.args, Args::hMemory).0);
     let client = state.client(call.file, own)?;
     client.object(memory)?;
-    let handle = client.new_handle(own, get(call.args, 8))?;
+    let handle = client.new_handle(own, get(call.args, Args::hObjectNew).0)?;
     let object = super::objects::Object {
         parent: memory,
-        class: get(call.args, 12),
+        class: get(call.args, Args::hClass),
         kind: Kind::Plain,
         depends_on: vec![memory],
     };
     client.objects.insert(handle, object);
-    put(call.args, 8, handle);
+    put(call.args, Args::hObjectNew, Handle(handle));
     Ok(())
 }
 
-/// `NVOS46`: hDma at 8 is a space of addresses, hMemory at 12 what is mapped there.
+/// Maps memory (`hMemory`) in a space of addresses (`hDma`).
 fn map_memory_dma(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let client = state.client(call.file, get(call.args, 0))?;
-    client.object(get(call.args, 8))?;
-    client.object(get(call.args, 12))?;
+    let client = state.client(call.file, get(call.args, NVOS46_PARAMETERS::hClient).0)?;
+    client.object(get(call.args, NVOS46_PARAMETERS::hDma).0)?;
+    client.object(get(call.args, NVOS46_PARAMETERS::hMemory).0)?;
     Ok(())
 }
 
 /// An array of `nv_ioctl_card_info_t`, as many as there is room for.
 fn card_info(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    const ENTRY: usize = 72;
-    let room = call.args.len() / ENTRY;
+    type Entry = nv_ioctl_card_info_t;
+    let room = call.args.len() / Entry::SIZE;
     if room < state.cards.len() {
         return Err(Status::INVALID_ARGUMENT);
     }
     call.args.fill(0);
-    for (card, entry) in state.cards.iter().zip(call.args.chunks_exact_mut(ENTRY)) {
+    for (card, entry) in state.cards.iter().zip(call.args.chunks_exact_mut(Entry::SIZE)) {
         let pci = card.card.pci;
-        put_bytes(entry, 0, &[1]);
-        // nv_pci_info_t: domain, bus, slot, function, vendor_id, device_id.
-        put(entry, 4, pci.domain);
-        put_bytes(entry, 8, &[pci.bus, pci.device, pci.function]);
-        put_bytes(entry, 12, &0x10de_u16.to_le_bytes());
-        put_bytes(entry, 14, &0x2335_u16.to_le_bytes());
-        put(entry, 16, card.gpu_id());
-        put_u64(entry, 24, 0x9000_0000);
-        put_u64(entry, 32, 16 << 20);
-        put_u64(entry, 48, card.card.memory.0);
-        put(entry, 56, card.card.minor);
+        put(entry, Entry::valid, 1);
+        put(entry, Entry::domain, pci.domain);
+        put(entry, Entry::bus, pci.bus);
+        put(entry, Entry::slot, pci.device);
+        put(entry, Entry::function, pci.function);
+        put(entry, Entry::vendor_id, NVIDIA);
+        put(entry, Entry::device_id, H200);
+        put(entry, Entry::gpu_id, card.gpu_id());
+        put(entry, Entry::reg_address, REGISTERS);
+        put(entry, Entry::reg_size, 16 << 20);
+        put(entry, Entry::fb_size, card.card.memory.0);
+        put(entry, Entry::minor_number, card.card.minor);
     }
     Ok(())
 }
 
 /// Registers the file that the call is made on to a control file, whose clients it may use from then on.
 fn register_fd(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let Some(control) = call.file_in_args(0).filter(|file| file.node == Node::Control).cloned() else {
+    let Some(control) =
+        call.file_in_args(nv_ioctl_register_fd_t::ctl_fd).filter(|file| file.node == Node::Control).cloned()
+    else {
         return Err(Status::INVALID_ARGUMENT);
     };
     let control = state.files.identify(&control).map_err(|_| Status::INVALID_ARGUMENT)?;
@@ -327,25 +436,24 @@ fn free_os_event(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 /// Client and descriptor, which the driver takes as they are.
 fn os_event(call: &Call<'_>) -> (u32, i32) {
-    (get(call.args, 0), get(call.args, 8).cast_signed())
+    (get(call.args, nv_ioctl_alloc_os_event_t::hClient).0, get(call.args, nv_ioctl_alloc_os_event_t::fd).cast_signed())
 }
 
 /// Compares the version that the caller's libraries have with the driver's, which is put in its place. 525 does not tell it without that.
 fn check_version(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     const QUERY: u32 = b'2' as u32;
+    type Args = nv_ioctl_rm_api_version_t;
     let own = state.version.as_bytes();
-    let text = call.args.get(8..72).unwrap_or_default();
+    let text = Args::versionString.bytes(call.args).unwrap_or_default();
     let asked = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let same = asked == own;
-    let command = get(call.args, 0);
+    let command = get(call.args, Args::cmd);
     // The question was understood.
-    put(call.args, 4, 1);
+    put(call.args, Args::reply, 1);
     if command == QUERY && state.version.starts_with("525.") {
         return Ok(());
     }
-    let mut version = [0; 64];
-    put_bytes(&mut version, 0, own);
-    put_bytes(call.args, 8, &version);
+    put_text(call.args, Args::versionString, own);
     if same || command == QUERY { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
 }
 
@@ -355,5 +463,9 @@ fn attach_gpus(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         return Err(Status::INVALID_ARGUMENT);
     }
     let known = |id: u32| id == 0 || state.cards.iter().any(|card| card.gpu_id() == id);
-    if call.args.chunks_exact(4).all(|id| known(get(id, 0))) { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
+    if call.args.as_chunks::<4>().0.iter().all(|id| known(u32::from_le_bytes(*id))) {
+        Ok(())
+    } else {
+        Err(Status::INVALID_ARGUMENT)
+    }
 }

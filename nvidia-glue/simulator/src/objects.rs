@@ -13,15 +13,6 @@ use super::{
     open_files::FileId,
 };
 
-/// `NV_ERR_INVALID_OBJECT_HANDLE`.
-pub(super) const INVALID_OBJECT_HANDLE: Status = Status(0x33);
-/// `NV_ERR_INVALID_OBJECT_PARENT`.
-pub(super) const INVALID_OBJECT_PARENT: Status = Status(0x36);
-/// `NV_ERR_INVALID_OWNER`.
-pub(super) const INVALID_OWNER: Status = Status(0x39);
-/// `NV_ERR_GENERIC`.
-pub(super) const GENERIC: Status = Status(0xffff);
-
 /// Handles that the driver chooses itself (`RS_UNIQUE_HANDLE_BASE`).
 const FIRST_CHOSEN_HANDLE: u32 = 0xcaf0_0000;
 
@@ -147,7 +138,7 @@ impl Client {
     /// A handle for a new object: the one asked for, if it may be, or one of the driver's choice for 0.
     pub(super) fn new_handle(&mut self, own: u32, asked: u32) -> Result<u32, Status> {
         if asked == own {
-            return Err(INVALID_OBJECT_HANDLE);
+            return Err(Status::INVALID_OBJECT_HANDLE);
         }
         if asked != 0 {
             return if self.objects.contains_key(&asked) { Err(Status::INSERT_DUPLICATE_NAME) } else { Ok(asked) };

@@ -10,7 +10,7 @@ use super::{
     card_memory::{CardMemory, GRANULE, Lie},
     client_handles::ClientHandles,
     engines::Engines,
-    objects::{Client, GENERIC, HostMemory, INVALID_OBJECT_HANDLE, Kind, VideoMemory},
+    objects::{Client, HostMemory, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm::UvmFile,
 };
@@ -51,7 +51,7 @@ impl SimulatedCard {
     /// An account of the card cannot be kept.
     pub(super) fn cannot_count(&self, error: &io::Error) -> Status {
         tracing::warn!(%error, card = self.card.uuid, "a simulated card's account cannot be kept");
-        GENERIC
+        Status::GENERIC
     }
 
     /// The driver's number of the card: domain, bus and device, as `gpuId` is made.
@@ -191,7 +191,7 @@ impl State {
     /// The client `handle`, if it may be used through `file`: the one it was allocated on, or one registered to that.
     pub(super) fn client(&mut self, file: FileId, handle: u32) -> Result<&mut Client, Status> {
         let control = self.registered.get(&file).copied().unwrap_or(file);
-        let client = self.clients.get_mut(&handle).ok_or(INVALID_OBJECT_HANDLE)?;
+        let client = self.clients.get_mut(&handle).ok_or(Status::INVALID_OBJECT_HANDLE)?;
         if client.file == control { Ok(client) } else { Err(Status::INVALID_CLIENT) }
     }
 
@@ -206,7 +206,7 @@ impl State {
         for _ in 0..=self.clients.len() {
             let handle = self.client_handles.next().map_err(|error| {
                 tracing::warn!(%error, "the handles of simulated clients cannot be counted");
-                GENERIC
+                Status::GENERIC
             })?;
             if !self.clients.contains_key(&handle) {
                 return Ok(handle);
@@ -219,7 +219,7 @@ impl State {
     pub(super) fn take_of_host(&self, length: u64) -> Result<Arc<HostMemory>, Status> {
         let piece = self.host_memory.take(length, Lie::ANYWHERE).map_err(|error| {
             tracing::warn!(%error, "the account of the host's memory cannot be kept");
-            GENERIC
+            Status::GENERIC
         })?;
         let piece = Some(piece.ok_or(Status::NO_MEMORY)?);
         Ok(Arc::new(HostMemory { length, _piece: piece }))

@@ -1,8 +1,7 @@
 //! The ioctls of `/dev/nvidia-uvm`.
 //!
 //! A file of it is one address space for all cards. What its mappings hold stays until it is unmapped, freed, or the file is
-//! closed, whatever becomes of the handle. Structs, numbers and sizes: kernel-open/nvidia-uvm/uvm_ioctl.h and
-//! uvm_linux_ioctl.h of 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen here.
+//! closed, whatever becomes of the handle. Structs are those of 580; checks: uvm.c, uvm_map_external.c. Managed memory is made by `mmap`, which is not seen here.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,36 +9,21 @@ use std::{
     sync::Arc,
 };
 
-use abi::Status;
+use abi::{Status, params::*, uvm::*};
 use nix::errno::Errno;
 
 use super::{
-    bytes::{get, get_u64, put, put_u64},
+    bytes::{get, put},
     call::Call,
     controls::uuid_bytes,
-    objects::{INVALID_OBJECT_HANDLE, Kind, Memory, VideoMemory},
+    objects::{Kind, Memory, VideoMemory},
     state::State,
 };
 
-/// `NV_ERR_INVALID_ADDRESS`.
-const INVALID_ADDRESS: Status = Status(0x1e);
-/// `NV_ERR_ILLEGAL_ACTION`: the file was not initialized.
-const ILLEGAL_ACTION: Status = Status(0x16);
-/// `NV_ERR_UVM_ADDRESS_IN_USE`.
-const ADDRESS_IN_USE: Status = Status(0x68);
-/// `NV_ERR_GPU_UUID_NOT_FOUND`.
-const GPU_UUID_NOT_FOUND: Status = Status(0x12);
-/// `NV_ERR_INVALID_OFFSET`.
-const INVALID_OFFSET: Status = Status(0x37);
-
-const INITIALIZE: u32 = 0x3000_0001;
-const DEINITIALIZE: u32 = 0x3000_0002;
-const MM_INITIALIZE: u32 = 75;
-/// `UVM_MAX_GPUS`, and the bytes of one `UvmGpuMappingAttributes`.
+/// Cards that a call can name (`UVM_MAX_GPUS`).
 const MOST_GPUS: usize = 256;
-const ATTRIBUTES: usize = 36;
 
-/// What one open file of the node is.
+/// An open file of the node.
 #[derive(Debug, Default)]
 pub(super) struct UvmFile {
     /// What it was initialized with.
@@ -80,78 +64,106 @@ struct Mapping {
     _memory: Memory,
 }
 
+/// Field with the 16 bytes of a card's UUID.
+type Uuid = Field<[u8; 16]>;
+
 type Act = fn(&mut State, &mut Call<'_>) -> Result<(), Status>;
 
-/// One ioctl: number, size of its struct, place of the status, whether the file must be initialized.
-struct Row(u32, usize, usize, Act);
+/// One ioctl: its struct's size, the field for the status, the function that executes it.
+struct Row {
+    size: usize,
+    status: Field<u32>,
+    act: Act,
+}
 
-const UVM: &[Row] = &[
-    Row(INITIALIZE, 16, 8, initialize),
-    Row(MM_INITIALIZE, 8, 4, |_, _| Ok(())),
-    Row(23, 16, 8, create_group),
-    Row(24, 16, 8, destroy_group),
-    Row(25, 32, 28, register_address_space),
-    Row(26, 20, 16, unregister_address_space),
-    Row(27, 56, 48, register_channel),
-    Row(28, 28, 24, unregister_channel),
-    Row(29, 36, 32, two_cards),
-    Row(30, 36, 32, two_cards),
-    Row(31, 32, 24, set_group),
-    Row(33, 9264, 9260, map_external),
-    Row(34, 24, 16, free),
-    Row(37, 40, 36, register_card),
-    Row(38, 20, 16, unregister_card),
-    Row(39, 8, 4, |_, call| {
-        call.args.get_mut(..1).unwrap_or_default().fill(0);
-        Ok(())
-    }),
-    Row(40, 272, 264, |_, _| Ok(())),
-    Row(41, 272, 264, |_, _| Ok(())),
-    Row(42, 40, 36, at_addresses),
-    Row(43, 24, 16, at_addresses),
-    Row(44, 24, 16, at_addresses),
-    Row(45, 24, 16, at_addresses),
-    Row(46, 40, 32, at_addresses),
-    Row(47, 40, 32, at_addresses),
-    Row(51, 80, 72, migrate),
-    Row(53, 32, 24, |_, _| Ok(())),
-    Row(54, 20, 16, one_card),
-    Row(55, 20, 16, one_card),
-    Row(65, 40, 32, create_pool),
-    Row(66, 40, 32, unmap_external),
-    Row(68, 9248, 9240, create_pool),
-    Row(69, 4, 0, |_, _| Ok(())),
-    Row(70, 24, 20, |state, call| {
-        one_card(state, call)?;
-        call.args.get_mut(16..17).unwrap_or_default().fill(0);
-        Ok(())
-    }),
-    Row(71, 24, 20, at_addresses),
-    Row(72, 24, 16, at_addresses),
-    Row(73, 24, 16, create_external),
-    Row(74, 40, 32, map_sparse),
-    Row(78, 56, 52, |_, _| Err(Status::NOT_SUPPORTED)),
-    Row(79, 4, 0, |_, _| Ok(())),
-    Row(80, 32, 24, at_addresses),
-];
+/// Row of an ioctl; structs are those of 580.
+fn row(command: u32) -> Option<Row> {
+    macro_rules! row {
+        ($params:ident, $act:expr) => {
+            Row { size: $params::SIZE, status: $params::rmStatus, act: $act }
+        };
+    }
+    Some(match command {
+        UVM_INITIALIZE => row!(UVM_INITIALIZE_PARAMS, initialize),
+        UVM_MM_INITIALIZE => row!(UVM_MM_INITIALIZE_PARAMS, no_effect),
+        UVM_CREATE_RANGE_GROUP => row!(UVM_CREATE_RANGE_GROUP_PARAMS, create_group),
+        UVM_DESTROY_RANGE_GROUP => row!(UVM_DESTROY_RANGE_GROUP_PARAMS, destroy_group),
+        UVM_REGISTER_GPU_VASPACE => row!(UVM_REGISTER_GPU_VASPACE_PARAMS, register_address_space),
+        UVM_UNREGISTER_GPU_VASPACE => row!(UVM_UNREGISTER_GPU_VASPACE_PARAMS, unregister_address_space),
+        UVM_REGISTER_CHANNEL => row!(UVM_REGISTER_CHANNEL_PARAMS, register_channel),
+        UVM_UNREGISTER_CHANNEL => row!(UVM_UNREGISTER_CHANNEL_PARAMS_525, unregister_channel),
+        UVM_ENABLE_PEER_ACCESS => row!(UVM_ENABLE_PEER_ACCESS_PARAMS, two_cards),
+        UVM_DISABLE_PEER_ACCESS => row!(UVM_DISABLE_PEER_ACCESS_PARAMS, two_cards),
+        UVM_SET_RANGE_GROUP => row!(UVM_SET_RANGE_GROUP_PARAMS, set_group),
+        UVM_MAP_EXTERNAL_ALLOCATION => row!(UVM_MAP_EXTERNAL_ALLOCATION_PARAMS, map_external),
+        UVM_FREE => row!(UVM_FREE_PARAMS_525, free),
+        UVM_REGISTER_GPU => row!(UVM_REGISTER_GPU_PARAMS, register_card),
+        UVM_UNREGISTER_GPU => row!(UVM_UNREGISTER_GPU_PARAMS, unregister_card),
+        UVM_PAGEABLE_MEM_ACCESS => row!(UVM_PAGEABLE_MEM_ACCESS_PARAMS, no_pageable_access),
+        UVM_PREVENT_MIGRATION_RANGE_GROUPS => row!(UVM_PREVENT_MIGRATION_RANGE_GROUPS_PARAMS, no_effect),
+        UVM_ALLOW_MIGRATION_RANGE_GROUPS => row!(UVM_ALLOW_MIGRATION_RANGE_GROUPS_PARAMS, no_effect),
+        UVM_SET_PREFERRED_LOCATION => row!(UVM_SET_PREFERRED_LOCATION_PARAMS, at_addresses),
+        UVM_UNSET_PREFERRED_LOCATION => row!(UVM_UNSET_PREFERRED_LOCATION_PARAMS, at_addresses),
+        UVM_ENABLE_READ_DUPLICATION => row!(UVM_ENABLE_READ_DUPLICATION_PARAMS, at_addresses),
+        UVM_DISABLE_READ_DUPLICATION => row!(UVM_DISABLE_READ_DUPLICATION_PARAMS, at_addresses),
+        UVM_SET_ACCESSED_BY => row!(UVM_SET_ACCESSED_BY_PARAMS, at_addresses),
+        UVM_UNSET_ACCESSED_BY => row!(UVM_UNSET_ACCESSED_BY_PARAMS, at_addresses),
+        UVM_MIGRATE => row!(UVM_MIGRATE_PARAMS, migrate),
+        UVM_MIGRATE_RANGE_GROUP => row!(UVM_MIGRATE_RANGE_GROUP_PARAMS, no_effect),
+        UVM_ENABLE_SYSTEM_WIDE_ATOMICS => row!(UVM_ENABLE_SYSTEM_WIDE_ATOMICS_PARAMS, one_card),
+        UVM_DISABLE_SYSTEM_WIDE_ATOMICS => row!(UVM_DISABLE_SYSTEM_WIDE_ATOMICS_PARAMS, one_card),
+        UVM_MAP_DYNAMIC_PARALLELISM_REGION => row!(UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS, create_pool),
+        UVM_UNMAP_EXTERNAL => row!(UVM_UNMAP_EXTERNAL_PARAMS, unmap_external),
+        UVM_ALLOC_SEMAPHORE_POOL => row!(UVM_ALLOC_SEMAPHORE_POOL_PARAMS, create_pool),
+        UVM_CLEAN_UP_ZOMBIE_RESOURCES => row!(UVM_CLEAN_UP_ZOMBIE_RESOURCES_PARAMS, no_effect),
+        UVM_PAGEABLE_MEM_ACCESS_ON_GPU => row!(UVM_PAGEABLE_MEM_ACCESS_ON_GPU_PARAMS, no_pageable_access_on_card),
+        UVM_POPULATE_PAGEABLE => row!(UVM_POPULATE_PAGEABLE_PARAMS, at_addresses),
+        UVM_VALIDATE_VA_RANGE => row!(UVM_VALIDATE_VA_RANGE_PARAMS, at_addresses),
+        UVM_CREATE_EXTERNAL_RANGE => row!(UVM_CREATE_EXTERNAL_RANGE_PARAMS, create_external),
+        UVM_MAP_EXTERNAL_SPARSE => row!(UVM_MAP_EXTERNAL_SPARSE_PARAMS, map_sparse),
+        UVM_ALLOC_DEVICE_P2P => row!(UVM_ALLOC_DEVICE_P2P_PARAMS, not_supported),
+        UVM_CLEAR_ALL_ACCESS_COUNTERS => row!(UVM_CLEAR_ALL_ACCESS_COUNTERS_PARAMS, no_effect),
+        UVM_DISCARD => row!(UVM_DISCARD_PARAMS, at_addresses),
+        _ => return None,
+    })
+}
 
 /// Executes one.
 pub(super) fn execute(state: &mut State, command: u32, mut call: Call<'_>) -> io::Result<i32> {
-    if command == DEINITIALIZE {
+    if command == UVM_DEINITIALIZE {
         return Ok(0);
     }
-    let Row(_, size, status, act) = UVM.iter().find(|row| row.0 == command).ok_or(Errno::EINVAL)?;
-    if call.args.len() < *size {
+    let Row { size, status, act } = row(command).ok_or(Errno::EINVAL)?;
+    if call.args.len() < size {
         return Err(Errno::EFAULT.into());
     }
     let initialized = state.uvm.get(&call.file).is_some_and(|file| file.flags.is_some());
-    let outcome = if initialized || matches!(command, INITIALIZE | MM_INITIALIZE) {
+    let outcome = if initialized || matches!(command, UVM_INITIALIZE | UVM_MM_INITIALIZE) {
         act(state, &mut call)
     } else {
-        Err(ILLEGAL_ACTION)
+        Err(Status::ILLEGAL_ACTION)
     };
-    put(call.args, *status, outcome.err().unwrap_or(Status::OK).0);
+    put(call.args, status, outcome.err().unwrap_or(Status::OK).0);
     Ok(0)
+}
+
+fn no_effect(_: &mut State, _: &mut Call<'_>) -> Result<(), Status> {
+    Ok(())
+}
+
+fn not_supported(_: &mut State, _: &mut Call<'_>) -> Result<(), Status> {
+    Err(Status::NOT_SUPPORTED)
+}
+
+fn no_pageable_access(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    put(call.args, UVM_PAGEABLE_MEM_ACCESS_PARAMS::pageableMemAccess, 0);
+    Ok(())
+}
+
+fn no_pageable_access_on_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
+    one_card(state, call)?;
+    put(call.args, UVM_PAGEABLE_MEM_ACCESS_ON_GPU_PARAMS::pageableMemAccess, 0);
+    Ok(())
 }
 
 fn file<'a>(state: &'a mut State, call: &Call<'_>) -> &'a mut UvmFile {
@@ -159,45 +171,49 @@ fn file<'a>(state: &'a mut State, call: &Call<'_>) -> &'a mut UvmFile {
 }
 
 fn initialize(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let flags = get_u64(call.args, 0);
+    let flags = get(call.args, UVM_INITIALIZE_PARAMS::flags);
     let file = file(state, call);
     if *file.flags.get_or_insert(flags) == flags { Ok(()) } else { Err(Status::INVALID_ARGUMENT) }
 }
 
-/// The card whose 16 bytes of UUID are at `at`.
-fn card_at(state: &State, args: &[u8], at: usize) -> Result<usize, Status> {
-    let asked = args.get(at..at + 16).unwrap_or_default();
-    state.cards.iter().position(|card| uuid_bytes(&card.card.uuid) == asked).ok_or(GPU_UUID_NOT_FOUND)
+/// Card whose UUID a field names.
+fn card_at(state: &State, args: &[u8], uuid: Uuid) -> Result<usize, Status> {
+    let asked = uuid.bytes(args).unwrap_or_default();
+    state.cards.iter().position(|card| uuid_bytes(&card.card.uuid) == asked).ok_or(Status::GPU_UUID_NOT_FOUND)
 }
 
-/// The same, of those that the file has.
-fn registered_at(state: &mut State, call: &Call<'_>, at: usize) -> Result<usize, Status> {
-    let card = card_at(state, call.args, at).map_err(|_| Status::INVALID_DEVICE)?;
+/// Card whose UUID a field names, of those that the file has.
+fn registered_at(state: &mut State, call: &Call<'_>, uuid: Uuid) -> Result<usize, Status> {
+    registered(state, call, call.args, uuid)
+}
+
+/// Card whose UUID a field of some bytes names, of those that the file has.
+fn registered(state: &mut State, call: &Call<'_>, bytes: &[u8], uuid: Uuid) -> Result<usize, Status> {
+    let card = card_at(state, bytes, uuid).map_err(|_| Status::INVALID_DEVICE)?;
     if file(state, call).cards.contains_key(&card) { Ok(card) } else { Err(Status::INVALID_DEVICE) }
 }
 
 fn one_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    registered_at(state, call, 0).map(|_| ())
+    registered_at(state, call, UVM_UNREGISTER_GPU_PARAMS::gpu_uuid).map(|_| ())
 }
 
 fn two_cards(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    registered_at(state, call, 0)?;
-    registered_at(state, call, 16)?;
+    registered_at(state, call, UVM_ENABLE_PEER_ACCESS_PARAMS::gpuUuidA)?;
+    registered_at(state, call, UVM_ENABLE_PEER_ACCESS_PARAMS::gpuUuidB)?;
     // No simulated card reaches another's memory.
     Err(Status::NOT_SUPPORTED)
 }
 
 fn register_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let card = card_at(state, call.args, 0)?;
+    let card = card_at(state, call.args, UVM_REGISTER_GPU_PARAMS::gpu_uuid)?;
     file(state, call).cards.entry(card).or_insert(None);
-    // numaEnabled, numaNodeId.
-    call.args.get_mut(16..17).unwrap_or_default().fill(0);
-    put(call.args, 20, u32::MAX);
+    put(call.args, UVM_REGISTER_GPU_PARAMS::numaEnabled, 0);
+    put(call.args, UVM_REGISTER_GPU_PARAMS::numaNodeId, -1);
     Ok(())
 }
 
 fn unregister_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let card = registered_at(state, call, 0)?;
+    let card = registered_at(state, call, UVM_UNREGISTER_GPU_PARAMS::gpu_uuid)?;
     let file = file(state, call);
     file.cards.remove(&card);
     file.channels.retain(|_, channel| channel.card != card);
@@ -209,13 +225,14 @@ fn unregister_card(state: &mut State, call: &mut Call<'_>) -> Result<(), Status>
 
 /// An object of any client: the driver asks its share policy, which lets the process that made it.
 fn kind_of(state: &State, client: u32, handle: u32) -> Result<&Kind, Status> {
-    let client = state.clients.get(&client).ok_or(INVALID_OBJECT_HANDLE)?;
+    let client = state.clients.get(&client).ok_or(Status::INVALID_OBJECT_HANDLE)?;
     Ok(&client.object(handle)?.kind)
 }
 
 fn register_address_space(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let card = registered_at(state, call, 0)?;
-    let (client, handle) = (get(call.args, 20), get(call.args, 24));
+    type Args = UVM_REGISTER_GPU_VASPACE_PARAMS;
+    let card = registered_at(state, call, Args::gpuUuid)?;
+    let (client, handle) = (get(call.args, Args::hClient).0, get(call.args, Args::hVaSpace).0);
     if !matches!(kind_of(state, client, handle)?, Kind::AddressSpace) {
         return Err(Status::INVALID_ARGUMENT);
     }
@@ -228,7 +245,7 @@ fn register_address_space(state: &mut State, call: &mut Call<'_>) -> Result<(), 
 }
 
 fn unregister_address_space(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let card = registered_at(state, call, 0)?;
+    let card = registered_at(state, call, UVM_UNREGISTER_GPU_VASPACE_PARAMS::gpuUuid)?;
     let file = file(state, call);
     file.cards.insert(card, None);
     file.channels.retain(|_, channel| channel.card != card);
@@ -239,8 +256,9 @@ fn unregister_address_space(state: &mut State, call: &mut Call<'_>) -> Result<()
 }
 
 fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let card = registered_at(state, call, 0)?;
-    let name @ (client, handle) = (get(call.args, 20), get(call.args, 24));
+    type Args = UVM_REGISTER_CHANNEL_PARAMS;
+    let card = registered_at(state, call, Args::gpuUuid)?;
+    let name @ (client, handle) = (get(call.args, Args::hClient).0, get(call.args, Args::hChannel).0);
     let Kind::Channel { buffers, .. } = kind_of(state, client, handle)? else { return Err(Status::INVALID_ARGUMENT) };
     let above = state.clients.get(&client).and_then(|client| client.objects.get(&client.object(handle).ok()?.parent));
     let kept = match above.map(|above| &above.kind) {
@@ -256,7 +274,8 @@ fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status
 }
 
 fn unregister_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let channel = (get(call.args, 16), get(call.args, 20));
+    type Args = UVM_UNREGISTER_CHANNEL_PARAMS_525;
+    let channel = (get(call.args, Args::hClient).0, get(call.args, Args::hChannel).0);
     file(state, call).channels.remove(&channel).map(drop).ok_or(Status::INVALID_CHANNEL)
 }
 
@@ -265,52 +284,58 @@ fn create_group(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     file.last_group += 1;
     let group = file.last_group;
     file.groups.insert(group);
-    put_u64(call.args, 0, group);
+    put(call.args, UVM_CREATE_RANGE_GROUP_PARAMS::rangeGroupId, group);
     Ok(())
 }
 
 fn destroy_group(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let group = get_u64(call.args, 0);
+    let group = get(call.args, UVM_DESTROY_RANGE_GROUP_PARAMS::rangeGroupId);
     if file(state, call).groups.remove(&group) { Ok(()) } else { Err(Status::OBJECT_NOT_FOUND) }
 }
 
 fn set_group(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let group = get_u64(call.args, 0);
+    type Args = UVM_SET_RANGE_GROUP_PARAMS;
+    let group = get(call.args, Args::rangeGroupId);
     if group != 0 && !file(state, call).groups.contains(&group) {
         return Err(Status::OBJECT_NOT_FOUND);
     }
-    addresses(call.args, 8).map(|_| ())
+    addresses(get(call.args, Args::requestedBase), get(call.args, Args::length)).map(|_| ())
 }
 
 /// First and last byte of a range given as base and length, in whole pages.
-fn addresses(args: &[u8], at: usize) -> Result<(u64, u64), Status> {
-    let (base, length) = (get_u64(args, at), get_u64(args, at + 8));
+fn addresses(base: u64, length: u64) -> Result<(u64, u64), Status> {
     let aligned = base.is_multiple_of(4096) && length.is_multiple_of(4096);
     match base.checked_add(length) {
         Some(end) if aligned && length > 0 => Ok((base, end - 1)),
-        _ => Err(INVALID_ADDRESS),
+        _ => Err(Status::INVALID_ADDRESS),
     }
+}
+
+/// First and last byte of the range that a struct begins with, as most do.
+fn first_addresses(args: &[u8]) -> Result<(u64, u64), Status> {
+    type Args = UVM_CREATE_EXTERNAL_RANGE_PARAMS;
+    addresses(get(args, Args::base), get(args, Args::length))
 }
 
 /// Advice about addresses that other calls have made.
 fn at_addresses(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    addresses(call.args, 0).map(|_| ())
+    first_addresses(call.args).map(|_| ())
 }
 
 /// No memory moves: there is none. userSpaceStart and -Length say that all was done.
 fn migrate(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    addresses(call.args, 0)?;
-    put_u64(call.args, 56, 0);
-    put_u64(call.args, 64, 0);
+    first_addresses(call.args)?;
+    put(call.args, UVM_MIGRATE_PARAMS::userSpaceStart, 0);
+    put(call.args, UVM_MIGRATE_PARAMS::userSpaceLength, 0);
     Ok(())
 }
 
 fn create(state: &mut State, call: &Call<'_>, external: bool) -> Result<(), Status> {
-    let (start, last) = addresses(call.args, 0)?;
+    let (start, last) = first_addresses(call.args)?;
     let file = file(state, call);
     let before = file.ranges.range(..=last).next_back();
     if before.is_some_and(|(base, range)| base + (range.length - 1) >= start) {
-        return Err(ADDRESS_IN_USE);
+        return Err(Status::UVM_ADDRESS_IN_USE);
     }
     file.ranges.insert(start, Range { length: last - start + 1, mappings: Vec::new(), external });
     Ok(())
@@ -326,32 +351,35 @@ fn create_pool(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 /// The external range that has all of these addresses.
 fn external_with(file: &mut UvmFile, start: u64, last: u64) -> Result<&mut Range, Status> {
-    let (base, range) = file.ranges.range_mut(..=start).next_back().ok_or(INVALID_ADDRESS)?;
-    if range.external && base + (range.length - 1) >= last { Ok(range) } else { Err(INVALID_ADDRESS) }
+    let (base, range) = file.ranges.range_mut(..=start).next_back().ok_or(Status::INVALID_ADDRESS)?;
+    if range.external && base + (range.length - 1) >= last { Ok(range) } else { Err(Status::INVALID_ADDRESS) }
 }
 
-/// base, length, offset, a list of cards, its length, rmCtrlFd, hClient, hMemory.
+/// Maps memory for some cards.
 fn map_external(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (start, last) = addresses(call.args, 0)?;
-    let offset = get_u64(call.args, 16);
-    let count = usize::try_from(get_u64(call.args, 9240)).map_err(|_| Status::INVALID_ARGUMENT)?;
+    type Args = UVM_MAP_EXTERNAL_ALLOCATION_PARAMS;
+    let (start, last) = first_addresses(call.args)?;
+    let offset = get(call.args, Args::offset);
+    let count = usize::try_from(get(call.args, Args::gpuAttributesCount)).map_err(|_| Status::INVALID_ARGUMENT)?;
     if count == 0 || count > MOST_GPUS || !offset.is_multiple_of(4096) {
         return Err(Status::INVALID_ARGUMENT);
     }
     external_with(file(state, call), start, last)?;
     let mut cards = Vec::new();
     for index in 0..count {
-        let card = registered_at(state, call, 24 + index * ATTRIBUTES)?;
+        let attributes = Args::perGpuAttributes.element(index).and_then(|element| element.bytes(call.args));
+        let card = registered(state, call, attributes.unwrap_or_default(), UvmGpuMappingAttributes::gpuUuid)?;
         // Mapped through the address space that was registered for the card.
         if file(state, call).cards.get(&card).copied().flatten().is_none() {
             return Err(Status::INVALID_DEVICE);
         }
         cards.push(card);
     }
-    let memory = Memory::of(kind_of(state, get(call.args, 9252), get(call.args, 9256))?);
+    let (client, memory) = (get(call.args, Args::hClient).0, get(call.args, Args::hMemory).0);
+    let memory = Memory::of(kind_of(state, client, memory)?);
     let memory = memory.ok_or(Status::INVALID_ARGUMENT)?;
     if offset.checked_add(last - start).is_none_or(|last| last >= memory.length()) {
-        return Err(INVALID_OFFSET);
+        return Err(Status::INVALID_OFFSET);
     }
     let range = external_with(file(state, call), start, last)?;
     for card in cards {
@@ -377,9 +405,9 @@ fn unmap(mappings: &mut Vec<Mapping>, card: usize, start: u64, last: u64) {
 }
 
 fn unmap_external(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (start, last) = addresses(call.args, 0)?;
+    let (start, last) = first_addresses(call.args)?;
     external_with(file(state, call), start, last)?;
-    let card = registered_at(state, call, 16)?;
+    let card = registered_at(state, call, UVM_UNMAP_EXTERNAL_PARAMS::gpuUuid)?;
     unmap(&mut external_with(file(state, call), start, last)?.mappings, card, start, last);
     Ok(())
 }
@@ -390,14 +418,14 @@ fn map_sparse(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 
 /// A whole range, as it was made.
 fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (start, last) = addresses(call.args, 0)?;
+    let (start, last) = first_addresses(call.args)?;
     let ranges = &mut file(state, call).ranges;
     match ranges.get(&start) {
         Some(range) if start + (range.length - 1) == last => {
             ranges.remove(&start);
             Ok(())
         }
-        _ => Err(INVALID_ADDRESS),
+        _ => Err(Status::INVALID_ADDRESS),
     }
 }
 

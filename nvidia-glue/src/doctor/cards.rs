@@ -73,7 +73,7 @@ fn card(card: &Card) -> Check {
     }
 }
 
-/// Whether containers of the card can be held to a part of its time.
+/// Returns whether containers of the card can be held to a part of its time.
 fn shares(card: &Card, unavailable: HardCapsUnavailable) -> Check {
     let what = format!("card {} shares", card.index);
     if card.mig_enabled {
@@ -94,7 +94,8 @@ fn shares(card: &Card, unavailable: HardCapsUnavailable) -> Check {
     )
 }
 
-/// Without it the first program on an idle card waits a second or more for the card's initialisation.
+/// Without it the first program on an idle card waits a second or more for the card's
+/// initialisation.
 pub(super) fn persistence(roots: &Roots, modes: &[(String, bool)]) -> Option<Check> {
     if roots.run.join("nvidia-persistenced/socket").exists() {
         return Some(Check::ok(PERSISTENCE, "nvidia-persistenced keeps the cards initialised"));
@@ -113,7 +114,7 @@ pub(super) fn persistence(roots: &Roots, modes: &[(String, bool)]) -> Option<Che
     ))
 }
 
-/// Whether the cards' own processors run the driver's firmware.
+/// Returns whether the cards' own processors run the driver's firmware.
 fn firmware(roots: &Roots) -> Option<Check> {
     let gpus: Vec<_> =
         kernel_module::gpus(roots).into_iter().filter(|gpu| !gpu.excluded && gpu.minor.is_some()).collect();

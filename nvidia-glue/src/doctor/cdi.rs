@@ -15,7 +15,8 @@ const SPECS: &str = "CDI specs";
 /// A spec is a few hundred KiB at most.
 const LARGEST: u64 = 16 << 20;
 
-/// A check for each spec of NVIDIA's that names libraries of another version; one if all is well; none without specs.
+/// A check for each spec of NVIDIA's that names libraries of another version; one if all is well;
+/// none without specs.
 pub(super) fn stale_specs(roots: &Roots) -> Vec<Check> {
     let Some(module) = kernel_module::loaded(roots) else { return Vec::new() };
     let specs: Vec<(PathBuf, BTreeSet<String>)> = [roots.etc.join("cdi"), roots.run.join("cdi")]
@@ -58,7 +59,8 @@ fn read(path: &Path) -> Option<String> {
     if small { Some(String::from_utf8_lossy(&fs::read(path).ok()?).into_owned()) } else { None }
 }
 
-/// The versions in which the text names libcuda and libnvidia-ml. Text, not YAML: all that matters is the file names.
+/// The versions in which the text names libcuda and libnvidia-ml. Text, not YAML: all that matters
+/// is the file names.
 fn library_versions(text: &str) -> BTreeSet<String> {
     let ends = ["libcuda.so.", "libnvidia-ml.so."].into_iter().flat_map(|name| text.split(name).skip(1));
     ends.map(|rest| {

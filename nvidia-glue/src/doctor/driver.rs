@@ -14,7 +14,7 @@ const PAGEABLE: &str = "pageable memory";
 const COHERENT: &str = "coherent memory";
 const LIBRARIES: &str = "driver libraries";
 
-/// Whether the module is loaded, and which.
+/// Returns whether the module is loaded, and which.
 pub(super) fn module(roots: &Roots) -> Option<Check> {
     Some(match kernel_module::loaded(roots) {
         Some(module) => {
@@ -34,8 +34,8 @@ pub(super) fn module(roots: &Roots) -> Option<Check> {
     })
 }
 
-/// Whether programs' ordinary memory may move to a card (HMM, of the open module): it is evicted for any allocation, but it is in
-/// nobody's account. `None`: it may not.
+/// Returns whether programs' ordinary memory may move to a card (HMM, of the open module): it is
+/// evicted for any allocation, but it is in nobody's account. `None`: it may not.
 pub(super) fn pageable_memory(roots: &Roots) -> Option<Check> {
     let is_off = fs::read_to_string(roots.sys.join("module/nvidia_uvm/parameters/uvm_disable_hmm")).ok()?;
     (is_off.trim() == "N" && kernel_module::loaded(roots)?.open == Some(true)).then(|| {
@@ -48,8 +48,9 @@ pub(super) fn pageable_memory(roots: &Roots) -> Option<Check> {
     })
 }
 
-/// Whether cards' memory is memory of the host as well, a NUMA node of it, as the driver arranges on Grace machines. `None`: it is not, or
-/// no card is there. The file is there for such cards only (kernel-open/nvidia/nv-procfs.c, nv-pci.c).
+/// Returns whether cards' memory is memory of the host as well, a NUMA node of it, as the driver
+/// arranges on Grace machines. `None`: it is not, or no card is there. The file is there for such
+/// cards only (kernel-open/nvidia/nv-procfs.c, nv-pci.c).
 pub(super) fn coherent_memory(roots: &Roots) -> Option<Check> {
     let entries = fs::read_dir(roots.proc.join("driver/nvidia/gpus")).ok()?.filter_map(Result::ok);
     let cards: BTreeSet<String> = entries
@@ -67,7 +68,8 @@ pub(super) fn coherent_memory(roots: &Roots) -> Option<Check> {
     })
 }
 
-/// Whether the user space has the module's version: every other one is refused by the module.
+/// Returns whether the user space has the module's version: every other one is refused by the
+/// module.
 pub(super) fn user_space(roots: &Roots, config: &Config) -> Option<Check> {
     let version = kernel_module::loaded(roots)?.version;
     let installed = installed_versions(config);
@@ -91,7 +93,7 @@ pub(super) fn user_space(roots: &Roots, config: &Config) -> Option<Check> {
     ))
 }
 
-/// Whether the calls of this driver are known, which containers that share a card need.
+/// Returns whether the calls of this driver are known, which containers that share a card need.
 pub(super) fn calls(config: &Config, driver_version: &str) -> Option<Check> {
     const CALLS: &str = "driver calls";
     const REMEDY: &str = "use a driver in that range, or a newer egpu";
@@ -115,7 +117,8 @@ pub(super) fn calls(config: &Config, driver_version: &str) -> Option<Check> {
     })
 }
 
-/// Versions at the end of the names of libcuda and libnvidia-ml in the driver's library directories.
+/// Versions at the end of the names of libcuda and libnvidia-ml in the driver's library
+/// directories.
 fn installed_versions(config: &Config) -> BTreeSet<String> {
     let dirs = driver_files::library_dirs(&config.driver.root);
     let names = dirs.iter().filter_map(|dir| fs::read_dir(dir).ok()).flatten().filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! What the kernel offers: seccomp user notification, descriptors of other processes, cgroups.
+//! Features of the kernel: seccomp user notification, descriptors of other processes, cgroups.
 
 use std::fs;
 

@@ -1,7 +1,7 @@
-//! What is right and wrong with this node's driver, cards and kernel, each with its remedy.
+//! Checks of this node's driver, cards and kernel, each with its remedy.
 //!
-//! [`examine`] looks at this machine; [`checks`] judges what was found and what stands in the trees of [`Roots`], so
-//! that a made-up machine can be judged as well.
+//! [`examine`] looks at this machine; [`checks`] judges what was found and what stands in the trees
+//! of [`Roots`], so that a made-up machine can be judged as well.
 
 mod cards;
 mod cdi;
@@ -18,17 +18,17 @@ use serde::Serialize;
 /// One line of the doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// How bad it is.
+    /// Severity.
     pub level: Level,
-    /// What was looked at: `driver module`.
+    /// Subject: `driver module`.
     pub what: String,
-    /// What was found.
+    /// Finding.
     pub detail: String,
-    /// What to do about it; `None` where nothing needs to be done.
+    /// Remedy; `None` where nothing needs to be done.
     pub remedy: Option<String>,
 }
 
-/// How bad it is.
+/// Severity of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Level {
@@ -56,12 +56,12 @@ impl Check {
     }
 }
 
-/// What the driver and the kernel answered when they were asked.
+/// Answers of the driver and the kernel.
 #[derive(Debug)]
 pub struct Findings {
     /// The cards.
     pub inventory: Result<Inventory, DiscoverError>,
-    /// Persistence mode by UUID of the card, of those that tell.
+    /// Persistence mode by UUID of the card, of those that say.
     pub persistence: Vec<(String, bool)>,
     /// Calls that the kernel has.
     pub kernel: KernelFeatures,
@@ -90,13 +90,15 @@ pub fn examine(config: &Config, kernel: KernelFeatures) -> Vec<Check> {
     checks(&Roots::host(), config, &findings)
 }
 
-/// Judges what was found, and what stands in `roots`. The driver's own checks are left out where cards are simulated.
+/// Judges what was found, and what stands in `roots`. The driver's own checks are left out where
+/// cards are simulated.
 pub fn checks(roots: &Roots, config: &Config, findings: &Findings) -> Vec<Check> {
     let mut checks = Vec::new();
     let simulated = matches!(&findings.inventory, Ok(inventory) if inventory.source == Source::Simulated);
     if !simulated {
         checks.extend(driver::module(roots));
-        // Where the hardware lets a card reach ordinary memory, HMM is off whatever its parameter says.
+        // Where the hardware lets a card reach ordinary memory, HMM is off whatever its parameter
+        // says.
         checks.extend(driver::coherent_memory(roots).or_else(|| driver::pageable_memory(roots)));
         checks.extend(driver::user_space(roots, config));
         if let Ok(inventory) = &findings.inventory {

@@ -25,7 +25,7 @@ struct Node {
     minor: u32,
 }
 
-/// What stands in the node's place.
+/// File in the node's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     Nothing,
@@ -34,8 +34,8 @@ pub(super) enum Found {
 }
 
 pub(super) fn checks(roots: &Roots, inventory: Option<&Inventory>) -> Vec<Check> {
-    // Without the module the numbers are not known, and its absence is reported already. Before 550.40 the name was
-    // another.
+    // Without the module the numbers are not known, and its absence is reported already. Before
+    // 550.40 the name was another.
     let named = |name| kernel_module::device_major(roots, name);
     let Some(major) = named("nvidia").or_else(|| named("nvidia-frontend")) else { return Vec::new() };
     let minors = inventory.into_iter().flat_map(|inventory| &inventory.cards).map(|card| card.minor);
@@ -46,9 +46,9 @@ pub(super) fn checks(roots: &Roots, inventory: Option<&Inventory>) -> Vec<Check>
     let uvm_nodes =
         uvm.map(|major| [node("nvidia-uvm".to_owned(), major, 0), node("nvidia-uvm-tools".to_owned(), major, 1)]);
     let look = |node: &Node| found(roots, &node.name);
-    let mut checks = vec![judge(NODES, &nodes, look, "nvidia-modprobe -c 0")];
+    let mut checks = vec![check_nodes(NODES, &nodes, look, "nvidia-modprobe -c 0")];
     checks.push(match &uvm_nodes {
-        Some(nodes) => judge(UVM, nodes, look, "nvidia-modprobe -u -c 0"),
+        Some(nodes) => check_nodes(UVM, nodes, look, "nvidia-modprobe -u -c 0"),
         None => Check::warning(
             UVM,
             "the nvidia-uvm module is not loaded, as often after a start of the machine; CUDA needs it",
@@ -76,7 +76,7 @@ fn found(roots: &Roots, name: &str) -> Found {
     }
 }
 
-fn judge(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) -> Check {
+fn check_nodes(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) -> Check {
     let wrong: Vec<String> = nodes
         .iter()
         .filter_map(|node| match look(node) {
@@ -95,7 +95,8 @@ fn judge(what: &str, nodes: &[Node], look: impl Fn(&Node) -> Found, make: &str) 
     Check::failure(what, wrong.join("; "), format!("remove what is wrong, then `{make}` makes the nodes"))
 }
 
-/// systemd allows a unit the devices that it finds under `/dev/char`; the driver makes no links there.
+/// systemd allows a unit the devices that it finds under `/dev/char`; the driver makes no links
+/// there.
 fn links(roots: &Roots, nodes: &[Node]) -> Check {
     let missing: Vec<String> = nodes
         .iter()
@@ -126,7 +127,7 @@ mod tests {
         let nodes = [node("nvidia0".into(), 195, 0), node("nvidiactl".into(), 195, 255)];
         let with = |first, second| {
             let look = move |node: &Node| if node.minor == 0 { first } else { second };
-            judge(NODES, &nodes, look, "make")
+            check_nodes(NODES, &nodes, look, "make")
         };
         let good = Found::Device(195, 255);
         assert_eq!(with(Found::Device(195, 0), good), Check::ok(NODES, "/dev/nvidia0, /dev/nvidiactl"));

@@ -14,7 +14,8 @@ use super::{
     spec_edit,
 };
 
-/// Libraries without which a GPU container is none. If these have no place in the image, all go elsewhere.
+/// Libraries without which a GPU container is none. If these have no place in the image, all go
+/// elsewhere.
 const VITAL: [&str; 2] = ["libcuda.so.", "libnvidia-ml.so."];
 
 pub(super) fn complete(injection: &Injection, path: &Path, spec: &mut Value) -> Result<Vec<String>, InjectError> {
@@ -44,7 +45,8 @@ fn mount_point(host: &Path) -> MountPoint {
     if host.is_dir() { MountPoint::Directory } else { MountPoint::File }
 }
 
-/// Where nothing is mounted at /dev, what an image has in place of a node would keep the runtime from making it.
+/// Removes what an image has in place of device nodes, where nothing is mounted at /dev: it would
+/// keep the runtime from making them.
 fn remove_leftover_nodes(injection: &Injection, rootfs: &Rootfs, spec: &Value, warnings: &mut Vec<String>) {
     let has_dev = crate::spec::items(spec.get("mounts")).iter().any(|mount| {
         crate::spec::clean(mount.get("destination").and_then(Value::as_str).unwrap_or_default()) == "/dev"
@@ -59,7 +61,8 @@ fn remove_leftover_nodes(injection: &Injection, rootfs: &Rootfs, spec: &Value, w
     }
 }
 
-/// Each machine's libraries into the image's directory for them, or, where that cannot be, all into one of our own.
+/// Each machine's libraries into the image's directory for them, or, where that cannot be, all into
+/// one of our own.
 fn place_libraries(
     injection: &Injection,
     rootfs: &Rootfs,
@@ -87,12 +90,12 @@ fn place_libraries(
             }
         }
     }
-    loader::announce(rootfs, mounts, &names, warnings);
+    loader::update_loaders(rootfs, mounts, &names, warnings);
     Ok(())
 }
 
-/// Mounts and links in the image's directory. Returns the names that the loader is told; the error says why a vital
-/// library has no place there.
+/// Mounts and links in the image's directory. Returns the names that the loader is told; the error
+/// says why a vital library has no place there.
 fn place_in_image(
     libraries: &[&LibraryMount],
     dir: &Path,
@@ -137,7 +140,8 @@ fn is_vital(library: &LibraryMount) -> bool {
     library.path.to_str().is_some_and(|path| VITAL.iter().any(|vital| path.starts_with(vital)))
 }
 
-/// What the loader's cache lists of a library: its links, as ldconfig does. Those in subdirectories are opened by path.
+/// Returns what the loader's cache lists of a library: its links, as ldconfig does. Those in
+/// subdirectories are opened by path.
 fn names_of(library: &LibraryMount, dir: &Path) -> Vec<Name> {
     if library.path.parent() != Some(Path::new("")) {
         return Vec::new();
@@ -146,8 +150,8 @@ fn names_of(library: &LibraryMount, dir: &Path) -> Vec<Name> {
     library.links.iter().map(name).collect()
 }
 
-/// A directory of our own on the host, with the links and a place for each library, mounted where the runtime has a file
-/// system in memory.
+/// A directory of our own on the host, with the links and a place for each library, mounted where
+/// the runtime has a file system in memory.
 fn place_elsewhere(
     injection: &Injection,
     libraries: &[&LibraryMount],

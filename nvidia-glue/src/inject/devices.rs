@@ -1,4 +1,4 @@
-//! Which device nodes a container gets.
+//! Device nodes that a container gets.
 
 use std::path::PathBuf;
 
@@ -89,7 +89,8 @@ fn add_uvm(nodes: &mut Nodes<'_>) -> Result<(), InjectError> {
     if !nodes.wants(Injection::COMPUTES) {
         return Ok(());
     }
-    // The number is given out when the module is loaded: after boot, often by the first CUDA program.
+    // The number is given out when the module is loaded: after boot, often by the first CUDA
+    // program.
     let major = nodes.host.major(UVM).ok_or(InjectError::ModuleNotLoaded {
         module: "nvidia-uvm",
         needed_for: "the driver capability compute",
@@ -130,7 +131,7 @@ fn add_dri(nodes: &mut Nodes<'_>, cards: &[Granted<'_>]) {
     }
 }
 
-/// What `NVIDIA_IMEX_CHANNELS`, `NVIDIA_GDS` and so on ask for.
+/// Returns what `NVIDIA_IMEX_CHANNELS`, `NVIDIA_GDS` and so on ask for.
 fn add_extras(nodes: &mut Nodes<'_>) -> Result<(), InjectError> {
     let extras = &nodes.request.extras;
     for (wanted, name) in [(extras.mig_config, "config"), (extras.mig_monitor, "monitor")] {
@@ -156,7 +157,8 @@ fn add_extras(nodes: &mut Nodes<'_>) -> Result<(), InjectError> {
     if extras.mofed {
         add_present(nodes, "NVIDIA_MOFED", &[("infiniband", "uverbs"), ("infiniband", "rdma_cm")]);
     }
-    // The memory that these pin, and the switches that all cards share, are not one container's to hold.
+    // The memory that these pin, and the switches that all cards share, are not one container's to
+    // hold.
     for (wanted, variable, names) in [
         (extras.gds, "NVIDIA_GDS", &[("", "nvidia-fs")][..]),
         (extras.gdrcopy, "NVIDIA_GDRCOPY", &[("", "gdrdrv")][..]),
@@ -179,7 +181,8 @@ fn add_extras(nodes: &mut Nodes<'_>) -> Result<(), InjectError> {
     Ok(())
 }
 
-/// Adds the host's nodes of these names. Their drivers are not NVIDIA's own; nodes that are not there are not made.
+/// Adds the host's nodes of these names. Their drivers are not NVIDIA's own; nodes that are not
+/// there are not made.
 fn add_present(nodes: &mut Nodes<'_>, variable: &str, names: &[(&str, &str)]) {
     let found: Vec<DeviceNode> =
         names.iter().flat_map(|(dir, prefix)| nodes.host.existing_with_prefix(dir, prefix)).collect();

@@ -1,4 +1,5 @@
-//! What processes that are executed in a container later need of its injection: their clients know nothing of it.
+//! Injection for processes that are executed in a container later: their clients know nothing of
+//! it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -11,7 +12,8 @@ use crate::spec::{integer, items};
 
 const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
-/// What an injection changed about the container's own `process`, to be done to every other of the container.
+/// Changes of an injection to the container's own `process`, to be done to every other of the
+/// container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecEdits {
     /// Groups by which granted nodes are reached.
@@ -23,7 +25,8 @@ pub struct ExecEdits {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Variable {
     name: String,
-    /// What the container had, and a client that passes on the container's variables still has.
+    /// Value that the container had, and that a client that passes on the container's variables
+    /// still has.
     before: Option<String>,
     after: String,
 }
@@ -48,8 +51,8 @@ impl ExecEdits {
         Self { additional_gids, env: env.collect() }
     }
 
-    /// Does the same to another OCI `process`. A variable that its client has set to something of its own stays so; the
-    /// driver's libraries are found all the same.
+    /// Does the same to another OCI `process`. A variable that its client has set to something of
+    /// its own stays so; the driver's libraries are found all the same.
     ///
     /// # Errors
     /// When it is no OCI `process`.

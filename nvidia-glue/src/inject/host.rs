@@ -1,4 +1,4 @@
-//! What the host's kernel says about NVIDIA's devices: majors, nodes, MIG capabilities.
+//! NVIDIA's devices on the host: majors, nodes, MIG capabilities.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use super::InjectError;
 /// One device node as it is made in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceNode {
-    /// Where: `/dev/nvidia0`.
+    /// Path: `/dev/nvidia0`.
     pub path: String,
     /// Major number.
     pub major: u64,
@@ -65,8 +65,9 @@ impl<'a> Host<'a> {
         majors
     }
 
-    /// A node whose numbers are known. Owner and mode are the host node's if it has these numbers, else what the driver was
-    /// told to give its nodes: a node is made by user space on demand and may not be there yet.
+    /// A node whose numbers are known. Owner and mode are the host node's if it has these numbers,
+    /// else what the driver was told to give its nodes: a node is made by user space on demand and
+    /// may not be there yet.
     pub(super) fn node(&self, path: &str, major: u64, minor: u64) -> DeviceNode {
         match self.existing(path) {
             Ok(node) if (node.major, node.minor) == (major, minor) => node,
@@ -94,7 +95,8 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// The host's nodes in `dir` (below /dev, empty for /dev itself) whose names begin with `prefix`, in order of name.
+    /// The host's nodes in `dir` (below /dev, empty for /dev itself) whose names begin with
+    /// `prefix`, in order of name.
     pub(super) fn existing_with_prefix(&self, dir: &str, prefix: &str) -> Vec<DeviceNode> {
         let entries = fs::read_dir(self.roots.dev.join(dir)).into_iter().flatten().flatten();
         let mut nodes: Vec<DeviceNode> = entries
@@ -108,8 +110,9 @@ impl<'a> Host<'a> {
         nodes
     }
 
-    /// Minor number of a MIG capability, `gpu0/gi1/access`, from `/proc/driver/nvidia-caps/mig-minors`. That file lists all
-    /// that could ever exist; its numbering is not promised.
+    /// Minor number of a MIG capability, `gpu0/gi1/access`, from
+    /// `/proc/driver/nvidia-caps/mig-minors`. That file lists all that could ever exist; its
+    /// numbering is not promised.
     pub(super) fn mig_capability(&self, name: &str) -> Option<u64> {
         let text = fs::read_to_string(self.roots.proc.join("driver/nvidia-caps/mig-minors")).ok()?;
         text.lines().find_map(|line| {

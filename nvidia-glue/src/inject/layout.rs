@@ -1,4 +1,4 @@
-//! Where an image keeps libraries.
+//! Directories in which an image keeps libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -6,8 +6,9 @@ use cards::driver_files::Abi;
 
 use super::rootfs::Rootfs;
 
-/// The library directories of one image. libnvidia-container's rule (src/nvc_container.c): a Debian-like image by its
-/// /etc/debian_version, all others as Red Hat's. Both are directories that such an image's loader searches by itself.
+/// The library directories of one image. libnvidia-container's rule (src/nvc_container.c): a
+/// Debian-like image by its /etc/debian_version, all others as Red Hat's. Both are directories that
+/// such an image's loader searches by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     /// Multiarch directories.
@@ -31,7 +32,7 @@ impl Layout {
         Self { debian, libraries_32 }
     }
 
-    /// Where libraries of `abi` go.
+    /// Returns where libraries of `abi` go.
     pub(super) fn libraries(&self, abi: Abi) -> Option<PathBuf> {
         match abi {
             Abi::I386 => self.libraries_32.clone(),

@@ -1,4 +1,5 @@
-//! How the container's loader finds the driver's libraries: glibc by its cache, musl by its path file.
+//! Means by which the container's loader finds the driver's libraries: glibc by its cache, musl by
+//! its path file.
 
 use std::{
     borrow::Cow,
@@ -37,9 +38,10 @@ const DEFAULT_DIRS: [&str; 6] = [
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// Tells the image's loaders. The libraries are in directories that loaders search by themselves, so what cannot be done
-/// is a warning: it matters only where the image has another driver's libraries in its cache.
-pub(super) fn announce(rootfs: &Rootfs, mounts: &Mounts<'_>, names: &[Name], warnings: &mut Vec<String>) {
+/// Tells the image's loaders. The libraries are in directories that loaders search by themselves,
+/// so what cannot be done is a warning: it matters only where the image has another driver's
+/// libraries in its cache.
+pub(super) fn update_loaders(rootfs: &Rootfs, mounts: &Mounts<'_>, names: &[Name], warnings: &mut Vec<String>) {
     if names.is_empty() {
         return;
     }
@@ -95,7 +97,8 @@ fn update_cache(rootfs: &Rootfs, names: &[Name]) -> io::Result<()> {
     if updated == file { Ok(()) } else { rootfs.write(path, &updated) }
 }
 
-/// Directories that ldconfig would not look at by itself are written down, for when it is run in the container.
+/// Directories that ldconfig would not look at by itself are written down, for when it is run in
+/// the container.
 fn configure(rootfs: &Rootfs, names: &[Name]) -> io::Result<()> {
     let dirs: BTreeSet<&str> = names
         .iter()
@@ -113,7 +116,8 @@ fn configure(rootfs: &Rootfs, names: &[Name]) -> io::Result<()> {
     rootfs.write(Path::new(CONF), content.as_bytes())
 }
 
-/// Adds directories to `/etc/ld-musl-ARCH.path`. The file takes the place of musl's defaults, so a new one has them too.
+/// Adds directories to `/etc/ld-musl-ARCH.path`. The file takes the place of musl's defaults, so a
+/// new one has them too.
 fn add_musl_dirs(rootfs: &Rootfs, abi: Abi, dirs: Vec<&Path>) -> io::Result<()> {
     const DEFAULT: &str = "/lib\n/usr/local/lib\n/usr/lib\n";
     const LARGEST: usize = 1 << 16;
@@ -163,7 +167,8 @@ mod tests {
         (EM_X86_64, "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6")
     };
 
-    /// This machine's loader, alone in a root of its own, finds libcuda in a directory that it does not search by itself.
+    /// This machine's loader, alone in a root of its own, finds libcuda in a directory that it does
+    /// not search by itself.
     #[test]
     fn the_real_loader_finds_libcuda_through_the_cache() {
         let (machine, loader, libc) = NATIVE;

@@ -1,15 +1,20 @@
-//! What a grant puts into a container: device nodes, driver files, and the edits of the OCI spec that carry them.
+//! Injection of a grant into a container: device nodes, driver files, and the edits of the OCI spec
+//! that carry them.
 //!
-//! Two phases. [`Injection::plan`] runs when the grant has been made and looks at the host; it changes nothing.
-//! [`Injection::complete`] runs when the container's root file system is mounted: where files go depends on the image. No
-//! program is run at either time, least of all with anything that an image controls.
+//! Two phases. [`Injection::plan`] runs when the grant has been made and looks at the host; it
+//! changes nothing. [`Injection::complete`] runs when the container's root file system is mounted:
+//! where files go depends on the image. No program is run at either time, least of all with
+//! anything that an image controls.
 //!
-//! Decisions where NVIDIA's two injectors differ: requests, capabilities and library paths as libnvidia-container has them,
-//! edits of the spec as CDI has them.
-//! - A host path is never found through a container path: nothing of an image is the source of a mount.
-//! - CUDA's forward compatibility libraries (`/usr/local/cuda/compat`) are not made active. They replace the driver's own
-//!   user space with another version's, whose calls the limits of a running container would have to understand as well.
-//! - The MPS directory is not mounted: its server has all cards open and works outside of the container.
+//! Decisions where NVIDIA's two injectors differ: requests, capabilities and library paths as
+//! libnvidia-container has them, edits of the spec as CDI has them.
+//! - A host path is never found through a container path: nothing of an image is the source of a
+//!   mount.
+//! - CUDA's forward compatibility libraries (`/usr/local/cuda/compat`) are not made active. They
+//!   replace the driver's own user space with another version's, whose calls the limits of a
+//!   running container would have to understand as well.
+//! - The MPS directory is not mounted: its server has all cards open and works outside of the
+//!   container.
 //! - `/dev/dri/by-path` links are not made.
 
 mod apply;
@@ -41,11 +46,12 @@ use serde::{Deserialize, Serialize};
 pub use spec_edit::withhold_capabilities;
 pub use uvm::{LoadUvmError, ensure_uvm_loaded};
 
-/// Everything that one grant puts into its container. Travels to the process that mounts the root file system.
+/// Everything that one grant puts into its container. Travels to the process that mounts the root
+/// file system.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Injection {
-    /// Directory of this container's own on the host, for what is mounted from there. Made by [`Injection::complete`],
-    /// removed by [`remove_files`].
+    /// Directory of this container's own on the host, for what is mounted from there. Made by
+    /// [`Injection::complete`], removed by [`remove_files`].
     pub(crate) host_dir: PathBuf,
     /// Nodes that are made, with cgroup rules for precisely these.
     pub(crate) devices: Vec<DeviceNode>,
@@ -55,17 +61,18 @@ pub struct Injection {
     pub(crate) files: Vec<FileMount>,
     /// Shared libraries, whose place is the image's to say.
     pub(crate) libraries: Vec<LibraryMount>,
-    /// What `/proc/driver/nvidia` shows; `None` where the host has none.
+    /// Content of `/proc/driver/nvidia`; `None` where the host has none.
     pub(crate) proc_driver: Option<Vec<ProcFile>>,
     /// Groups that own a node which others may not use.
     pub(crate) additional_gids: Vec<u32>,
     /// Variables that are set.
     pub(crate) env: Vec<(String, String)>,
-    /// The card is shared: capabilities that would let the container get around its share are taken off.
+    /// The card is shared: capabilities that would let the container get around its share are taken
+    /// off.
     pub(crate) shared: bool,
     /// HAMi's own enforcement is taken out of the spec.
     pub(crate) drop_hami: bool,
-    /// What was left out, and why, for the log.
+    /// Parts that were left out, and why, for the log.
     pub warnings: Vec<String>,
 }
 
@@ -77,7 +84,7 @@ pub(crate) struct FileMount {
     pub(crate) kind: FileKind,
 }
 
-/// What is mounted, which says how.
+/// Kind of a mounted file, which says how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FileKind {
@@ -114,9 +121,9 @@ pub enum InjectError {
     /// The kernel's own files cannot be read.
     #[error("cannot read {}", path.display())]
     Host {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -127,7 +134,7 @@ pub enum InjectError {
     ModuleNotLoaded {
         /// `nvidia-uvm`.
         module: &'static str,
-        /// What was asked for.
+        /// Purpose of the file.
         needed_for: &'static str,
         /// A command.
         remedy: &'static str,
@@ -137,7 +144,7 @@ pub enum InjectError {
     Missing {
         /// `MIG capability gpu0/gi1/access`.
         what: String,
-        /// What to do.
+        /// Remedy.
         remedy: &'static str,
     },
     /// A granted card is not among the node's cards.
@@ -163,18 +170,18 @@ pub enum InjectError {
     /// The root file system cannot be opened.
     #[error("cannot open the container's root file system {}", path.display())]
     Rootfs {
-        /// Where it is mounted.
+        /// Mount point.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file for the container cannot be written on the host.
     #[error("cannot write {}", path.display())]
     HostDir {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -184,26 +191,28 @@ pub enum InjectError {
          tmpfs at /run or /dev"
     )]
     LibrariesUnreachable {
-        /// What failed first.
+        /// The first failure.
         reason: String,
     },
 }
 
 impl Injection {
-    /// Works out what a grant puts into its container. Looks at the host and changes nothing there, but for simulated
-    /// cards, whose files it makes.
+    /// Works out what a grant puts into its container. Looks at the host and changes nothing there,
+    /// but for simulated cards, whose files it makes.
     ///
     /// # Errors
-    /// When a device that was granted or asked for is not there, or its kernel module is not loaded.
+    /// When a device that was granted or asked for is not there, or its kernel module is not
+    /// loaded.
     pub fn plan(input: &PlanInput<'_>) -> Result<Self, InjectError> {
         plan::plan(input)
     }
 
-    /// Puts it into the container: edits `spec`, and writes links and the library cache below `rootfs`, the host path at
-    /// which the container's root file system is mounted. Doing it twice is the same as doing it once.
+    /// Puts it into the container: edits `spec`, and writes links and the library cache below
+    /// `rootfs`, the host path at which the container's root file system is mounted. Doing it twice
+    /// is the same as doing it once.
     ///
-    /// What cannot be done and is not vital (a read-only directory of the image, say) is left out; the result says what,
-    /// for the log.
+    /// What cannot be done and is not vital (a read-only directory of the image, say) is left out;
+    /// the result says what, for the log.
     ///
     /// # Errors
     /// When the spec is not one, or the driver's libraries would be out of the container's reach.

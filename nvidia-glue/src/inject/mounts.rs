@@ -11,7 +11,8 @@ use super::{
 };
 use crate::spec::{clean, items};
 
-/// Options of each kind. `rprivate` keeps them from spreading to the host where the root's propagation is shared.
+/// Options of each kind. `rprivate` keeps them from spreading to the host where the root's
+/// propagation is shared.
 fn options(kind: FileKind) -> &'static [&'static str] {
     match kind {
         FileKind::ReadOnly => &["ro", "nosuid", "nodev", "rbind", "rprivate"],
@@ -29,13 +30,14 @@ struct Volume {
     procfs: bool,
 }
 
-/// Collects our mounts and sees to it that the runtime will be able to make them: one that fails ends the create.
+/// Collects our mounts and sees to it that the runtime will be able to make them: one that fails
+/// ends the create.
 #[derive(Debug)]
 pub(super) struct Mounts<'a> {
     rootfs: &'a Rootfs,
     volumes: Vec<Volume>,
     planned: Vec<Value>,
-    /// What the spec had of the same files.
+    /// Entries of the spec for the same files.
     replaced: Vec<Value>,
 }
 
@@ -63,19 +65,21 @@ impl<'a> Mounts<'a> {
         Self { rootfs, volumes, planned: Vec::new(), replaced }
     }
 
-    /// Whether the container has its own /proc, on which something can be mounted.
+    /// Returns whether the container has its own /proc, on which something can be mounted.
     pub(super) fn has_proc(&self) -> bool {
         self.volumes.iter().any(|volume| volume.destination == Path::new("/proc") && volume.procfs)
     }
 
-    /// A file system in memory that the runtime mounts before ours, to put things in that the image has no place for.
+    /// A file system in memory that the runtime mounts before ours, to put things in that the image
+    /// has no place for.
     pub(super) fn scratch(&self) -> Option<&Path> {
         ["/run", "/dev"].into_iter().map(Path::new).find(|path| {
             self.volumes.iter().any(|volume| volume.destination == *path && volume.tmpfs && !volume.read_only)
         })
     }
 
-    /// The user's mount that `path` is in, by which it is hidden from what is written into the image.
+    /// The user's mount that `path` is in, by which it is hidden from what is written into the
+    /// image.
     pub(super) fn hides(&self, path: &Path) -> Option<&Path> {
         self.covering(&self.rootfs.real_path(path)).map(|volume| volume.destination.as_path())
     }
@@ -85,7 +89,8 @@ impl<'a> Mounts<'a> {
         covering.max_by_key(|volume| volume.destination.components().count())
     }
 
-    /// Whether the runtime could mount something at `path`; makes the place for it in the image. The error says why not.
+    /// Returns whether the runtime could mount something at `path`; makes the place for it in the
+    /// image. The error says why not.
     pub(super) fn prepare(&self, path: &Path, kind: MountPoint) -> Result<(), String> {
         let real = self.rootfs.real_path(path);
         match self.covering(&real) {
@@ -114,8 +119,8 @@ impl<'a> Mounts<'a> {
         }));
     }
 
-    /// Appends what was planned to the spec: behind the user's mounts, parents before children. Warns of files of the driver
-    /// that the spec wanted elsewhere than they are now.
+    /// Appends what was planned to the spec: behind the user's mounts, parents before children.
+    /// Warns of files of the driver that the spec wanted elsewhere than they are now.
     pub(super) fn finish(mut self, spec: &mut Value, warnings: &mut Vec<String>) -> Result<(), InjectError> {
         let destination = |mount: &Value| clean(mount["destination"].as_str().unwrap_or_default());
         for mount in &self.replaced {
@@ -139,8 +144,8 @@ fn source(mount: &Value) -> Option<&Path> {
     mount.get("source").and_then(Value::as_str).map(Path::new)
 }
 
-/// Whether a mount of the spec has one of our files as its source. Only names that could be are looked at on the host: a
-/// user's source may be on a file server that does not answer.
+/// Returns whether a mount of the spec has one of our files as its source. Only names that could be
+/// are looked at on the host: a user's source may be on a file server that does not answer.
 fn is_ours(injection: &Injection, mount: &Value) -> bool {
     let Some(source) = source(mount) else { return false };
     if !source.is_absolute() {

@@ -21,7 +21,7 @@ use super::{
     proc_driver,
 };
 
-/// What a plan is made from.
+/// Input of a plan.
 #[derive(Debug)]
 pub struct PlanInput<'a> {
     /// The grant.
@@ -34,12 +34,12 @@ pub struct PlanInput<'a> {
     pub settings: &'a Settings,
 }
 
-/// What the node's configuration says about injection.
+/// Settings of injection in the node's configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where the kernel's trees are.
+    /// Roots of the kernel's trees.
     pub roots: Roots,
-    /// Where files of each container are kept.
+    /// Directory of each container's files.
     pub state_dir: PathBuf,
     /// HAMi's own enforcement is taken out of the spec.
     pub hami_compat: bool,

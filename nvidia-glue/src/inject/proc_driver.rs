@@ -1,7 +1,7 @@
-//! What the container sees as `/proc/driver/nvidia`: the driver's parameters and the granted cards only.
+//! The container's `/proc/driver/nvidia`: the driver's parameters and the granted cards only.
 //!
-//! The directory is a copy. In the copied parameters `ModifyDeviceFiles` is 0: with 1, the driver's user space makes and
-//! chmods the nodes of **all** cards when it runs as root.
+//! The directory is a copy. In the copied parameters `ModifyDeviceFiles` is 0: with 1, the driver's
+//! user space makes and chmods the nodes of **all** cards when it runs as root.
 
 use std::{
     fs,
@@ -48,7 +48,8 @@ pub(super) fn snapshot(roots: &Roots, cards: &[Granted<'_>], extras: &NvidiaExtr
     Some(files)
 }
 
-/// The card's directory is named by its address with a domain of eight digits, in older drivers of four.
+/// The card's directory is named by its address with a domain of eight digits, in older drivers of
+/// four.
 fn copy_card(source: &Path, granted: &Granted<'_>, files: &mut Vec<ProcFile>) {
     let pci = granted.card.pci;
     let short = pci.to_string();

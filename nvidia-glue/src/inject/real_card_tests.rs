@@ -1,6 +1,6 @@
-//! On a machine with NVIDIA's driver: a made-up image with nothing of the driver in it, in which `nvidia-smi` works and sees
-//! one card once the injection has been applied. The mounts and nodes of the spec are made by hand; the runtime's own part is
-//! the integration tests' matter.
+//! On a machine with NVIDIA's driver: a made-up image with nothing of the driver in it, in which
+//! `nvidia-smi` works and sees one card once the injection has been applied. The mounts and nodes
+//! of the spec are made by hand; the runtime's own part is the integration tests' matter.
 
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
@@ -28,7 +28,8 @@ fn copy_program(program: &Path, at: &str, rootfs: &Path) {
     }
 }
 
-/// Makes what the spec says below `rootfs` in a mount namespace of its own, and runs `script` in it.
+/// Makes what the spec says below `rootfs` in a mount namespace of its own, and runs `script` in
+/// it.
 fn run_in(spec: &Value, rootfs: &Path, script: &str) -> String {
     let root = rootfs.display();
     let mut lines = vec![

@@ -1,8 +1,8 @@
 //! Reading and writing below a container's root file system.
 //!
-//! Every path is resolved by the kernel with that root as its `/` (openat2, RESOLVE_IN_ROOT), so no link of an image leads
-//! out of it. What is written is written under a new name and renamed over the old one, so a link that was there is
-//! replaced and not followed.
+//! Every path is resolved by the kernel with that root as its `/` (openat2, RESOLVE_IN_ROOT), so no
+//! link of an image leads out of it. What is written is written under a new name and renamed over
+//! the old one, so a link that was there is replaced and not followed.
 
 use std::{
     fs::Permissions,
@@ -27,7 +27,7 @@ pub(super) struct Rootfs {
     path: PathBuf,
 }
 
-/// What a mount is put on.
+/// Target of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MountPoint {
     /// A directory.
@@ -41,7 +41,7 @@ impl Rootfs {
         Ok(Self { root: Root::open(path).map_err(to_io)?, path: std::fs::canonicalize(path)? })
     }
 
-    /// Whether there is something at `path`.
+    /// Returns whether there is something at `path`.
     pub(super) fn exists(&self, path: &Path) -> bool {
         self.root.resolve(path).is_ok()
     }
@@ -53,7 +53,8 @@ impl Rootfs {
         Some((metadata.dev(), metadata.ino()))
     }
 
-    /// `path` with the links in it followed, as the container names it, as far as it exists; what does not is appended.
+    /// `path` with the links in it followed, as the container names it, as far as it exists; what
+    /// does not is appended.
     pub(super) fn real_path(&self, path: &Path) -> PathBuf {
         for existing in path.ancestors() {
             let Ok(handle) = self.root.resolve(existing) else { continue };
@@ -65,7 +66,8 @@ impl Rootfs {
         path.to_owned()
     }
 
-    /// The content of the plain file at `path`, at most `limit` bytes. A fifo or device is an error and is not opened.
+    /// The content of the plain file at `path`, at most `limit` bytes. A fifo or device is an error
+    /// and is not opened.
     pub(super) fn read(&self, path: &Path, limit: usize) -> io::Result<Vec<u8>> {
         let handle = self.root.resolve(path).map_err(to_io)?;
         if !std::fs::metadata(fd_path(&handle))?.is_file() {
@@ -102,7 +104,8 @@ impl Rootfs {
         })
     }
 
-    /// Makes sure that there is something at `path` for a mount to go on, and that it is no link to something else.
+    /// Makes sure that there is something at `path` for a mount to go on, and that it is no link to
+    /// something else.
     pub(super) fn mount_point(&self, path: &Path, kind: MountPoint) -> io::Result<()> {
         if kind == MountPoint::Directory {
             return self.make_dir(path);

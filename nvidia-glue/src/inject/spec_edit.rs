@@ -1,15 +1,18 @@
-//! Edits of the OCI spec that do not depend on the image: hooks, capabilities, environment, nodes and their rules.
+//! Edits of the OCI spec that do not depend on the image: hooks, capabilities, environment, nodes
+//! and their rules.
 
 use serde_json::{Map, Value, json};
 
 use super::{InjectError, Injection, host::DeviceNode};
 use crate::spec::{clean, hook_is_nvidias, integer, items};
 
-/// Kernel's major of `/dev/dri` (include/uapi/linux/major.h has no name for it; Documentation/admin-guide/devices.txt).
+/// Kernel's major of `/dev/dri` (include/uapi/linux/major.h has no name for it;
+/// Documentation/admin-guide/devices.txt).
 const DRM_MAJOR: u64 = 226;
 
-/// What a container with a share may not have: with the first it would set its channels' priority among all, with the second
-/// it would read the performance counters of its neighbours (the driver asks for them by capable()).
+/// Capabilities that a container with a share may not have: with the first it would set its
+/// channels' priority among all, with the second it would read the performance counters of its
+/// neighbours (the driver asks for them by capable()).
 const WITHHELD: [&str; 2] = ["CAP_SYS_NICE", "CAP_PERFMON"];
 
 /// All edits of this module.
@@ -34,8 +37,8 @@ pub(super) fn edit(injection: &Injection, spec: &mut Value) -> Result<(), Inject
     edit_rules(injection, spec)
 }
 
-/// Takes CAP_SYS_NICE and CAP_PERFMON off all sets of an OCI `process`: a container's own, or one that is executed in it.
-/// To be done where a card is shared.
+/// Takes CAP_SYS_NICE and CAP_PERFMON off all sets of an OCI `process`: a container's own, or one
+/// that is executed in it. To be done where a card is shared.
 pub fn withhold_capabilities(process: &mut Value) {
     for set in process.get_mut("capabilities").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         if let Some(names) = set.as_array_mut() {
@@ -47,7 +50,8 @@ pub fn withhold_capabilities(process: &mut Value) {
     }
 }
 
-/// Sets a variable to what `value` makes of the one that is there; of several the last is the one that counts.
+/// Sets a variable to what `value` makes of the one that is there; of several the last is the one
+/// that counts.
 pub(super) fn set_env(
     spec: &mut Value,
     name: &str,
@@ -108,7 +112,7 @@ fn add_gids(spec: &mut Value, gids: &[u32]) -> Result<(), InjectError> {
     Ok(())
 }
 
-/// Whether a node or rule of the spec gives way to what was granted.
+/// Returns whether a node or rule of the spec gives way to what was granted.
 fn is_replaced(injection: &Injection, major: Option<u64>) -> bool {
     major.is_some_and(|major| injection.nvidia_majors.contains(&major) || (injection.shared && major == DRM_MAJOR))
 }
@@ -140,8 +144,8 @@ fn node_entry(node: &DeviceNode) -> Value {
     })
 }
 
-/// `linux.resources.devices`: everything is denied but what rules allow, and of NVIDIA's nodes they allow the granted
-/// ones, one by one.
+/// `linux.resources.devices`: everything is denied but what rules allow, and of NVIDIA's nodes they
+/// allow the granted ones, one by one.
 fn edit_rules(injection: &Injection, spec: &mut Value) -> Result<(), InjectError> {
     let rules = array(spec, &["linux", "resources", "devices"], "linux.resources.devices")?;
     let number = |rule: &Value, name: &str| rule.get(name).and_then(integer);

@@ -1,7 +1,7 @@
 //! Golden tests: a made-up host, an image and a spec in; a spec and an image out.
 //!
-//! `golden/<case>.json` is the spec that comes out, with the host's directories named `HOST`, `STATE`. `UPDATE_GOLDEN=1`
-//! writes them anew; read the difference before it is committed.
+//! `golden/<case>.json` is the spec that comes out, with the host's directories named `HOST`,
+//! `STATE`. `UPDATE_GOLDEN=1` writes them anew; read the difference before it is committed.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -109,7 +109,8 @@ impl Case {
         Ok(plan)
     }
 
-    /// Applies the plan twice, which must be the same as once, and returns the warnings of plan and application.
+    /// Applies the plan twice, which must be the same as once, and returns the warnings of plan and
+    /// application.
     pub(super) fn apply(&mut self) -> Vec<String> {
         let plan = self.plan().unwrap();
         let warnings = plan.complete(&self.rootfs(), &mut self.spec).unwrap();
@@ -156,7 +157,7 @@ impl Case {
         self.spec["linux"]["devices"].as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap()).collect()
     }
 
-    /// What the image's cache says of a name, as `path` of each entry.
+    /// Returns what the image's cache says of a name, as `path` of each entry.
     fn cached(&self, name: &str) -> Vec<String> {
         let file = fs::read(self.rootfs().join("etc/ld.so.cache")).unwrap();
         let entries = ld_cache::parse(&file).unwrap();
@@ -396,7 +397,7 @@ fn a_card_that_is_gone_is_an_error() {
     assert!(matches!(case.plan(), Err(InjectError::UnknownCard { uuid }) if uuid == "GPU-gone"));
 }
 
-/// What CDI, NVIDIA's runtime and HAMi's device plugin have put into the spec before.
+/// Earlier injections by CDI, NVIDIA's runtime and HAMi's device plugin.
 #[test]
 fn what_others_have_injected_is_replaced() {
     let mut case = Case::new();
@@ -569,7 +570,8 @@ fn volumes_over_our_places() {
     assert!(!lib.exists());
 }
 
-/// Not the spec's `root.readonly`, which the runtime makes so later, but a root that is mounted read-only.
+/// Not the spec's `root.readonly`, which the runtime makes so later, but a root that is mounted
+/// read-only.
 #[test]
 fn a_root_that_cannot_be_written() {
     use nix::mount::{MsFlags, mount};

@@ -27,7 +27,7 @@ pub enum LoadUvmError {
     /// None of the programs that could is installed.
     #[error("nvidia-uvm is not loaded, and there is neither nvidia-modprobe nor modprobe below {root}")]
     NoLoader {
-        /// Where was looked.
+        /// Root that was searched.
         root: String,
     },
     /// The program could not be run.
@@ -35,7 +35,7 @@ pub enum LoadUvmError {
     Run {
         /// Its path.
         program: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -46,13 +46,14 @@ pub enum LoadUvmError {
         program: String,
         /// Exit status.
         status: std::process::ExitStatus,
-        /// What it wrote to its standard error.
+        /// Text that it wrote to its standard error.
         output: String,
     },
 }
 
-/// Loads `nvidia-uvm` if NVIDIA's driver is loaded and that is not; `driver_root` is where the driver's programs are. Runs a
-/// program of the host and waits for it, so it must not be called where somebody else waits for all children.
+/// Loads `nvidia-uvm` if NVIDIA's driver is loaded and that is not; `driver_root` is where the
+/// driver's programs are. Runs a program of the host and waits for it, so it must not be called
+/// where somebody else waits for all children.
 ///
 /// # Errors
 /// When the module is not there afterwards.

@@ -9,7 +9,7 @@ use super::items;
 pub(super) const STAGES: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-/// Which NVIDIA program a hook runs.
+/// NVIDIA program that a hook runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HookOwner {
     /// `nvidia-container-runtime-hook`, formerly `nvidia-container-toolkit`.
@@ -37,12 +37,13 @@ pub(super) fn owner(hook: &Value) -> Option<HookOwner> {
         .then(|| HookOwner::ContainerCli(args.into_iter().skip(program + 1).collect()))
 }
 
-/// Whether `hook` is NVIDIA's.
+/// Returns whether `hook` is NVIDIA's.
 pub(crate) fn hook_is_nvidias(hook: &Value) -> bool {
     owner(hook).is_some()
 }
 
-/// What the hooks of a spec ask for. A command line says more than the hook that reads the environment.
+/// Returns what the hooks of a spec ask for. A command line says more than the hook that reads the
+/// environment.
 pub(super) fn request(spec: &Value) -> Option<NvidiaHook> {
     let mut environment = None;
     for stage in STAGES {
@@ -59,8 +60,8 @@ pub(super) fn request(spec: &Value) -> Option<NvidiaHook> {
     environment
 }
 
-/// Reads `nvidia-container-cli [..] configure [..]` (libnvidia-container, src/cli/configure.c; written by containerd's
-/// contrib/nvidia).
+/// Reads `nvidia-container-cli [..] configure [..]` (libnvidia-container, src/cli/configure.c;
+/// written by containerd's contrib/nvidia).
 fn command_line(args: &[String]) -> NvidiaHook {
     const CAPABILITIES: [&str; 8] = ["compute", "utility", "video", "graphics", "display", "ngx", "compat32", "all"];
     let mut devices = Vec::new();
@@ -87,7 +88,7 @@ fn command_line(args: &[String]) -> NvidiaHook {
     NvidiaHook::CommandLine { devices, capabilities, requirements }
 }
 
-/// What follows the last slash.
+/// Returns what follows the last slash.
 fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

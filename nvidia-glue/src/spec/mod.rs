@@ -1,7 +1,8 @@
 //! Reads an OCI `config.json` for what it says about GPUs.
 //!
-//! The spec stays a [`Value`]: a round trip through typed structs would lose the fields that they do not know. Nothing in
-//! it is trusted to have the right shape; what has not is passed over here and refused by the runtime's own typed reading.
+//! The spec stays a [`Value`]: a round trip through typed structs would lose the fields that they
+//! do not know. Nothing in it is trusted to have the right shape; what has not is passed over here
+//! and refused by the runtime's own typed reading.
 
 mod hooks;
 mod nodes;
@@ -15,17 +16,19 @@ use std::path::{Component, Path};
 use runtime_config::request::{PodContainer, Source};
 use serde_json::Value;
 
-/// What [`read`] found.
+/// Result of [`read`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ContainerSpec {
-    /// What requests are made of.
+    /// Input of requests.
     pub source: Source,
-    /// `namespace/owner/container` in Kubernetes: the same for all replicas of a workload, as far as a pod's name tells.
+    /// `namespace/owner/container` in Kubernetes: the same for all replicas of a workload, as far
+    /// as a pod's name tells.
     pub workload: Option<String>,
     /// Its names in Kubernetes.
     pub pod: Option<PodContainer>,
-    /// The seccomp profile asks for a listener of its own (`SCMP_ACT_NOTIFY` or `listenerPath`). The kernel has one listener
-    /// for a process's filters, so that cannot be had together with a quota.
+    /// The seccomp profile asks for a listener of its own (`SCMP_ACT_NOTIFY` or `listenerPath`).
+    /// The kernel has one listener for a process's filters, so that cannot be had together with a
+    /// quota.
     pub seccomp_listener: bool,
 }
 
@@ -79,7 +82,8 @@ pub(crate) fn items(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The path without `.`, `..` and doubled slashes, as if `/` were its own parent. Lexical: no link is looked at.
+/// The path without `.`, `..` and doubled slashes, as if `/` were its own parent. Lexical: no link
+/// is looked at.
 pub(crate) fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for component in Path::new(path).components() {
@@ -119,10 +123,11 @@ fn asks_for_listener(spec: &Value) -> bool {
     has_path || actions.flatten().any(|action| action.as_str() == Some(NOTIFY))
 }
 
-/// A pod's name without what tells replicas apart: the generated suffix of five letters and digits (ReplicaSet, Job,
-/// DaemonSet), or a StatefulSet's number.
+/// A pod's name without what tells replicas apart: the generated suffix of five letters and digits
+/// (ReplicaSet, Job, DaemonSet), or a StatefulSet's number.
 fn owner_of_pod(pod: &str) -> &str {
-    /// Kubernetes' alphabet for generated names (apimachinery util/rand): no vowels, no digits that look like letters.
+    /// Kubernetes' alphabet for generated names (apimachinery util/rand): no vowels, no digits that
+    /// look like letters.
     const GENERATED: &str = "bcdfghjklmnpqrstvwxz2456789";
     match pod.rsplit_once('-') {
         Some((owner, suffix)) if !owner.is_empty() && !suffix.is_empty() => {

@@ -5,16 +5,16 @@ use serde_json::Value;
 
 use super::{clean, items};
 
-/// The character major of `/dev/nvidiaN`, `/dev/nvidiactl` and `/dev/nvidia-modeset`, fixed in all drivers
-/// (NV_MAJOR_DEVICE_NUMBER, kernel-open/common/inc/nv-linux.h).
+/// The character major of `/dev/nvidiaN`, `/dev/nvidiactl` and `/dev/nvidia-modeset`, fixed in all
+/// drivers (NV_MAJOR_DEVICE_NUMBER, kernel-open/common/inc/nv-linux.h).
 pub(crate) const NVIDIA_MAJOR: u64 = 195;
 
 /// Minors of that major that are no card: `nvidia-modeset`, `nvidiactl`.
 const FIRST_MINOR_OF_NO_CARD: u64 = 248;
 const CONTROL_MINOR: u64 = 255;
 
-/// Looks through `linux.devices`. What a node is follows from its numbers, since these are what is made; from its path
-/// only where the spec leaves them out.
+/// Looks through `linux.devices`. What a node is follows from its numbers, since these are what is
+/// made; from its path only where the spec leaves them out.
 pub(super) fn present(spec: &Value) -> PresentNodes {
     let mut found = PresentNodes::default();
     for device in items(spec.pointer("/linux/devices")) {

@@ -1,4 +1,4 @@
-//! What a container may do that no quota survives.
+//! Rights of a container that no quota survives.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -22,7 +22,8 @@ pub(super) fn read(spec: &Value) -> Privileges {
     }
 }
 
-/// The bounding set without the `CAP_` prefixes; `None` where the spec sets none, which leaves the runtime's own: all.
+/// The bounding set without the `CAP_` prefixes; `None` where the spec sets none, which leaves the
+/// runtime's own: all.
 fn bounding_set(spec: &Value) -> Option<Vec<String>> {
     let set = spec.pointer("/process/capabilities/bounding").filter(|set| set.is_array())?;
     let bare = |name: String| {
@@ -32,8 +33,8 @@ fn bounding_set(spec: &Value) -> Option<Vec<String>> {
     Some(strings(Some(set)).into_iter().map(bare).collect())
 }
 
-/// The namespace that the container gets, where that is not this process's own. One that is joined by its path and cannot
-/// be looked at counts as the host's.
+/// The namespace that the container gets, where that is not this process's own. One that is joined
+/// by its path and cannot be looked at counts as the host's.
 fn own_namespace<'spec>(spec: &'spec Value, kind: &str) -> Option<&'spec Value> {
     items(spec.pointer("/linux/namespaces")).iter().find(|namespace| {
         let is_own = |path: &str| {
@@ -52,9 +53,9 @@ fn inode(path: &str) -> Option<(u64, u64)> {
     std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
-/// Whether the host's uid 0 is somebody in this user namespace. Of one that is joined, the spec's mappings are not what
-/// counts; the kernel tells its own of a process only, so it is not believed to be without root where it is joined by a
-/// path that names none.
+/// Returns whether the host's uid 0 is somebody in this user namespace. Of one that is joined, the
+/// spec's mappings are not what counts; the kernel tells its own of a process only, so it is not
+/// believed to be without root where it is joined by a path that names none.
 fn maps_host_root(spec: &Value, namespace: &Value) -> bool {
     let Some(path) = path_of(namespace) else {
         let mappings = items(spec.pointer("/linux/uidMappings"));
@@ -66,8 +67,9 @@ fn maps_host_root(spec: &Value, namespace: &Value) -> bool {
     map.is_none_or(|map| map.is_empty() || map.lines().any(|line| line.split_whitespace().nth(1) == Some("0")))
 }
 
-/// Whether, after all rules in their order, reading or writing is allowed on every character device, or on every card.
-/// The `c *:* m` that every container gets lets it make nodes, not use them.
+/// Returns whether, after all rules in their order, reading or writing is allowed on every
+/// character device, or on every card. The `c *:* m` that every container gets lets it make nodes,
+/// not use them.
 fn has_wildcard_device_rule(spec: &Value) -> bool {
     let mut open = false;
     for rule in items(spec.pointer("/linux/resources/devices")) {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What `ctr run` writes for an ordinary container, as far as it matters here.
+/// Returns what `ctr run` writes for an ordinary container, as far as it matters here.
 fn ordinary() -> Value {
     json!({
         "process": {
@@ -247,7 +247,8 @@ fn paths_are_cleaned() {
     }
 }
 
-/// JSON with the keys that the reader looks at in places where it looks for them, and anything at all as their values.
+/// JSON with the keys that the reader looks at in places where it looks for them, and anything at
+/// all as their values.
 pub(crate) fn any_json() -> impl Strategy<Value = Value> {
     const KEYS: [&str; 24] = [
         "process",

@@ -9,7 +9,8 @@ pub const EM_X86_64: u16 = 62;
 /// `EM_AARCH64`.
 pub const EM_AARCH64: u16 = 183;
 
-/// A shared library with nothing in it but its name: header, one segment for all, one for the dynamic section.
+/// A shared library with nothing in it but its name: header, one segment for all, one for the
+/// dynamic section.
 pub fn fake_library(soname: &str, machine: u16) -> Vec<u8> {
     let wide = machine != EM_386;
     let word = |value: u64| {

@@ -9,7 +9,7 @@ use base::Roots;
 pub struct FakeNode {
     /// Removed with the node.
     pub tree: tempfile::TempDir,
-    /// Where its trees are.
+    /// Roots of its trees.
     pub roots: Roots,
 }
 

@@ -1,7 +1,8 @@
 //! Tests that make processes and tests that mind when a file is closed do not meet.
 //!
-//! Until it executes its program, a new process has all files of this one open, those of other tests too: a simulated driver
-//! sees no last close then, and a program that was just written cannot be executed.
+//! Until it executes its program, a new process has all files of this one open, those of other
+//! tests too: a simulated driver sees no last close then, and a program that was just written
+//! cannot be executed.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -32,7 +33,8 @@ impl Drop for NoForks {
     }
 }
 
-/// Makes a process, which must have executed its program when this is done. Not to be called by who holds [`NoForks`].
+/// Makes a process, which must have executed its program when this is done. Not to be called by who
+/// holds [`NoForks`].
 pub fn fork<T>(make: impl FnOnce() -> T) -> T {
     let alone = NONE_LEFT.wait_while(holders(), |holders| *holders > 0).unwrap_or_else(PoisonError::into_inner);
     let made = make();

@@ -3,8 +3,18 @@
 use std::{collections::BTreeMap, fs::File, io::BufReader, path::Path};
 
 use abi::{
-    Node, Status,
-    layout::{read_u32, write_u32},
+    Handle, Node, Status,
+    classes::{AMPERE_SMC_CONFIG_SESSION, AMPERE_SMC_MONITOR_SESSION, NV01_DEVICE_0, NV20_SUBDEVICE_0},
+    controls::{
+        NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS, NV2080_CTRL_CMD_GPU_GET_GID_INFO,
+        NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+    },
+    escapes::{NV_ESC_CARD_INFO, NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL, NV_ESC_RM_DUP_OBJECT},
+    params::{
+        Field, NV0080_ALLOC_PARAMETERS, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS, NVOS21_PARAMETERS, NVOS54_PARAMETERS,
+        NVOS55_PARAMETERS, nv_ioctl_card_info_t as Entry,
+    },
+    uvm::UVM_MM_INITIALIZE,
 };
 use base::PciBusId;
 use flate2::read::GzDecoder;
@@ -16,25 +26,26 @@ pub const PROGRAMS: [&str; 7] = ["nvidia-smi", "cuda", "managed", "pytorch", "ex
 
 const NO_RIGHTS: Status = Status::INSUFFICIENT_PERMISSIONS;
 
-/// What the simulated driver answers otherwise than the driver did: the class, control or command, its status, the reason.
+/// Differences between the simulated driver's answers and the driver's: the class, control or
+/// command, its status, the reason.
 pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
-    (0xc639, NO_RIGHTS, "MIG sessions: the traced programs had rights that no program in a container has"),
-    (0xc640, NO_RIGHTS, "the same"),
     (
-        0x2080_0146,
+        AMPERE_SMC_CONFIG_SESSION,
+        NO_RIGHTS,
+        "MIG sessions: the traced programs had rights that no program in a container has",
+    ),
+    (AMPERE_SMC_MONITOR_SESSION, NO_RIGHTS, "the same"),
+    (
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
         Status::NOT_SUPPORTED,
         "gives back a reservation that a process had not made: they are not simulated",
     ),
-    (0x2080_014b, Status::OK, "what is in a card's ROM"),
-    (0x2080_182a, Status::OK, "what the machine's bus can do"),
-    (75, Status::OK, "UVM_MM_INITIALIZE of a process in which memory cannot be watched"),
+    (NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION, Status::OK, "what is in a card's ROM"),
+    (NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS, Status::OK, "what the machine's bus can do"),
+    (UVM_MM_INITIALIZE, Status::OK, "of a process in which memory cannot be watched"),
 ];
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    read_u32(bytes, at).unwrap()
-}
-
-/// What a program did.
+/// Returns what a program did.
 pub fn recorded(program: &str) -> (Header, Vec<Line>) {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fixtures/traces");
     let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
@@ -51,16 +62,17 @@ pub fn node(name: &str) -> Node {
     }
 }
 
-/// Whether it is that escape of the driver's.
-pub fn is_escape(call: &Ioctl, number: u32) -> bool {
-    call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == number
+/// Returns whether it is that escape of the driver's.
+pub fn is_escape(call: &Ioctl, number: u8) -> bool {
+    call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == u32::from(number)
 }
 
-/// What a call is about: the class of an allocation, the number of a control, else the command.
+/// Returns what a call is about: the class of an allocation, the number of a control, else the
+/// command.
 pub fn number(call: &Ioctl) -> u32 {
     match call.command {
-        _ if is_escape(call, 0x2b) => word(call.args.after(), 12),
-        _ if is_escape(call, 0x2a) => word(call.args.after(), 8),
+        _ if is_escape(call, NV_ESC_RM_ALLOC) => NVOS21_PARAMETERS::hClass.get(call.args.after()).unwrap(),
+        _ if is_escape(call, NV_ESC_RM_CONTROL) => NVOS54_PARAMETERS::cmd.get(call.args.after()).unwrap(),
         command => command,
     }
 }
@@ -78,17 +90,20 @@ pub struct Handles(BTreeMap<u32, u32>);
 impl Handles {
     /// Today's answer to a call that succeeds.
     pub fn answered(&mut self, call: &Ioctl, args: &[u8]) {
-        if is_escape(call, 0x2b) || is_escape(call, 0x34) {
-            self.0.insert(word(call.args.after(), 8), word(args, 8));
-        }
+        let field = match () {
+            () if is_escape(call, NV_ESC_RM_ALLOC) => NVOS21_PARAMETERS::hObjectNew,
+            () if is_escape(call, NV_ESC_RM_DUP_OBJECT) => NVOS55_PARAMETERS::hObject,
+            () => return,
+        };
+        self.0.insert(field.get(call.args.after()).unwrap().0, field.get(args).unwrap().0);
     }
 
     /// Bytes of the program's with today's handles where the recorded ones were.
     pub fn translated(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
-        for bytes in bytes.chunks_exact_mut(4) {
-            if let Some(handle) = self.0.get(&word(bytes, 0)) {
-                assert!(write_u32(bytes, 0, *handle));
+        for word in bytes.as_chunks_mut::<4>().0 {
+            if let Some(handle) = self.0.get(&u32::from_le_bytes(*word)) {
+                *word = handle.to_le_bytes();
             }
         }
         bytes
@@ -117,13 +132,18 @@ pub struct RecordedCard {
 
 /// The cards that a trace shows.
 pub fn cards(lines: &[Line]) -> Vec<RecordedCard> {
-    let list = calls(lines).find(|call| is_escape(call, 0xc8)).unwrap().args.after();
+    let list = calls(lines).find(|call| is_escape(call, NV_ESC_CARD_INFO)).unwrap().args.after();
     let uuids = uuids(lines);
-    let entries = list.chunks_exact(72).filter(|entry| entry[0] == 1);
+    let entries = list.chunks_exact(Entry::SIZE).filter(|entry| Entry::valid.get(entry) == Some(1));
     let card = |(index, entry): (u32, &[u8])| RecordedCard {
         index,
-        minor: word(entry, 56),
-        pci: PciBusId { domain: word(entry, 4), bus: entry[8], device: entry[9], function: entry[10] },
+        minor: Entry::minor_number.get(entry).unwrap(),
+        pci: PciBusId {
+            domain: Entry::domain.get(entry).unwrap(),
+            bus: Entry::bus.get(entry).unwrap(),
+            device: Entry::slot.get(entry).unwrap(),
+            function: Entry::function.get(entry).unwrap(),
+        },
         uuid: uuids.get(&index).cloned().unwrap_or_else(|| format!("GPU-00000000-0000-0000-0000-{index:012}")),
     };
     (0..).zip(entries).map(card).collect()
@@ -135,22 +155,26 @@ fn uuids(lines: &[Line]) -> BTreeMap<u32, String> {
     for call in calls(lines) {
         let args = call.args.after();
         let params = call.buffers.first().map(|buffer| buffer.bytes.after()).unwrap_or_default();
-        if is_escape(call, 0x2b) && call.status == Some(0) {
-            let instance = match word(args, 12) {
-                0x80 => Some(word(params, 0)),
-                0x2080 => instances.get(&(word(args, 0), word(args, 4))).copied(),
+        if is_escape(call, NV_ESC_RM_ALLOC) && call.status == Some(0) {
+            type Alloc = NVOS21_PARAMETERS;
+            let object = |field: Field<Handle>| (Alloc::hRoot.get(args).unwrap(), field.get(args).unwrap());
+            let instance = match Alloc::hClass.get(args).unwrap() {
+                NV01_DEVICE_0 => Some(NV0080_ALLOC_PARAMETERS::deviceId.get(params).unwrap()),
+                NV20_SUBDEVICE_0 => instances.get(&object(Alloc::hObjectParent)).copied(),
                 _ => None,
             };
             if let Some(instance) = instance {
-                instances.insert((word(args, 0), word(args, 8)), instance);
+                instances.insert(object(Alloc::hObjectNew), instance);
             }
         }
-        if is_escape(call, 0x2a)
-            && word(args, 8) == 0x2080_014a
-            && let Some(instance) = instances.get(&(word(args, 0), word(args, 4)))
+        type Control = NVOS54_PARAMETERS;
+        if is_escape(call, NV_ESC_RM_CONTROL)
+            && Control::cmd.get(args) == Some(NV2080_CTRL_CMD_GPU_GET_GID_INFO)
+            && let Some(instance) =
+                instances.get(&(Control::hClient.get(args).unwrap(), Control::hObject.get(args).unwrap()))
         {
-            let data = &params[12..];
-            let text = match word(params, 8) {
+            let data = NV2080_CTRL_GPU_GET_GID_INFO_PARAMS::data.bytes(params).unwrap();
+            let text = match NV2080_CTRL_GPU_GET_GID_INFO_PARAMS::length.get(params).unwrap() {
                 16 => {
                     let digits = hex::encode(&data[..16]);
                     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];

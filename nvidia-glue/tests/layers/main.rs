@@ -1,5 +1,5 @@
-//! The layers: which crate may use which, no cycle between crates nor between the top-level modules of one, and where
-//! `unsafe` may stand.
+//! The layers: which crate may use which, no cycle between crates nor between the top-level modules
+//! of one, and where `unsafe` may stand.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -33,9 +33,9 @@ use UnsafeCode::{Forbidden, InSys};
 
 /// The layers, the lowest first.
 ///
-/// `fence` is not part of the mediator: `trace` installs the same filter. Simulated cards stay in `cards`, since the
-/// configuration says at discovery which kind a node has. `cards` and `ledger` take their settings from `runtime-config`,
-/// which has the units of `base`.
+/// `fence` is not part of the mediator: `trace` installs the same filter. Simulated cards stay in
+/// `cards`, since the configuration says at discovery which kind a node has. `cards` and `ledger`
+/// take their settings from `runtime-config`, which has the units of `base`.
 #[rustfmt::skip]
 const LAYERS: &[Layer] = &[
     Layer { name: "base", folder: "nvidia-glue/base", may_use: &[], unsafe_code: Forbidden },
@@ -81,26 +81,10 @@ const LAYERS: &[Layer] = &[
 /// Modules of one crate that still use each other: no other may join them.
 #[rustfmt::skip]
 const KNOWN_CYCLES: &[(&str, &[&str])] = &[
-    ("runtime-config", &["config", "request"]),
-    ("account", &[
-        "exports", "host_mappings", "lib", "managed", "objects", "page_tables", "processor_mappings", "registrations",
-        "reserve", "uvm",
-    ]),
-    ("driver", &["file_watch", "lib"]),
-    ("driver", &["nvidia", "switch_log"]),
-    ("cards", &["lib", "simulated"]),
     ("simulator", &[
         "allocate", "card_memory", "controls", "duplicate", "escapes", "lib", "objects", "state", "uvm", "vid_heap",
     ]),
-    ("mediator", &[
-        "call", "context", "control", "driver_time", "host_mappings", "making", "managed", "session", "staging",
-        "utilization", "version",
-    ]),
-    ("ledger", &["account", "floors"]),
-    ("ledger", &["admit", "reserve", "waiting"]),
-    ("ledger", &["change", "settings", "store"]),
-    ("egpu-shim", &["bundle", "registry"]),
-    ("egpu-shim", &["gpu", "task"]),
+    ("mediator", &["calls", "channels", "grant", "locks", "memory", "objects", "reclaim", "session", "view"]),
     ("egpu-shim", &["helper", "mediator"]),
 ];
 
@@ -146,10 +130,10 @@ fn top_level_modules_make_no_cycle() {
         let of_layer = KNOWN_CYCLES.iter().filter(|(name, _)| *name == layer.name);
         let known: Vec<BTreeSet<&str>> = of_layer.map(|(_, cycle)| cycle.iter().copied().collect()).collect();
         let found = cycles(&edges);
-        for mended in known.iter().filter(|cycle| !found.contains(cycle)) {
+        for mended in known.iter().filter(|known| !found.iter().any(|cycle| cycle.is_subset(known))) {
             writeln!(wrong, "{}: no such cycle any more, take it off KNOWN_CYCLES: {mended:?}", layer.name).unwrap();
         }
-        for cycle in found.iter().filter(|cycle| !known.contains(cycle)) {
+        for cycle in found.iter().filter(|cycle| !known.iter().any(|known| cycle.is_subset(known))) {
             writeln!(wrong, "{}: these modules use each other:", layer.name).unwrap();
             for module in cycle {
                 let used: Vec<&str> = edges[*module].iter().map(String::as_str).collect();
@@ -193,10 +177,10 @@ fn unsafe_code_stands_where_the_table_says() {
         let root = fs::read_to_string(source.join("lib.rs")).unwrap();
         match layer.unsafe_code {
             Forbidden => {
-                assert!(root.contains("#![forbid(unsafe_code)]"), "{}: lib.rs does not forbid unsafe", layer.name)
+                assert!(root.contains("#![forbid(unsafe_code)]"), "{}: lib.rs does not forbid unsafe", layer.name);
             }
             InSys => {
-                let allowing: Vec<PathBuf> = files(&source).into_iter().filter(|file| allows_unsafe(file)).collect();
+                let allowing: Vec<PathBuf> = files(&source).into_iter().filter(allows_unsafe).collect();
                 assert_eq!(allowing, [source.join("sys.rs")], "{}: modules that allow unsafe", layer.name);
             }
         }

@@ -1,4 +1,5 @@
-//! A text scan of one crate's modules: which top-level module names which other in code that is no test.
+//! A text scan of one crate's modules: which top-level module names which other in code that is no
+//! test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,14 +8,14 @@ use std::{
 };
 
 /// Name of the root module, where it defines items of its own.
-pub const ROOT: &str = "lib";
+pub(crate) const ROOT: &str = "lib";
 
 /// Edges between the top-level modules of one crate.
-pub type Edges = BTreeMap<String, BTreeSet<String>>;
+pub(crate) type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// Edges between the top-level modules of the crate in `folder`. Re-exports of `lib.rs` count as their module; the items
-/// that `lib.rs` defines count as the module [`ROOT`].
-pub fn module_edges(folder: &Path) -> Edges {
+/// Edges between the top-level modules of the crate in `folder`. Re-exports of `lib.rs` count as
+/// their module; the items that `lib.rs` defines count as the module [`ROOT`].
+pub(crate) fn module_edges(folder: &Path) -> Edges {
     let root_file = folder.join("src/lib.rs");
     let tokens = tokens_without_tests(&fs::read_to_string(&root_file).unwrap());
     let root = Root::of(&tokens);
@@ -67,7 +68,8 @@ impl Root {
         root
     }
 
-    /// The top-level module in which `name`, a name of the root module, is defined; none for another crate's.
+    /// The top-level module in which `name`, a name of the root module, is defined; none for
+    /// another crate's.
     fn module_of(&self, name: &str) -> Option<String> {
         if self.modules.contains(name) {
             return Some(name.to_owned());
@@ -95,7 +97,8 @@ impl Root {
     }
 }
 
-/// Adds the top-level modules that `file` and its submodules name. `path` is the file's module path.
+/// Adds the top-level modules that `file` and its submodules name. `path` is the file's module
+/// path.
 fn collect(file: &Path, path: &mut Vec<String>, root: &Root, used: &mut BTreeSet<String>) {
     let tokens = tokens_without_tests(&fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display())));
     // Brace depth at which each inline module ends.
@@ -151,7 +154,8 @@ fn first_names(tokens: &[String]) -> Vec<String> {
     names
 }
 
-/// Every path of every `use` of a file, its groups taken apart; the last part is the name that it gets here.
+/// Every path of every `use` of a file, its groups taken apart; the last part is the name that it
+/// gets here.
 fn use_paths(tokens: &[String]) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     for (at, _) in tokens.iter().enumerate().filter(|(_, token)| *token == "use") {
@@ -269,7 +273,8 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Length of the string or character literal that `text` begins with; a lifetime counts as its quote alone.
+/// Length of the string or character literal that `text` begins with; a lifetime counts as its
+/// quote alone.
 fn literal(text: &str) -> Option<usize> {
     let raw = text.strip_prefix('b').unwrap_or(text).strip_prefix('r');
     if let Some(raw) = raw {

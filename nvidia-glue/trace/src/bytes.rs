@@ -1,8 +1,10 @@
-//! Bytes in a trace: hexadecimal, without the long runs of zeros that the driver's large structs mostly consist of.
+//! Bytes in a trace: hexadecimal, without the long runs of zeros that the driver's large structs
+//! mostly consist of.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
-/// Bytes, written as `{"length": 48, "hex": [[0, "0100d0c1"]]}`: pieces with their offsets; what lies between them is zero.
+/// Bytes, written as `{"length": 48, "hex": [[0, "0100d0c1"]]}`: pieces with their offsets; what
+/// lies between them is zero.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedBytes(pub Vec<u8>);
 
@@ -25,7 +27,7 @@ impl Serialize for TracedBytes {
     }
 }
 
-/// What is not zero, with its offsets.
+/// Returns what is not zero, with its offsets.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {

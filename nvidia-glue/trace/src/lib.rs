@@ -1,7 +1,7 @@
 //! Traces of a program's driver calls: what `egpu trace --json` writes, and what tests replay.
 //!
-//! A trace is JSON lines: one [`Header`], then one [`Line`] for each event in the order in which the program's calls returned.
-//! `docs/driver-traces.md` describes it for people.
+//! A trace is JSON lines: one [`Header`], then one [`Line`] for each event in the order in which
+//! the program's calls returned. `docs/driver-traces.md` describes it for people.
 
 mod bytes;
 mod read;
@@ -23,7 +23,7 @@ pub struct Header {
     pub driver: Option<String>,
     /// The program's machine, `x86_64` or `aarch64`.
     pub machine: String,
-    /// What was run.
+    /// The command that was run.
     pub command: Vec<String>,
 }
 
@@ -41,13 +41,13 @@ pub struct Line {
     pub pid: i32,
     /// Its thread.
     pub tid: i32,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
-/// What happened. Open files are numbered from 1 in the order in which they are seen: two numbers are two open file
-/// descriptions, whatever their descriptors are called.
+/// One event. Open files are numbered from 1 in the order in which they are seen: two numbers are
+/// two open file descriptions, whatever their descriptors are called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -60,14 +60,14 @@ pub enum Event {
     },
     /// The last descriptor of an open file is gone.
     Close {
-        /// Which.
+        /// The open file's number.
         file: u32,
     },
     /// A call on one of them.
     Ioctl(Ioctl),
     /// A mapping of one of them.
     Mmap {
-        /// Which.
+        /// The open file's number.
         file: u32,
         /// The address asked for.
         address: u64,
@@ -79,7 +79,7 @@ pub enum Event {
         flags: u32,
         /// Offset in bytes.
         offset: u64,
-        /// Where it is, or a negative errno.
+        /// Its address, or a negative errno.
         result: i64,
     },
     /// A mapping of `/dev/nvidia-uvm`, or a part of one, ends.
@@ -107,21 +107,22 @@ pub struct Ioctl {
     pub file: u32,
     /// The whole command, `_IOWR('F', 0x2b, 48)`, or UVM's bare number.
     pub command: u32,
-    /// What the tables call it; `None`: they do not know it.
+    /// Its name in the tables; `None`: they do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The control's or the class's name or number, where the call has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// What its argument points to.
+    /// The bytes that its argument points to.
     pub args: Traced,
-    /// What pointers in there, and in one another, point to; one comes after the one that it hangs from.
+    /// Buffers that pointers in there, and in one another, point to; one comes after the one that
+    /// it hangs from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub buffers: Vec<TracedBuffer>,
     /// Open files that the call names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<TracedFile>,
-    /// What the system call returned, or a negative errno.
+    /// Result of the system call, or a negative errno.
     pub result: i64,
     /// The driver's status, where the tables know its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,10 +141,10 @@ pub struct Traced {
     pub after: Option<TracedBytes>,
 }
 
-/// What a pointer points to.
+/// A buffer that a pointer points to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedBuffer {
-    /// Where the pointer is: `None` in the argument struct, else in the buffer of this index.
+    /// Place of the pointer: `None` in the argument struct, else in the buffer of this index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<usize>,
     /// Offset of the 8-byte pointer in there.
@@ -156,7 +157,7 @@ pub struct TracedBuffer {
 /// A descriptor that a call names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedFile {
-    /// Where its number is: `None` in the argument struct, else in the buffer of this index.
+    /// Place of its number: `None` in the argument struct, else in the buffer of this index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<usize>,
     /// Offset of the 4-byte number in there.

@@ -4,7 +4,7 @@ use std::io::{self, BufRead};
 
 use super::{Header, Line};
 
-/// Why a trace cannot be read.
+/// Reason for which a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -12,7 +12,7 @@ pub enum TraceError {
     Read {
         /// Counted from 1.
         number: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -32,7 +32,7 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         number: usize,
-        /// Why.
+        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -71,7 +71,7 @@ mod tests {
             tid: 11,
             event: Event::Ioctl(Ioctl {
                 file: 1,
-                command: 0xc030_462b,
+                command: abi::escapes::command(abi::escapes::NV_ESC_RM_ALLOC, 48),
                 name: Some("NV_ESC_RM_ALLOC".into()),
                 subject: Some("NV01_DEVICE_0".into()),
                 args: Traced::new(vec![1, 2], Some(vec![1, 3])),

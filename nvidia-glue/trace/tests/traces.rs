@@ -52,7 +52,8 @@ fn every_call_is_known_and_its_status_is_where_the_tables_say() {
             decode::decode(abi, node, call.command, &call.args.before.0)
                 .unwrap_or_else(|error| panic!("{program}: {error}"));
             let status = row.status(call.args.after()).map_or(0, |status| status.0);
-            // Errors are small numbers, warnings begin at 0x10000 (nvstatuscodes.h): anything else is another field.
+            // Errors are small numbers, warnings begin at 0x10000 (nvstatuscodes.h): anything else
+            // is another field.
             assert!(status < 0x100 || (0x10000..0x10100).contains(&status), "{program}: {} {status:#x}", row.name());
             assert_eq!(call.result, 0, "{program}: {}", row.name());
         }
@@ -86,7 +87,7 @@ fn nothing_that_they_need_is_refused() {
     assert_eq!(refused, known.map(str::to_owned).into_iter().collect());
 }
 
-/// What the tables refuse in a call.
+/// Refusal of a call by the tables.
 fn refusal(abi: Abi, node: Node, call: &Ioctl) -> Option<String> {
     let decoded = decode::decode(abi, node, call.command, &call.args.before.0).unwrap();
     if let Action::Refuse(..) = decoded.row.action() {

@@ -19,10 +19,12 @@ pub(crate) use document::nearest;
 pub use error::ConfigError;
 
 use crate::{
-    request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
+    driver_capabilities::DriverCapabilities,
+    memory_limit::MemoryLimit,
     units::{Bytes, Percent},
 };
 
+use base::{CardPolicy, ComputeShare};
 pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, Throttle};
 
 /// Path of the file unless [`PATH_VARIABLE`] names another.

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use base::{CardPolicy, ComputeShare};
 use jiff::SignedDuration;
 
 use super::{
@@ -13,7 +14,8 @@ use super::{
     UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
-    request::{CardPolicy, ComputeShare, DriverCapabilities, MemoryLimit},
+    driver_capabilities::DriverCapabilities,
+    memory_limit::MemoryLimit,
     units::{Bytes, Percent},
 };
 

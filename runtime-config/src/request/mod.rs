@@ -3,11 +3,9 @@
 //! `Source` (environment, annotations, device nodes that are already in the spec) -> dialect ->
 //! [`GpuRequest`].
 
-mod capabilities;
 mod cards;
 mod dialect;
 mod error;
-mod memory;
 mod parse;
 mod per_card;
 mod requirement;
@@ -19,12 +17,9 @@ mod terms;
 use std::{fmt, path::PathBuf};
 
 pub use base::{CardPolicy, ComputeShare, OverMemory, PciBusId, Priority};
-use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
-pub use capabilities::UnknownCapability;
 pub use error::{RequestError, Said, Shown, is_control_or_format};
-pub use memory::{MemoryLimit, ParseMemoryLimitError};
 pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};
 pub use requirement::{Platform, UnsatisfiedRequirement};
@@ -32,6 +27,10 @@ pub use selector::{DeviceSelector, ParseSelectorError};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
 use crate::units::Bytes;
+pub use crate::{
+    driver_capabilities::{DriverCapabilities, UnknownCapability},
+    memory_limit::{MemoryLimit, ParseMemoryLimitError},
+};
 
 /// The meaning of one container's spec as to GPUs.
 #[derive(Debug, Clone, PartialEq)]
@@ -217,28 +216,6 @@ pub enum Placement {
     Binpack,
     /// The emptiest; replicas apart.
     Spread,
-}
-
-bitflags! {
-    /// `NVIDIA_DRIVER_CAPABILITIES`.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-    #[serde(transparent)]
-    pub struct DriverCapabilities: u8 {
-        /// CUDA and OpenCL.
-        const COMPUTE = 1;
-        /// `nvidia-smi` and NVML.
-        const UTILITY = 1 << 1;
-        /// Video codec SDK; brings the compute libraries along.
-        const VIDEO = 1 << 2;
-        /// OpenGL and Vulkan.
-        const GRAPHICS = 1 << 3;
-        /// X11; includes graphics.
-        const DISPLAY = 1 << 4;
-        /// NGX.
-        const NGX = 1 << 5;
-        /// 32-bit libraries of the others.
-        const COMPAT32 = 1 << 6;
-    }
 }
 
 /// Further wishes that the NVIDIA variables may state.

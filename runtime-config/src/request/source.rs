@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// The input of [`parse`](fn@crate::request::parse). All of it may come from a hostile image or pod.
+/// The input of [`parse`](fn@crate::request::parse). All of it may come from a hostile image or
+/// pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Source {
     /// `process.env` as it stands in the spec, `NAME=value`, duplicates included and in order.

@@ -27,10 +27,11 @@ mod usage;
 mod value_parsers;
 mod without_gpu;
 
-use std::{error::Error, io::Write, path::PathBuf};
+use std::{io::Write, path::PathBuf};
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
+use nvidia_glue::base::error_chain as chain;
 use runtime_config::Config;
 
 pub use exit::Exit;
@@ -188,17 +189,6 @@ fn load() -> Result<Config, CliError> {
 /// Prints a line to stderr. A failure of that is ignored: there is nowhere to report it.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// Formats an error with its chain of causes.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -3,13 +3,14 @@
 use std::{io, path::PathBuf};
 
 use nvidia_glue::{
+    base::error_chain as chain,
     inject::InjectError,
     ledger::{AdmitError, AdmitErrorKind, BindError, ContainerKey, ReleaseError, StoreError},
 };
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
 
-use crate::{helper::HelperError, task::chain};
+use crate::helper::HelperError;
 
 /// Error that keeps a container from the GPUs that it asks for.
 #[derive(Debug, thiserror::Error)]

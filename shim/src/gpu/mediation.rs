@@ -6,6 +6,7 @@ use nvidia_glue::{
     cards::{Inventory, Source},
     inject,
     ledger::{CardGrant, ComputeEnforcement, Enforcement, Record},
+    mediate::GrantedCard,
 };
 use runtime_config::{
     config::{Config, HardCapsUnavailable, UnknownDriver, WholeCards},
@@ -13,7 +14,7 @@ use runtime_config::{
 };
 
 use super::GpuError;
-use crate::mediator::{MediatedCard, MediatedDriver, Setup};
+use crate::mediator::{MediatedDriver, Setup};
 
 /// Plan of the mediation of a container.
 #[derive(Debug, Clone)]
@@ -114,20 +115,20 @@ fn card(
     inventory: &Inventory,
     is_limited: bool,
     unavailable: HardCapsUnavailable,
-) -> Option<MediatedCard> {
+) -> Option<GrantedCard> {
     let card = inventory.cards.iter().find(|card| card.uuid == grant.uuid)?;
     let monitored = grant.enforcement == Enforcement::Monitor;
     let is_whole = !monitored && (grant.exclusive || !is_limited);
-    Some(MediatedCard {
+    let memory_limit = if is_whole { card.memory } else { grant.memory };
+    Some(GrantedCard {
         uuid: card.uuid.clone(),
         index: card.index,
         minor: card.minor,
         pci: card.pci,
-        limit: if is_whole { card.memory } else { grant.memory },
+        memory_limit: memory_limit.floor_to_kib(),
         channels: grant.channels.unwrap_or_default(),
         monitored,
         whole: is_whole,
-        model: card.model.clone(),
         is_capped: grant.compute_by == ComputeEnforcement::Windows,
         needs_windows: grant.is_hard_cap() && unavailable == HardCapsUnavailable::Refuse,
     })

@@ -84,15 +84,15 @@ fn who_shares_or_looks_is_mediated() {
     for (memory, limit) in [("EGPU_MEMORY=8GiB", 8 << 30), ("EGPU_MEMORY=16GiB", 16 << 30)] {
         let large = prepared_by("memory_scaling = 2.0", &["EGPU_DEVICES=0", memory], |_| ()).unwrap();
         let card = &large.mediation.unwrap().setup.cards[0];
-        assert_eq!((card.whole, card.limit.0), (false, limit));
+        assert_eq!((card.whole, card.memory_limit.0), (false, limit));
     }
     let unlimited = ["EGPU_DEVICES=0", "EGPU_MEMORY=1GiB", "EGPU_ISOLATION=none"];
     let unlimited = prepared_by("allow_isolation_none = true", &unlimited, |_| ()).unwrap();
     let card = &unlimited.mediation.unwrap().setup.cards[0];
-    assert_eq!((card.whole, card.limit.0), (true, 8 << 30), "it has no quota, and sees the card");
+    assert_eq!((card.whole, card.memory_limit.0), (true, 8 << 30), "it has no quota, and sees the card");
     for edit in [|_: &mut Value| (), own_administrator as fn(&mut Value)] {
         let looks = mediated(MONITOR, edit).unwrap().setup;
-        assert!(looks.cards.len() == 2 && looks.cards.iter().all(|card| card.monitored && card.limit.0 == 0));
+        assert!(looks.cards.len() == 2 && looks.cards.iter().all(|card| card.monitored && card.memory_limit.0 == 0));
         assert_eq!(looks.over_memory, OverMemory::Deny, "it has asked for no limit that it could be killed at");
     }
     assert!(mediated(MONITOR, administrator).is_none(), "with these rights no mediator holds it");

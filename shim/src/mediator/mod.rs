@@ -45,14 +45,14 @@ use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
     driver::{DeviceFile, Driver, NvidiaDriver},
-    mediate::{Session, SessionError},
+    mediate::{GrantedCard, Session, SessionError},
     rm::Node,
     usage::UsageFile,
 };
 
 pub use self::{
     client::{Mediator, MediatorError},
-    setup::{MediatedCard, MediatedDriver, Setup},
+    setup::{MediatedDriver, Setup},
 };
 use self::{
     event_loop::EventLoop,
@@ -211,7 +211,7 @@ fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
 /// Opens the nodes of the cards, which stay open: the driver lets a process make objects on a card
 /// only while it has its node open.
 fn open_cards(driver: &dyn Driver, setup: &Setup) -> Result<Vec<DeviceFile>, BeginError> {
-    let open = |card: &MediatedCard| {
+    let open = |card: &GrantedCard| {
         driver.open(Node::Card(card.minor)).map_err(|source| BeginError::Card { uuid: card.uuid.clone(), source })
     };
     setup.cards.iter().map(open).collect()

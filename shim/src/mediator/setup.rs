@@ -14,11 +14,7 @@ use nvidia_glue::{
     mediate::{GrantedCard, Observer, Processes, SessionSetup},
     rm::DriverRelease,
 };
-use runtime_config::{
-    Bytes,
-    config::Throttle,
-    request::{OverMemory, PciBusId},
-};
+use runtime_config::{Bytes, config::Throttle, request::OverMemory};
 use serde::{Deserialize, Serialize};
 
 use super::mount_namespace::VisiblePath;
@@ -33,7 +29,7 @@ pub struct Setup {
     /// True: a driver outside the known range is treated like the nearest known one.
     pub pass_unknown_driver: bool,
     /// The granted cards, in the container's order.
-    pub cards: Vec<MediatedCard>,
+    pub cards: Vec<GrantedCard>,
     /// Host memory that the driver may pin for the container.
     pub pinned_memory: Bytes,
     /// Action when a process asks for more memory than the container may have.
@@ -74,34 +70,6 @@ pub enum MediatedDriver {
     },
 }
 
-/// One card of a grant.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct MediatedCard {
-    /// `GPU-...`.
-    pub uuid: String,
-    /// Its index on the node.
-    pub index: u32,
-    /// Number of `/dev/nvidiaN`.
-    pub minor: u32,
-    /// PCI address.
-    pub pci: PciBusId,
-    /// Memory that the container may have.
-    pub limit: Bytes,
-    /// Channels that it may have.
-    pub channels: u32,
-    /// The container only reads the state of the card, and sees all of it.
-    pub monitored: bool,
-    /// The container has the card without a quota, and sees all of it.
-    pub whole: bool,
-    /// `NVIDIA H200`.
-    pub model: String,
-    /// The container runs in windows of the card's time: without a turn, not at all.
-    pub is_capped: bool,
-    /// The container must not run without windows: a weight is not what was asked for, and the
-    /// configuration of the node demands hard caps.
-    pub needs_windows: bool,
-}
-
 impl Setup {
     pub(super) fn reconcile_period(&self) -> Duration {
         Duration::from_millis(self.reconcile_period_ms.max(1))
@@ -131,19 +99,8 @@ impl Setup {
         processes: Arc<dyn Processes>,
         observer: Arc<dyn Observer>,
     ) -> SessionSetup {
-        let cards = self.cards.into_iter().zip(0..).map(|(card, index)| GrantedCard {
-            index,
-            uuid: card.uuid,
-            minor: card.minor,
-            pci: card.pci,
-            memory_limit: card.limit.floor_to_kib(),
-            channels: card.channels,
-            monitored: card.monitored,
-            whole: card.whole,
-            model: card.model,
-        });
         SessionSetup {
-            cards: cards.collect(),
+            cards: self.cards,
             pinned_memory: self.pinned_memory,
             release,
             pass_unknown_driver: self.pass_unknown_driver,

@@ -15,7 +15,6 @@
 //! is there is never touched.
 
 mod orphaned_workers;
-mod process_instance;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -35,8 +34,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-pub use self::{orphaned_workers::kill as kill_orphaned_workers, process_instance::ProcessInstance};
-use crate::bundle::Note;
+pub use self::orphaned_workers::kill as kill_orphaned_workers;
+use crate::{bundle::Note, process_instance::ProcessInstance};
 
 /// The lock is held for microseconds; whoever waits this long waits for a process that was stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);

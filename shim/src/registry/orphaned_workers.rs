@@ -6,8 +6,10 @@ use std::{fs, os::fd::AsFd, time::Duration};
 
 use procfs_core::{FromRead, process::Stat};
 
-use super::{ProcessInstance, process_instance::has_ended};
-use crate::sys;
+use crate::{
+    process_instance::{ProcessInstance, has_ended},
+    sys,
+};
 
 /// A system call that a worker is in ends long before.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);

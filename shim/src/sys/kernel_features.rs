@@ -1,4 +1,4 @@
-//! Whether the kernel has calls that egpu needs.
+//! Checks for kernel calls that egpu needs.
 
 use std::{
     io,
@@ -20,7 +20,7 @@ pub fn kernel_features() -> KernelFeatures {
     }
 }
 
-/// Whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).
+/// Tells whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).
 ///
 /// Asks for a descriptor that cannot exist, of this process: nothing is duplicated.
 fn has_pidfd_getfd() -> bool {
@@ -32,12 +32,13 @@ fn has_pidfd_getfd() -> bool {
     }
     // SAFETY: `pidfd` was opened above and belongs to nobody else.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-    // SAFETY: integers only; descriptor -1 is none, so that the call ends with EBADF where it exists.
+    // SAFETY: integers only; descriptor -1 is none, so that the call ends with EBADF where it
+    // exists.
     let got = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), -1, 0) };
     got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF)
 }
 
-/// Whether the kernel has `mount_setattr(2)` (5.12).
+/// Tells whether the kernel has `mount_setattr(2)` (5.12).
 ///
 /// Asks with no attributes at all, which is refused before anything is looked at.
 fn has_mount_setattr() -> bool {
@@ -47,12 +48,13 @@ fn has_mount_setattr() -> bool {
     answer == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
+/// Tells whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
 ///
-/// With no program given, the call looks at the flags, then fails for want of the program (`EFAULT`): the way that
-/// seccomp(2) describes. No filter is installed.
+/// With no program given, the call looks at the flags, then fails for want of the program
+/// (`EFAULT`): the way that seccomp(2) describes. No filter is installed.
 fn has_seccomp_flags(flags: libc::c_ulong) -> bool {
-    // SAFETY: the kernel reads the program through its own checked copy; a null pointer is an error, not a fault here.
+    // SAFETY: the kernel reads the program through its own checked copy; a null pointer is an
+    // error, not a fault here.
     let answer = unsafe {
         libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, std::ptr::null::<libc::sock_fprog>())
     };

@@ -1,7 +1,6 @@
 //! Failures of a Task call, and their codes for containerd.
 
-use std::error::Error;
-
+pub use nvidia_glue::base::error_chain as chain;
 use ttrpc::{Code, get_status};
 
 use super::state::{Change, State, Use};
@@ -263,18 +262,6 @@ fn readable(code: Code, text: &str) -> Code {
         Code::INVALID_ARGUMENT | Code::FAILED_PRECONDITION if text.contains('%') => Code::UNKNOWN,
         code => code,
     }
-}
-
-/// An error and its causes in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Incidents {
     pub(super) fn record(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
         let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
         let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
-        let entry = Entry::new(kind, name).on_card(card).counting(count).saying(text);
+        let entry = Entry::new(kind, name).on_card(card).counting(count).with_text(text);
         let entry = Entry { card_index: index, ..entry };
         if let Some(first) = self.take(kind, entry) {
             self.write(vec![first]);

@@ -303,8 +303,8 @@ impl Container {
     }
 
     /// Runs the container's script, if it has one and `has_script`, and ends the process, which is
-    /// reported as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process it
-    /// was.
+    /// reported as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process
+    /// it was.
     async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let id = self.fixed.id.as_str();

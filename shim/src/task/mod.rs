@@ -33,8 +33,9 @@ use crate::{
     events::TaskEvents,
     gpu::{AdmissionWait, Gpu},
     helper::HelperClient,
+    process_instance::ProcessInstance,
     reaper::Reaper,
-    registry::{ProcessInstance, Registry},
+    registry::Registry,
     sync::lock,
 };
 

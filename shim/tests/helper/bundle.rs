@@ -12,10 +12,11 @@ use egpu_shim::cgroup::{Cgroup, CgroupsPath, Host};
 use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
 use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
 use egpu_shim::mediator::message::{FromMediator, ToMediator};
-use egpu_shim::mediator::{MediatedCard, MediatedDriver, Setup};
+use egpu_shim::mediator::{MediatedDriver, Setup};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nvidia_glue::mediate::GrantedCard;
 use runtime_config::Bytes;
 use serde_json::{Value, json};
 
@@ -300,16 +301,15 @@ pub fn setup(bench: &Bench) -> Setup {
         },
         release: "580.159.04".to_owned(),
         pass_unknown_driver: false,
-        cards: vec![MediatedCard {
+        cards: vec![GrantedCard {
             monitored: false,
             uuid: card.uuid.clone(),
-            index: 0,
+            index: card.index,
             minor: card.minor,
             pci: card.pci,
-            limit: Bytes(Bytes::GIB),
+            memory_limit: Bytes(Bytes::GIB),
             channels: 512,
             whole: false,
-            model: card.model.clone(),
             is_capped: false,
             needs_windows: false,
         }],

@@ -198,3 +198,21 @@ named! {
     NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN
     NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES
 }
+
+/// Controls without a name that programs have been seen to ask for: of the card's firmware (bit 15), or of a
+/// `NV2081_BINAPI` object.
+pub const NAMELESS: &[u32] = &[
+    0x2080_8159,
+    0x2080_8162,
+    0x2080_852e,
+    0x2080_9001,
+    0x2080_9009,
+    0x2080_9038,
+    0x2080_9064,
+    0x2080_a026,
+    0x2080_a084,
+    0x2080_a612,
+    0x2080_a618,
+    0x2081_0108,
+    0x2081_0110,
+];

@@ -1,6 +1,8 @@
 //! Parameters of the controls of `NV_ESC_RM_CONTROL` (ctrl/).
 
-use super::{Field, FieldInfo, Handle, Layout, R550, R555, R565, R570, R580, R595, Releases, Struct, params, ptr};
+use super::{
+    Field, FieldInfo, Handle, Layout, R545, R550, R555, R565, R570, R580, R595, Releases, Struct, params, ptr,
+};
 
 params! {
     // An element of the lists of NV2080_CTRL_CMD_FB_GET_INFO and its like.
@@ -80,10 +82,10 @@ params! {
         hParent = "object.data.rmObject.hParent": Handle @12,
         hObject = "object.data.rmObject.hObject": Handle @16,
     }
-    NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS_525 = "NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS" [76] before R550 {
+    NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS_525 = "NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS" [76] before R545 {
         fd: i32 @0, deviceInstance: u32 @4, maxObjects: u16 @8, metadata: [u8; 64] @10,
     }
-    NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS [80] since R550 {
+    NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS [80] since R545 {
         fd: i32 @0, deviceInstance: u32 @4, gpuInstanceId: u32 @8, maxObjects: u16 @12,
         metadata: [u8; 64] @14,
     }

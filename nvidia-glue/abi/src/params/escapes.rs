@@ -1,6 +1,6 @@
 //! Structs of the escapes (nvos.h, nv-unix-nvos-params-wrappers.h).
 
-use super::{Field, FieldInfo, Handle, Layout, R535, R550, R580, RS_SHARE_POLICY, Releases, Struct, params, ptr};
+use super::{Field, FieldInfo, Handle, Layout, R535, R550, R570, R580, RS_SHARE_POLICY, Releases, Struct, params, ptr};
 
 params! {
     // NV_ESC_RM_FREE
@@ -28,21 +28,19 @@ params! {
     // NV_ESC_RM_VID_HEAP_CONTROL; what the functions take is a union from 40 on: of ALLOC_SIZE where
     // nothing is said, `tiled` of ALLOC_TILED_PITCH_HEIGHT, `range` of ALLOC_SIZE_RANGE.
     NVOS32_PARAMETERS [184] {
-        hRoot: Handle @0, hObjectParent: Handle @4, function: u32 @8, status: u32 @20, total: u64 @24,
-        free: u64 @32, owner = "data.AllocSize.owner": u32 @40,
-        hMemory = "data.AllocSize.hMemory": Handle @44, freeMemory = "data.Free.hMemory": Handle @44,
-        infoOffset = "data.Info.offset": u64 @48, flags = "data.AllocSize.flags": u32 @52,
-        tiledFlags = "data.AllocTiledPitchHeight.flags": u32 @52,
-        rangeFlags = "data.AllocSizeRange.flags": u32 @52, attr = "data.AllocSize.attr": u32 @56,
-        tiledHeight = "data.AllocTiledPitchHeight.height": u32 @56,
+        hRoot: Handle @0, hObjectParent: Handle @4, function: u32 @8, status: u32 @20, total: u64 @24, free: u64 @32,
+        owner = "data.AllocSize.owner": u32 @40, hMemory = "data.AllocSize.hMemory": Handle @44,
+        freeMemory = "data.Free.hMemory": Handle @44, flags = "data.AllocSize.flags": u32 @52,
+        tiledFlags = "data.AllocTiledPitchHeight.flags": u32 @52, rangeFlags = "data.AllocSizeRange.flags": u32 @52,
+        attr = "data.AllocSize.attr": u32 @56, tiledHeight = "data.AllocTiledPitchHeight.height": u32 @56,
         rangeAttr = "data.AllocSizeRange.attr": u32 @56, infoSize = "data.Info.size": u64 @56,
-        tiledPitch = "data.AllocTiledPitchHeight.pitch": i32 @60,
-        tiledAttr = "data.AllocTiledPitchHeight.attr": u32 @64,
+        tiledPitch = "data.AllocTiledPitchHeight.pitch": i32 @60, tiledAttr = "data.AllocTiledPitchHeight.attr": u32 @64,
         rangeSize = "data.AllocSizeRange.size": u64 @80, size = "data.AllocSize.size": u64 @88,
-        tiledSize = "data.AllocTiledPitchHeight.size": u64 @88,
-        alignment = "data.AllocSize.alignment": u64 @96, offset = "data.AllocSize.offset": u64 @104,
-        rangeAttr2 = "data.AllocSizeRange.attr2": u32 @136, attr2 = "data.AllocSize.attr2": u32 @144,
-        tiledAttr2 = "data.AllocTiledPitchHeight.attr2": u32 @144,
+        tiledSize = "data.AllocTiledPitchHeight.size": u64 @88, rangeAlignment = "data.AllocSizeRange.alignment": u64 @88,
+        alignment = "data.AllocSize.alignment": u64 @96, tiledAlignment = "data.AllocTiledPitchHeight.alignment": u64 @96,
+        rangeOffset = "data.AllocSizeRange.offset": u64 @96, offset = "data.AllocSize.offset": u64 @104,
+        tiledOffset = "data.AllocTiledPitchHeight.offset": u64 @104, rangeAttr2 = "data.AllocSizeRange.attr2": u32 @136,
+        attr2 = "data.AllocSize.attr2": u32 @144, tiledAttr2 = "data.AllocTiledPitchHeight.attr2": u32 @144,
     }
 
     // NV_ESC_RM_MAP_MEMORY_DMA
@@ -159,4 +157,16 @@ params! {
 
     // NV_ESC_WAIT_OPEN_COMPLETE
     nv_ioctl_wait_open_complete_t [8] { rc: i32 @0, adapterStatus: u32 @4 }
+
+    // NV_ESC_RM_GET_EVENT_DATA
+    NVOS41_PARAMETERS [16] { pEvent: ptr @0, MoreEvents: u32 @8, status: u32 @12 }
+
+    // NV_ESC_SYS_PARAMS
+    nv_ioctl_sys_params_t [8] { memblock_size: u64 @0 }
+
+    // NV_ESC_NUMA_INFO
+    nv_ioctl_numa_info_t [560 or 552] { nid: i32 @0, status: i32 @4 }
+
+    // NV_ESC_EXPORT_TO_DMABUF_FD
+    nv_ioctl_export_to_dma_buf_fd_t [2608] since R570 { fd: i32 @0, hClient: Handle @4, status: u32 @2600 }
 }

@@ -60,3 +60,12 @@ fn layouts_of_a_struct_do_not_share_releases() {
         }
     }
 }
+
+/// 545 put `gpuInstanceId` before it.
+#[test]
+fn an_exported_objects_metadata_moved_with_545() {
+    type Info = NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS;
+    let has = |major| Info::RELEASES.contain(crate::Abi::of(DriverRelease::new(major, 29, 2)).unwrap());
+    assert_eq!([535, 545, 550].map(has), [false, true, true]);
+    assert_eq!(Info::metadata.at(), 14);
+}

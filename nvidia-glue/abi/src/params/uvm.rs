@@ -29,8 +29,8 @@ params! {
         rmCtrlFd: i32 @1184, hClient: Handle @1188, hMemory: Handle @1192, rmStatus: u32 @1196,
     }
     UVM_MAP_EXTERNAL_ALLOCATION_PARAMS [9264] since R550_40_53 {
-        base: u64 @0, length: u64 @8, offset: u64 @16, perGpuAttributes: [UvmGpuMappingAttributes; 256] @24,
-        gpuAttributesCount: u64 @9240,
+        base: u64 @0, length: u64 @8, offset: u64 @16,
+        perGpuAttributes: [UvmGpuMappingAttributes; 256] @24, gpuAttributesCount: u64 @9240,
         rmCtrlFd: i32 @9248, hClient: Handle @9252, hMemory: Handle @9256, rmStatus: u32 @9260,
     }
     UVM_FREE_PARAMS_525 = "UVM_FREE_PARAMS" [24] before R590 { base: u64 @0, length: u64 @8, rmStatus: u32 @16 }
@@ -70,4 +70,8 @@ params! {
     UVM_CREATE_EXTERNAL_RANGE_PARAMS [24] { base: u64 @0, length: u64 @8, rmStatus: u32 @16 }
     UVM_MAP_EXTERNAL_SPARSE_PARAMS [40] { base: u64 @0, length: u64 @8, gpuUuid: [u8; 16] @16, rmStatus: u32 @32 }
     UVM_DISCARD_PARAMS [32] { base: u64 @0, length: u64 @8, rmStatus: u32 @24 }
+    UVM_DISABLE_SYSTEM_WIDE_ATOMICS_PARAMS [20] { gpu_uuid: [u8; 16] @0, rmStatus: u32 @16 }
+    UVM_CLEAN_UP_ZOMBIE_RESOURCES_PARAMS [4] { rmStatus: u32 @0 }
+    UVM_CLEAR_ALL_ACCESS_COUNTERS_PARAMS [4] { rmStatus: u32 @0 }
+    UVM_ALLOC_DEVICE_P2P_PARAMS [56] { rmStatus: u32 @52 }
 }

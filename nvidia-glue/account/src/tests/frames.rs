@@ -1,5 +1,5 @@
-//! Frames of 2 MiB: whatever a container allocates and frees, and wherever the driver puts it, it holds no more of them open than its quota, a
-//! sixty-fourth of that and 128 MiB.
+//! Frames of 2 MiB: whatever a container allocates and frees, and wherever the driver puts it, it
+//! holds no more of them open than its quota, a sixty-fourth of that and 128 MiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ const GRANULES_OF_FRAME: u64 = FRAME / GRANULE;
 /// Granules of the card.
 const CARD_SIZE: u64 = 256 * GRANULES_OF_FRAME;
 
-/// A card's granules as the driver's allocator (PMA) has them, and what a container has made of them.
+/// A card's granules as the driver's allocator (PMA) has them, and what a container has made of
+/// them.
 struct World {
     accounts: Accounts,
     /// By granule: whose memory it is.
@@ -37,12 +38,14 @@ impl World {
         first + granules <= CARD_SIZE && self.taken.range(first..first + granules).next().is_none()
     }
 
-    /// Where memory may begin that is `granules` long and a multiple of `unit` away from the card's beginning.
+    /// Returns where memory may begin that is `granules` long and a multiple of `unit` away from
+    /// the card's beginning.
     fn places(&self, granules: u64, unit: u64) -> Vec<u64> {
         (0..CARD_SIZE / unit).map(|at| at * unit).filter(|first| self.is_free(*first, granules)).collect()
     }
 
-    /// The granules that the driver gives for so many of them: any that `choice` likes of those that it may give.
+    /// The granules that the driver gives for so many of them: any that `choice` likes of those
+    /// that it may give.
     fn granted(&self, layout: Layout, granules: u64, choice: &mut dyn FnMut(&[u64]) -> u64) -> Option<Vec<u64>> {
         let mut given = Vec::new();
         let (count, each, unit) = match layout {
@@ -66,7 +69,7 @@ impl World {
         choice: &mut dyn FnMut(&[u64]) -> u64,
     ) -> Result<u32, Refusal> {
         let bytes = Bytes(granules * GRANULE);
-        let reservation = self.accounts.reserve(Ask { layout, ..memory(bytes) })?;
+        let reservation = self.accounts.reserve(AllocRequest { layout, ..memory(bytes) })?;
         let object = self.next;
         self.next += 1;
         let Some(given) = self.granted(layout, granules, choice) else {
@@ -182,15 +185,15 @@ fn frames_that_were_filled_and_emptied_but_for_one_piece_count() {
 #[test]
 fn pieces_that_lie_close_to_each_other_fill_the_quota() {
     let mut world = World::new();
-    let mut pieces = 0;
+    let mut chunks = 0;
     let refused = loop {
         match world.allocate(Layout::Contiguous, 1, &mut first_fit) {
-            Ok(_) => pieces += 1,
+            Ok(_) => chunks += 1,
             Err(refused) => break refused,
         }
     };
     assert!(matches!(refused, Refusal::OverQuota(OverQuota { bound: Bound::Quota, .. })), "{refused}");
-    assert_eq!((pieces * GRANULE, world.open()), (QUOTA.0, QUOTA.0));
+    assert_eq!((chunks * GRANULE, world.open()), (QUOTA.0, QUOTA.0));
 }
 
 #[test]
@@ -210,7 +213,7 @@ fn memory_that_cannot_be_where_it_is_said_to_be_counts_at_its_worst() {
         add_client(&mut accounts, CLIENT, PROCESS);
         let bytes = Bytes(FRAME);
         for object in 1..=10 {
-            let reservation = accounts.reserve(Ask { layout: Layout::Contiguous, ..memory(bytes) }).unwrap();
+            let reservation = accounts.reserve(AllocRequest { layout: Layout::Contiguous, ..memory(bytes) }).unwrap();
             let placement = Placement::under(CLIENT, Handle(object)).at(Some(address));
             accounts.commit(reservation, placement, Some(bytes)).unwrap();
             assert_eq!(
@@ -231,9 +234,9 @@ fn the_bound_goes_with_the_quota_and_is_none_where_nobody_else_is() {
     accounts.set_limit(CARD, mib(6400)).unwrap();
     assert_eq!(accounts.card(CARD).unwrap().frames_limit, mib(6400 + 100 + 128));
     accounts.set_limit(CARD, QUOTA).unwrap();
-    let scattered = |granules| Ask { layout: Layout::Scattered, ..memory(Bytes(granules * GRANULE)) };
+    let scattered = |granules| AllocRequest { layout: Layout::Scattered, ..memory(Bytes(granules * GRANULE)) };
     assert!(is_over_frames(accounts.reserve(scattered(97)).unwrap_err()));
-    accounts.has_alone(CARD);
+    accounts.set_sole_holder(CARD);
     let alone = accounts.reserve(scattered(97)).unwrap();
     accounts.cancel(alone);
 }
@@ -270,7 +273,8 @@ proptest! {
     }
 }
 
-/// The driver takes a granule wherever there is one for sixteen of its page tables, and gives it back when all of them are gone.
+/// The driver takes a granule wherever there is one for sixteen of its page tables, and gives it
+/// back when all of them are gone.
 #[test]
 fn page_tables_of_the_resource_managers_count_a_frame_for_each_granule() {
     /// Each takes a table on every level.
@@ -286,7 +290,8 @@ fn page_tables_of_the_resource_managers_count_a_frame_for_each_granule() {
     };
     let places = (0..).find(|place| map(&mut accounts, *place).is_err()).unwrap();
     assert!(is_over_frames(map(&mut accounts, places).unwrap_err()));
-    // 229.5 MiB of frames, sixteen tables of 4 KiB in each: five of them for each place, and ten asked for.
+    // 229.5 MiB of frames, sixteen tables of 4 KiB in each: five of them for each place, and ten
+    // asked for.
     assert_eq!(places, 114 * 16 / 5 - 1);
     let full = accounts.card(CARD).unwrap().frames;
     assert_eq!(full.0, 114 * FRAME);

@@ -165,7 +165,8 @@ fn ranges_are_limited_in_number() {
     let refusal = Refusal::TooMany { counted: Counted::ManagedRanges, limit: 2 };
     assert_eq!(accounts.reserve_managed(PROCESS, 0, mib(1)).unwrap_err(), refusal);
     accounts.cancel_managed(first);
-    // What replaces another range is none more, but who made it is remembered until it has come back.
+    // What replaces another range is none more, but who made it is remembered until it has come
+    // back.
     mmap(&mut accounts, 10, 1).unwrap();
     assert_eq!(mmap(&mut accounts, 10, 1), Err(refusal));
     accounts.thread_called(THREAD);
@@ -231,7 +232,7 @@ fn what_is_cut_is_charged_by_whole_blocks() {
     assert_eq!((used(&accounts), accounts.users().count()), (Bytes(0), 0));
 }
 
-/// What else lies in the block's addresses need not be of the same block of the card.
+/// Other memory in the block's addresses need not be of the same block of the card.
 #[test]
 fn what_is_mapped_in_crumbs_is_charged_by_a_block_for_each() {
     let mut accounts = accounts();

@@ -1,31 +1,19 @@
-//! What the account must hold to, path by path.
+//! Tests of the account, path by path.
 
 mod frames;
 mod managed;
-mod model;
 mod objects;
 mod page_tables;
 mod properties;
 mod quota;
 mod sharing;
 
-/// What the model needs, under the names that it has outside too.
-mod api {
-    pub(super) use abi::{
-        Handle,
-        memory::{FRAME, GRANULE, Layout},
-    };
-    pub(super) use base::{Pid, units::Bytes};
-
-    pub(super) use super::{super::*, CHANNEL, GROUP};
-}
-
 use abi::{Handle, Status, memory::Layout};
 use base::{Pid, units::Bytes};
 
 use super::{
-    Accounts, Ask, Bound, Card, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile, Mapping, Mm, ObjectLimits,
-    ObjectName, OverQuota, Placement, ProcessEnd, Refusal, UvmFile, WhyNot,
+    Accounts, AllocRequest, Bound, Card, CommitError, Counted, ExportFile, Freed, Kind, ManagedDrift, MappedFile,
+    Mapping, Mm, ObjectLimits, ObjectName, OverQuota, Placement, ProcessEnd, Refusal, UvmFile,
 };
 
 /// The card of most tests.
@@ -58,12 +46,18 @@ fn add_client(accounts: &mut Accounts, client: Handle, process: Pid) {
     assert!(!accounts.commit_client(reservation, client).conflict);
 }
 
-const fn memory(size: Bytes) -> Ask {
-    Ask { client: CLIENT, kind: Kind::Memory, memory: Some((CARD, size)), layout: Layout::OwnFrames, process: PROCESS }
+const fn memory(size: Bytes) -> AllocRequest {
+    AllocRequest {
+        client: CLIENT,
+        kind: Kind::Memory,
+        memory: Some((CARD, size)),
+        layout: Layout::OwnFrames,
+        process: PROCESS,
+    }
 }
 
-const fn plain(kind: Kind) -> Ask {
-    Ask { client: CLIENT, kind, memory: None, layout: Layout::OwnFrames, process: PROCESS }
+const fn plain(kind: Kind) -> AllocRequest {
+    AllocRequest { client: CLIENT, kind, memory: None, layout: Layout::OwnFrames, process: PROCESS }
 }
 
 const fn name(object: u32) -> ObjectName {

@@ -49,7 +49,7 @@ fn a_client_that_is_not_registered_is_refused_everything() {
     let stranger = Handle(0xc1d0_0099);
     let refusal = Refusal::UnknownClient(stranger);
     allocate(&mut accounts, 1, mib(1)).unwrap();
-    assert_eq!(accounts.reserve(Ask { client: stranger, ..memory(mib(1)) }).unwrap_err(), refusal);
+    assert_eq!(accounts.reserve(AllocRequest { client: stranger, ..memory(mib(1)) }).unwrap_err(), refusal);
     assert_eq!(accounts.reserve_duplicate(ObjectName::new(stranger, Handle(1)), CLIENT).unwrap_err(), refusal);
     assert_eq!(accounts.reserve_duplicate(name(1), stranger).unwrap_err(), refusal);
     assert_eq!(accounts.reserve_import(ExportFile(1), 0, stranger).unwrap_err(), refusal);
@@ -136,7 +136,7 @@ fn a_client_that_has_gone_meanwhile_takes_no_object() {
     let reservation = accounts.reserve(memory(mib(10))).unwrap();
     accounts.client_gone(CLIENT);
     let refused = accounts.commit(reservation, Placement::under(CLIENT, Handle(1)), None).unwrap_err();
-    assert_eq!(refused.why, WhyNot::ClientGone);
+    assert_eq!(refused.why, CommitError::ClientGone);
     assert_eq!(used(&accounts), mib(10));
     accounts.cancel(refused.reservation);
     assert_eq!((used(&accounts), accounts.counts().objects), (Bytes(0), 0));

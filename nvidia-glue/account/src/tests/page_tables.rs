@@ -60,7 +60,8 @@ fn pools_are_mapped_on_every_card() {
     assert_eq!((tables(&accounts), accounts.card(Card::HOST).unwrap().used), (0, Bytes(0)));
 }
 
-/// The driver answers "done" to the end of a range in which nothing is mapped: for all that it leaves, it may not be counted less.
+/// The driver answers "done" to the end of a range in which nothing is mapped: for all that it
+/// leaves, it may not be counted less.
 #[test]
 fn the_end_of_nothing_ends_nothing() {
     let mut accounts = with_memory();
@@ -140,7 +141,7 @@ fn managed_memory_that_lies_far_apart() {
     map(&mut accounts, 0).unwrap();
 }
 
-/// What lies side by side shares its tables.
+/// Neighbouring managed memory shares its tables.
 #[test]
 fn managed_memory_side_by_side() {
     let mut accounts = with_memory();

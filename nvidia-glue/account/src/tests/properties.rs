@@ -2,13 +2,14 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::{CHANNEL, CLIENT, GROUP, Handle, Kind, Placement, accounts, model::run, plain};
+use super::{CHANNEL, CLIENT, GROUP, Handle, Kind, Placement, accounts, plain};
+use crate::model::run;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Whatever happens, the account says no less than the driver holds, exactly that once it was told everything, no more than the
-    /// limit, and nothing at the end.
+    /// Whatever happens, the account says no less than the driver holds, exactly that once it was
+    /// told everything, no more than the limit, and nothing at the end.
     #[test]
     fn any_program(bytes in vec(any::<u8>(), 0..1200)) {
         run(&bytes);
@@ -33,10 +34,10 @@ proptest! {
             accounts.commit(reservation, placement, None).unwrap();
         }
         let total = accounts.counts().objects as usize + 1;
-        let pieces = accounts.pieces(CLIENT, CLIENT, most);
-        prop_assert_eq!(pieces.is_empty(), total <= most);
+        let chunks = accounts.chunks_to_free(CLIENT, CLIENT, most);
+        prop_assert_eq!(chunks.is_empty(), total <= most);
         let mut gone = 0;
-        for piece in pieces {
+        for piece in chunks {
             let freed = accounts.free(CLIENT, piece).unwrap().objects as usize;
             prop_assert!(depends || freed <= most, "{} at once", freed);
             gone += freed;
@@ -47,9 +48,10 @@ proptest! {
     }
 }
 
-/// What fuzzing found: fork copies managed memory (`MADV_DOFORK`), the copy is found and charged, its process ends, and before anybody has
-/// looked again, a file is opened that several processes share. Whose file the copy was of is not known, so it stays charged while that one
-/// is open: more than there is, never less.
+/// A case that fuzzing found: fork copies managed memory (`MADV_DOFORK`), the copy is found and
+/// charged, its process ends, and before anybody has looked again, a file is opened that several
+/// processes share. Whose file the copy was of is not known, so it stays charged while that one is
+/// open: more than there is, never less.
 #[test]
 fn a_copy_that_may_be_of_a_file_that_is_shared() {
     run(&[
@@ -58,8 +60,9 @@ fn a_copy_that_may_be_of_a_file_that_is_shared() {
     ]);
 }
 
-/// What fuzzing found: two threads ask for managed memory at the same addresses, and the one that asked later is back first, with nothing.
-/// What the other may yet map is not released with it.
+/// A case that fuzzing found: two threads ask for managed memory at the same addresses, and the one
+/// that asked later is back first, with nothing. What the other may yet map is not released with
+/// it.
 #[test]
 fn a_range_that_another_thread_may_yet_map() {
     run(&[
@@ -69,14 +72,16 @@ fn a_range_that_another_thread_may_yet_map() {
     ]);
 }
 
-/// Found by the fuzzer: many mappings far from each other leave no room for the tables of a small one.
+/// Found by the fuzzer: many mappings far from each other leave no room for the tables of a small
+/// one.
 #[test]
 fn a_small_mapping_where_the_room_for_tables_is_used_up() {
     run(include_bytes!("../../../../fuzz/seeds/account/room-for-tables-used-up"));
 }
 
-/// Found by the fuzzer: of two threads that map the same addresses, the one that another has overtaken is back during a look that began before. What
-/// stands in its place is not released by that look.
+/// Found by the fuzzer: of two threads that map the same addresses, the one that another has
+/// overtaken is back during a look that began before. What stands in its place is not released by
+/// that look.
 #[test]
 fn an_overtaken_range_that_is_back_during_a_look() {
     run(include_bytes!("../../../../fuzz/seeds/account/overtaken-during-a-look"));

@@ -9,9 +9,9 @@ fn limits_are_floored_to_kib_and_kept_per_card() {
     assert_eq!(accounts.card(CARD).unwrap().limit, Bytes(9 * 1024));
     assert!(allocate(&mut accounts, 1, Bytes(9 * 1024 + 1)).is_err());
     allocate(&mut accounts, 1, Bytes(9 * 1024)).unwrap();
-    let other = Ask { memory: Some((Card(1), Bytes(1))), ..memory(Bytes(1)) };
+    let other = AllocRequest { memory: Some((Card(1), Bytes(1))), ..memory(Bytes(1)) };
     assert!(matches!(accounts.reserve(other).unwrap_err(), Refusal::OverQuota(over) if over.card == Card(1)));
-    let none = Ask { memory: Some((Card(2), Bytes(1))), ..memory(Bytes(1)) };
+    let none = AllocRequest { memory: Some((Card(2), Bytes(1))), ..memory(Bytes(1)) };
     assert_eq!(accounts.reserve(none).unwrap_err(), Refusal::UnknownCard(Card(2)));
     assert_eq!(accounts.reserve(memory(Bytes(u64::MAX))).unwrap_err().status(), Status::NO_MEMORY);
 }
@@ -28,7 +28,7 @@ fn what_the_driver_returned_is_what_counts() {
     let reservation = accounts.reserve(memory(mib(14))).unwrap();
     let refused = accounts.commit(reservation, Placement::under(CLIENT, Handle(3)), Some(mib(15))).unwrap_err();
     let over = OverQuota { card: CARD, asked: mib(15), used: mib(86), limit: mib(100), bound: Bound::Quota };
-    assert_eq!((refused.why, used(&accounts)), (WhyNot::OverQuota(over), mib(101)));
+    assert_eq!((refused.why, used(&accounts)), (CommitError::OverQuota(over), mib(101)));
     assert_eq!(accounts.object(name(3)), None);
     accounts.cancel(refused.reservation);
     assert_eq!(used(&accounts), mib(86));
@@ -121,7 +121,8 @@ fn numbers_are_limited_reservations_included() {
     }
 }
 
-/// A card has so many numbers for channels, and as many for groups, of which a channel without one takes one, too.
+/// A card has so many numbers for channels, and as many for groups, of which a channel without one
+/// takes one, too.
 #[test]
 fn channels_are_limited_on_each_card_and_so_are_groups() {
     let mut accounts = accounts_with(ObjectLimits { channels: 3, ..ObjectLimits::default() });
@@ -149,7 +150,8 @@ fn channels_are_limited_on_each_card_and_so_are_groups() {
     assert_eq!(accounts.set_channel_limit(Card(7), 1), Err(Refusal::UnknownCard(Card(7))));
 }
 
-/// What the card's firmware keeps is bounded on each card; memory, which it does not, is not bounded with it.
+/// Objects that the card's firmware keeps are bounded on each card; memory, which it does not, is
+/// not bounded with it.
 #[test]
 fn devices_are_limited_on_each_card_and_memory_by_its_size() {
     let mut accounts = accounts_with(ObjectLimits { devices: 2, others: 1, ..ObjectLimits::default() });
@@ -213,7 +215,7 @@ fn context_buffers_are_charged_to_their_group() {
 fn use_is_told_per_process_with_its_highest() {
     let mut accounts = accounts();
     allocate(&mut accounts, 1, mib(10)).unwrap();
-    let other = Ask { process: Pid(7), ..memory(mib(20)) };
+    let other = AllocRequest { process: Pid(7), ..memory(mib(20)) };
     let reservation = accounts.reserve(other).unwrap();
     accounts.commit(reservation, Placement::under(CLIENT, Handle(2)), None).unwrap();
     assert_eq!((accounts.used_by(PROCESS, CARD), accounts.used_by(Pid(7), CARD)), (mib(10), mib(20)));

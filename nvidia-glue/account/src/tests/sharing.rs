@@ -154,7 +154,8 @@ fn a_file_that_maps_the_hosts_memory_keeps_it_beside_whatever_else_does() {
     allocate(&mut accounts, 1, mib(1)).unwrap();
     assert!(accounts.hold_host_memory(name(1)).unwrap().is_none(), "a card's");
     assert!(accounts.hold_host_memory(name(9)).unwrap().is_none(), "nobody's");
-    let reservation = accounts.reserve(Ask { memory: Some((Card::HOST, mib(10))), ..memory(mib(10)) }).unwrap();
+    let reservation =
+        accounts.reserve(AllocRequest { memory: Some((Card::HOST, mib(10))), ..memory(mib(10)) }).unwrap();
     accounts.commit(reservation, Placement::under(CLIENT, Handle(2)), None).unwrap();
     let refused = accounts.hold_host_memory(name(2)).unwrap().unwrap();
     accounts.release(refused);

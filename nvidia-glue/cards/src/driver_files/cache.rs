@@ -1,4 +1,5 @@
-//! Keeps what was found for the next container: looking takes milliseconds, reading one file a fraction of one.
+//! Keeps what was found for the next container: looking takes milliseconds, reading one file a
+//! fraction of one.
 
 use std::{
     fs, io,
@@ -11,15 +12,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{DriverFiles, find};
 
-/// What the file holds.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
 struct Cached {
     root: PathBuf,
     files: DriverFiles,
 }
 
-/// As [`find`], from `<state_dir>/driver-files.json` where that was written for the same root and version and all its
-/// libraries are still there. The state directory is gone at reboot, as the driver's sockets are.
+/// As [`find`], from `<state_dir>/driver-files.json` where that was written for the same root and
+/// version and all its libraries are still there. The state directory is gone at reboot, as the
+/// driver's sockets are.
 ///
 /// A cache that cannot be read or written costs time and nothing else.
 pub fn find_cached(root: &Path, version: &str, state_dir: &Path) -> DriverFiles {

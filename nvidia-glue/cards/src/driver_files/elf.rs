@@ -1,4 +1,4 @@
-//! What an ELF library says about itself.
+//! Identity of an ELF library, from its headers.
 
 use std::{fs::File, path::Path};
 
@@ -9,9 +9,9 @@ use object::{
 
 use super::ld_cache::Abi;
 
-/// What [`inspect`] found.
+/// Result of [`inspect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Library {
+pub(super) struct ElfIdentity {
     /// Machine and word size.
     pub(super) abi: Abi,
     /// `DT_SONAME`; what programs that were linked with the library ask for.
@@ -21,7 +21,7 @@ pub(super) struct Library {
 /// Reads a library's headers. `None` for what is no library of a machine that NVIDIA supports.
 ///
 /// Only the headers are read: a driver has libraries of 100 MB and more.
-pub(super) fn inspect(path: &Path) -> Option<Library> {
+pub(super) fn inspect(path: &Path) -> Option<ElfIdentity> {
     let file = ReadCache::new(File::open(path).ok()?);
     let ident = (&file).read_bytes_at(0, 20).ok()?;
     match (ident.get(4)?, ident.get(18)?) {
@@ -32,7 +32,7 @@ pub(super) fn inspect(path: &Path) -> Option<Library> {
     }
 }
 
-fn read<'data, Header: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(file: R, abi: Abi) -> Option<Library> {
+fn read<'data, Header: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(file: R, abi: Abi) -> Option<ElfIdentity> {
     let header = Header::parse(file).ok()?;
     let endian = header.endian().ok()?;
     let segments = header.program_headers(endian, file).ok()?;
@@ -60,7 +60,7 @@ fn read<'data, Header: FileHeader<Endian = Endianness>, R: ReadRef<'data>>(file:
         // A name with a slash would lead out of the library's directory.
         (!name.is_empty() && !name.contains('/') && name != "." && name != "..").then(|| name.to_owned())
     });
-    Some(Library { abi, soname })
+    Some(ElfIdentity { abi, soname })
 }
 
 /// `NAME_MAX` and the end mark.

@@ -1,16 +1,16 @@
 //! glibc's `ld.so.cache`, read and written (elf/cache.c and sysdeps/generic/dl-cache.h of glibc).
 //!
-//! A cache comes out of an image, so reading believes nothing: every offset is checked, every count is bounded by the
-//! file's length, and what makes no sense is an error and never a panic.
+//! A cache comes out of an image, so reading believes nothing: every offset is checked, every count
+//! is bounded by the file's length, and what makes no sense is an error and never a panic.
 
 use std::{borrow::Cow, cmp::Ordering, collections::BTreeSet};
 
 /// One library that the loader can find by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// What programs ask for: `libcuda.so.1`.
+    /// Name that programs ask for: `libcuda.so.1`.
     pub name: Cow<'a, [u8]>,
-    /// Where it is: `/usr/lib/x86_64-linux-gnu/libcuda.so.1`.
+    /// Its path: `/usr/lib/x86_64-linux-gnu/libcuda.so.1`.
     pub path: Cow<'a, [u8]>,
     /// Kind of library and machine (`FLAG_*` of glibc's ldconfig.h), see [`Abi`].
     pub flags: u32,
@@ -94,7 +94,8 @@ const TAG_GENERATOR: u32 = 0;
 const TAG_GLIBC_HWCAPS: u32 = 1;
 /// `DL_CACHE_HWCAP_EXTENSION`: the low half is an index into the section of names.
 const HWCAP_EXTENSION: u64 = 1 << 62;
-/// The index; above it are bits that say how the loader treats the name (`DL_CACHE_HWCAP_ISA_LEVEL_MASK`).
+/// The index; above it are bits that say how the loader treats the name
+/// (`DL_CACHE_HWCAP_ISA_LEVEL_MASK`).
 const HWCAP_INDEX: u64 = 0xffff_ffff;
 const GENERATOR: &[u8] = b"egpu";
 
@@ -197,7 +198,8 @@ fn write_extension(file: &mut Vec<u8>, name_offsets: &[u32]) -> Result<(), LdCac
     Ok(())
 }
 
-/// The part of the file that is in the new format: all of it, or what follows a table in the old one.
+/// The part of the file that is in the new format: all of it, or what follows a table in the old
+/// one.
 fn new_format(file: &[u8]) -> Result<&[u8], LdCacheError> {
     let cache = if file.starts_with(OLD_MAGIC) {
         let count = usize::try_from(word(file, 12)?).map_err(|_| LdCacheError::Truncated)?;
@@ -239,8 +241,8 @@ fn hwcap_names<'a>(strings: &mut Reader<'a>) -> Result<Vec<&'a [u8]>, LdCacheErr
     Ok(Vec::new())
 }
 
-/// The order of glibc's table: names descending, then flags descending, then libraries for particular processors before
-/// those for all.
+/// The order of glibc's table: names descending, then flags descending, then libraries for
+/// particular processors before those for all.
 fn order(one: &Entry<'_>, other: &Entry<'_>) -> Ordering {
     compare_names(&other.name, &one.name).then(other.flags.cmp(&one.flags)).then_with(|| {
         match (&one.hwcap, &other.hwcap) {
@@ -321,8 +323,9 @@ fn word(bytes: &[u8], at: usize) -> Result<u32, LdCacheError> {
 const LONGEST_NAME: usize = 255;
 const LONGEST_PATH: usize = 4096;
 
-/// Takes strings out of a cache. All entries may point to one long string, so what is taken is bounded as a whole: reading,
-/// sorting and writing cost no more than for an honest file of [`LARGEST`] bytes.
+/// Takes strings out of a cache. All entries may point to one long string, so what is taken is
+/// bounded as a whole: reading, sorting and writing cost no more than for an honest file of
+/// [`LARGEST`] bytes.
 struct Reader<'a> {
     cache: &'a [u8],
     left: usize,

@@ -1,7 +1,7 @@
-//! Which files of the driver belong to which capability.
+//! Files of the driver, by capability.
 //!
-//! Libraries and binaries follow libnvidia-container (src/nvc_info.c), which filters by `NVIDIA_DRIVER_CAPABILITIES`; files
-//! that came later follow nvidia-container-toolkit (pkg/nvcdi).
+//! Libraries and binaries follow libnvidia-container (src/nvc_info.c), which filters by
+//! `NVIDIA_DRIVER_CAPABILITIES`; files that came later follow nvidia-container-toolkit (pkg/nvcdi).
 
 use runtime_config::request::DriverCapabilities as Caps;
 
@@ -12,8 +12,8 @@ const GL: Caps = Caps::GRAPHICS.union(Caps::DISPLAY);
 
 /// Names of libraries before `.so`, and the capabilities any of which brings them along.
 ///
-/// Left out on purpose: the GLVND loaders (libGL, libEGL, ...) and libOpenCL, which are the image's, and the settings
-/// dialog's libraries ([`EXCLUDED`]).
+/// Left out on purpose: the GLVND loaders (libGL, libEGL, ...) and libOpenCL, which are the
+/// image's, and the settings dialog's libraries ([`EXCLUDED`]).
 const LIBRARIES: &[(&str, Caps)] = &[
     ("libnvidia-ml", Caps::UTILITY),
     ("libnvidia-cfg", Caps::UTILITY),
@@ -83,7 +83,8 @@ pub(super) const BINARIES: &[(&str, Caps)] = &[
     ("nvidia-xconfig", Caps::DISPLAY),
 ];
 
-/// Configuration files below /etc or /usr/share: relative path, where it goes in the container, and for whom.
+/// Configuration files below /etc or /usr/share: relative path, where it goes in the container, and
+/// for whom.
 pub(super) const CONFIG_FILES: &[(&str, &str, Caps)] = &[
     ("OpenCL/vendors/nvidia.icd", "/etc", Caps::COMPUTE),
     ("vulkan/icd.d/nvidia_icd.json", "/etc", GL),
@@ -104,15 +105,17 @@ pub(super) const CONFIG_FILES: &[(&str, &str, Caps)] = &[
 
 /// Sockets of NVIDIA's daemons, without /run or /var/run.
 ///
-/// Not among them: the MPS directory. Work that goes to an MPS server runs in a process outside of the container that has
-/// every card open, so it is neither confined to the granted cards nor seen by anything that enforces a quota.
+/// Not among them: the MPS directory. Work that goes to an MPS server runs in a process outside of
+/// the container that has every card open, so it is neither confined to the granted cards nor seen
+/// by anything that enforces a quota.
 pub(super) const SOCKETS: &[(&str, Caps)] =
     &[("nvidia-persistenced/socket", Caps::UTILITY), ("nvidia-fabricmanager/socket", Caps::UTILITY)];
 
-/// The capabilities that bring the library `file` along in driver `version`; `None` if it is not part of that driver.
+/// The capabilities that bring the library `file` along in driver `version`; `None` if it is not
+/// part of that driver.
 ///
-/// A library with the driver's version that no list names is one that a newer driver has added; others of its libraries may
-/// need it, so CUDA's and OpenGL's users both get it.
+/// A library with the driver's version that no list names is one that a newer driver has added;
+/// others of its libraries may need it, so CUDA's and OpenGL's users both get it.
 pub(super) fn library(file: &str, version: &str) -> Option<Caps> {
     let (name, suffix) = file.split_once(".so.")?;
     let listed = LIBRARIES.iter().find(|(listed, _)| *listed == name).map(|(_, capabilities)| *capabilities);

@@ -1,7 +1,8 @@
 //! The user space of the NVIDIA driver on this host: what a container needs of it, and where it is.
 //!
-//! User space and kernel module must be of one version, so everything is looked for by the exact version of the module.
-//! What is missing is a warning: no driver package ships everything, and a program that needs a missing library says so.
+//! User space and kernel module must be of one version, so everything is looked for by the exact
+//! version of the module. What is missing is a warning: no driver package ships everything, and a
+//! program that needs a missing library says so.
 
 mod cache;
 mod elf;
@@ -42,12 +43,12 @@ pub struct DriverFiles {
 pub struct Library {
     /// The file on the host, no link.
     pub host: PathBuf,
-    /// Where it goes below the container's library directory: `libcuda.so.580.159.04`,
+    /// Its path below the container's library directory: `libcuda.so.580.159.04`,
     /// `vdpau/libvdpau_nvidia.so.580.159.04`.
     pub path: PathBuf,
     /// Machine and word size.
     pub abi: Abi,
-    /// What programs ask for: `libcuda.so.1`.
+    /// Name that programs ask for: `libcuda.so.1`.
     pub soname: Option<String>,
     /// `libnvidia-ml.so` is beside it on the host.
     pub has_development_link: bool,
@@ -66,8 +67,8 @@ pub struct HostFile {
     pub capabilities: DriverCapabilities,
 }
 
-/// Looks through the host below `root` (`/`, or where a driver container has put its tree, `/run/nvidia/driver`) for the
-/// files of driver `version`.
+/// Looks through the host below `root` (`/`, or where a driver container has put its tree,
+/// `/run/nvidia/driver`) for the files of driver `version`.
 pub fn find(root: &Path, version: &str) -> DriverFiles {
     let mut files = DriverFiles { version: version.to_owned(), ..DriverFiles::default() };
     files.libraries = search::libraries(root, version);

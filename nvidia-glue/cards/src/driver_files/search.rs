@@ -1,4 +1,4 @@
-//! Where distributions and driver installers put the driver's files.
+//! Places where distributions and driver installers put the driver's files.
 
 use std::{
     collections::BTreeSet,
@@ -106,7 +106,7 @@ fn libraries_in(dir: &Path, subdir: &str, version: &str) -> Vec<Library> {
             if fs::metadata(&host).ok()?.len() == 0 {
                 return None;
             }
-            let elf::Library { abi, soname } = elf::inspect(&host)?;
+            let elf::ElfIdentity { abi, soname } = elf::inspect(&host)?;
             let stem = file.split_once(".so.")?.0;
             let has_development_link = dir.join(subdir).join(format!("{stem}.so")).exists();
             Some(Library { host, path: Path::new(subdir).join(file), abi, soname, has_development_link, capabilities })
@@ -142,7 +142,8 @@ fn cached_dirs(root: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// The first of each name. Scripts are passed over: a wrapper is made for the host, and what it calls is not in the container.
+/// The first of each name. Scripts are passed over: a wrapper is made for the host, and what it
+/// calls is not in the container.
 pub(super) fn binaries(root: &Path) -> Vec<HostFile> {
     lists::BINARIES
         .iter()

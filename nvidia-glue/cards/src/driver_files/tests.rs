@@ -16,7 +16,7 @@ fn names_come_from_the_file() {
     for (abi, machine) in [(Abi::X86_64, EM_X86_64), (Abi::I386, EM_386), (Abi::Aarch64, EM_AARCH64)] {
         put(directory.path(), "lib", fake_library("libx.so.1", machine));
         let found = elf::inspect(&directory.path().join("lib")).unwrap();
-        assert_eq!(found, elf::Library { abi, soname: Some("libx.so.1".into()) });
+        assert_eq!(found, elf::ElfIdentity { abi, soname: Some("libx.so.1".into()) });
     }
     for hostile in ["../etc/passwd", "..", "", "a/b"] {
         put(directory.path(), "lib", fake_library(hostile, EM_X86_64));

@@ -1,7 +1,8 @@
 //! Reading the kernel's log, `/dev/kmsg`, record by record.
 //!
 //! Format: the kernel's `Documentation/ABI/testing/dev-kmsg`. One `read` gives one record:
-//! `<priority>,<sequence>,<microseconds>,<flags>[,...];<message>`, then lines that begin with a space.
+//! `<priority>,<sequence>,<microseconds>,<flags>[,...];<message>`, then lines that begin with a
+//! space.
 
 use std::{
     fs::OpenOptions,
@@ -10,9 +11,11 @@ use std::{
     path::Path,
 };
 
-/// More than the longest record (the kernel's `PRINTK_MESSAGE_MAX` is 2 KiB, its extended form 8 KiB).
+/// More than the longest record (the kernel's `PRINTK_MESSAGE_MAX` is 2 KiB, its extended form 8
+/// KiB).
 const BUFFER: usize = 16 << 10;
-/// More reads than any log has records: a log that grows as fast as it is read must not hold up a create.
+/// More reads than any log has records: a log that grows as fast as it is read must not hold up a
+/// create.
 const MOST_READS: usize = 1 << 20;
 
 /// One record that the kernel itself wrote.
@@ -24,8 +27,8 @@ pub(super) struct Record<'a> {
     pub(super) message: &'a str,
 }
 
-/// Calls `each` for the kernel's records from sequence number `from` on, oldest first, and returns the number that
-/// the next record will have.
+/// Calls `each` for the kernel's records from sequence number `from` on, oldest first, and returns
+/// the number that the next record will have.
 ///
 /// # Errors
 /// When the log cannot be opened or read. Records that were overwritten meanwhile are no error.
@@ -41,7 +44,8 @@ pub(super) fn read(path: &Path, from: u64, mut each: impl FnMut(Record<'_>)) -> 
             Ok(count) => buffer.get(..count).unwrap_or_default(),
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            // Overwritten before we came to it, or longer than the buffer: the kernel has moved on to the next.
+            // Overwritten before we came to it, or longer than the buffer: the kernel has moved on
+            // to the next.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EPIPE | libc::EINVAL)) => continue,
             Err(error) => return Err(error),
         };
@@ -64,8 +68,9 @@ pub(super) fn read(path: &Path, from: u64, mut each: impl FnMut(Record<'_>)) -> 
     Ok(next)
 }
 
-/// The record on this line, and whether the kernel wrote it: what programs write into `/dev/kmsg` has another
-/// facility, so that no program can report an Xid. `None` for continuation lines and for what is no record.
+/// The record on this line, and whether the kernel wrote it: what programs write into `/dev/kmsg`
+/// has another facility, so that no program can report an Xid. `None` for continuation lines and
+/// for what is no record.
 fn parse(line: &str) -> Option<(bool, Record<'_>)> {
     let (header, message) = line.split_once(';')?;
     let mut fields = header.split(',');

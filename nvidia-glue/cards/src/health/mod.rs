@@ -1,13 +1,14 @@
-//! Which cards have had a fatal error since boot, from the kernel's log.
+//! Cards that have had a fatal error since boot, from the kernel's log.
 //!
-//! It is asked on every create, so it is kept cheap: what the log said is folded into one small state, kept in
-//! `<state_dir>/kernel-log.json` together with the sequence number of the next record to look at. A look costs one
-//! pass over the kernel's ring buffer, of which older records are skipped by their header (the device cannot be
-//! positioned at a number), and is not repeated within [`FRESH_MS`]: a burst of creates looks once.
-//! The state is a function of the log up to that number, so that whoever writes it last is right, without a lock.
+//! It is asked on every create, so it is kept cheap: what the log said is folded into one small
+//! state, kept in `<state_dir>/kernel-log.json` together with the sequence number of the next
+//! record to look at. A look costs one pass over the kernel's ring buffer, of which older records
+//! are skipped by their header (the device cannot be positioned at a number), and is not repeated
+//! within [`FRESH_MS`]: a burst of creates looks once. The state is a function of the log up to
+//! that number, so that whoever writes it last is right, without a lock.
 //!
-//! What ends a fault: the driver says that no recovery is needed (Xid 154, or NVML at a later discovery), the kernel
-//! module is loaded anew, or the machine starts anew.
+//! What ends a fault: the driver says that no recovery is needed (Xid 154, or NVML at a later
+//! discovery), the kernel module is loaded anew, or the machine starts anew.
 
 mod kernel_log;
 mod simulated;
@@ -31,9 +32,9 @@ use super::{Card, Health, Inventory, Roots, Source, kernel_module, state_file};
 /// For so long a look at the kernel's log is not repeated.
 const FRESH_MS: u64 = 1000;
 const STATE_FILE: &str = "kernel-log.json";
-/// Where cards are simulated, their errors are written here by whoever wants to see what happens: records as
-/// `/dev/kmsg` gives them, `3,1,0,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.` Their driver obeys them
-/// ([`SimulatedFaults`]).
+/// Log of simulated cards, written by whoever wants to see what happens: records as `/dev/kmsg`
+/// gives them, `3,1,0,-;NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.` Their driver
+/// obeys them ([`SimulatedFaults`]).
 const SIMULATED_LOG: &str = "simulated/kmsg";
 
 /// The kernel's log could not be read.
@@ -45,12 +46,13 @@ pub(super) struct HealthError {
     source: io::Error,
 }
 
-/// What the kernel's log says about the cards, up to a record.
+/// Errors of the cards in the kernel's log, up to a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Faults {
     /// Sequence number of the first record that has not been looked at.
     pub(super) next: u64,
-    /// Record of the kernel module's last start, if the log had one: another one means other minor numbers, perhaps.
+    /// Record of the kernel module's last start, if the log had one: another one means other minor
+    /// numbers, perhaps.
     pub(super) driver_loaded: Option<u64>,
     /// The cards that need a reset, by PCI address.
     cards: BTreeMap<String, Fault>,
@@ -58,7 +60,7 @@ pub(super) struct Faults {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Fault {
-    /// What was first; later ones are its consequences.
+    /// The first; later ones are its consequences.
     reason: String,
     /// Nothing but double bit errors so far.
     only_double_bit_error: bool,
@@ -68,7 +70,7 @@ struct Fault {
 
 /// The state file.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct KernelLogState {
     boot_id: String,
     /// Milliseconds of CLOCK_BOOTTIME.
     looked_at_ms: u64,
@@ -108,14 +110,14 @@ impl Faults {
         }
     }
 
-    /// Why the card may not be used, unless all that is known was before record `forgiven`.
+    /// Returns why the card may not be used, unless all that is known was before record `forgiven`.
     fn reason(&self, card: &Card, forgiven: u64) -> Option<&str> {
         let fault = self.cards.get(&slot(card.pci))?;
         (fault.latest >= forgiven).then_some(fault.reason.as_str())
     }
 
-    /// Marks the cards that have had a fatal error. `forgiven`, by UUID: NVML declared the card sound when the log had
-    /// come to that record.
+    /// Marks the cards that have had a fatal error. `forgiven`, by UUID: NVML declared the card
+    /// sound when the log had come to that record.
     pub(super) fn apply(&self, inventory: &mut Inventory, forgiven: &BTreeMap<String, u64>) {
         for card in &mut inventory.cards {
             let since = forgiven.get(&card.uuid).copied().unwrap_or(0);
@@ -133,7 +135,7 @@ fn slot(address: PciBusId) -> String {
     PciBusId { function: 0, ..address }.to_string()
 }
 
-/// What the kernel's log says now about cards from `source`.
+/// Returns what the kernel's log says now about cards from `source`.
 pub(super) fn look(roots: &Roots, state_dir: &Path, source: Source) -> Result<Faults, HealthError> {
     match source {
         Source::Nvidia => look_at_kernel(roots, state_dir, boottime_ms()),
@@ -144,9 +146,9 @@ pub(super) fn look(roots: &Roots, state_dir: &Path, source: Source) -> Result<Fa
     }
 }
 
-/// [`look`] for callers that go on without an answer: some sandboxes have no kernel log, and NVML, asked for the
-/// inventory, has had its say all the same.
-pub(super) fn look_if_possible(roots: &Roots, state_dir: &Path, source: Source) -> Faults {
+/// [`look`] for callers that go on without an answer: some sandboxes have no kernel log, and NVML,
+/// asked for the inventory, has had its say all the same.
+pub(super) fn read_faults_if_possible(roots: &Roots, state_dir: &Path, source: Source) -> Faults {
     look(roots, state_dir, source).unwrap_or_else(|error| {
         tracing::warn!(%error, "card errors in the kernel's log are not seen");
         Faults::default()
@@ -156,7 +158,8 @@ pub(super) fn look_if_possible(roots: &Roots, state_dir: &Path, source: Source) 
 fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, HealthError> {
     let path = state_dir.join(STATE_FILE);
     let boot_id = kernel_module::boot_id(roots).unwrap_or_default();
-    let known: Option<State> = state_file::read(&path).filter(|state: &State| state.boot_id == boot_id);
+    let known: Option<KernelLogState> =
+        state_file::read(&path).filter(|state: &KernelLogState| state.boot_id == boot_id);
     let faults = match known {
         // A time to come is a spoilt file's: it must not count as fresh for ever.
         Some(state) if now.checked_sub(state.looked_at_ms).is_some_and(|age| age < FRESH_MS) => return Ok(state.faults),
@@ -164,7 +167,7 @@ fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, H
         None => Faults::default(),
     };
     let faults = read_on(&roots.kernel_log, faults)?;
-    let state = State { boot_id, looked_at_ms: now, faults: faults.clone() };
+    let state = KernelLogState { boot_id, looked_at_ms: now, faults: faults.clone() };
     if let Err(error) = state_file::replace(&path, &state) {
         // The next look starts further back; nothing is missed.
         tracing::debug!(path = %path.display(), %error, "cannot keep the position in the kernel's log");
@@ -179,7 +182,8 @@ fn read_on(path: &Path, mut faults: Faults) -> Result<Faults, HealthError> {
     Ok(faults)
 }
 
-/// Milliseconds since boot, time asleep included: a clock that starts anew exactly when the kernel's log does.
+/// Milliseconds since boot, time asleep included: a clock that starts anew exactly when the
+/// kernel's log does.
 pub(super) fn boottime_ms() -> u64 {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| {
         let seconds = u64::try_from(time.tv_sec()).unwrap_or(0);

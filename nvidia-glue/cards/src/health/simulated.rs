@@ -1,4 +1,5 @@
-//! What the errors in the log of simulated cards do to their driver, so that whoever writes one sees what follows from it.
+//! Effects of errors in the log of simulated cards on their driver, so that whoever writes one sees
+//! what follows from it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +25,7 @@ const FIRMWARE_TIMEOUT: u32 = 119;
 pub struct SimulatedFault {
     /// It has fallen off the bus (Xid 79), and not been reset.
     pub is_lost: bool,
-    /// How often it was reset after it had fallen off the bus.
+    /// Number of resets after it had fallen off the bus.
     pub resets: u64,
     /// Controls that its firmware does not answer (the `0x...` of an Xid 119).
     pub unanswered: BTreeSet<u32>,
@@ -44,7 +45,7 @@ impl SimulatedFaults {
         }
     }
 
-    /// What has become of the card there.
+    /// Returns what has become of the card there.
     pub fn of(&self, card: PciBusId) -> SimulatedFault {
         self.0.get(&slot(card)).cloned().unwrap_or_default()
     }

@@ -4,21 +4,21 @@ use base::PciBusId;
 
 use crate::pci;
 
-/// What one line of the kernel's log says about the health of cards.
+/// Meaning of one line of the kernel's log for the health of cards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Report {
     /// The kernel module was loaded: whatever was before concerns a driver that is gone.
     DriverLoaded,
     /// An Xid of one card.
     Xid {
-        /// Which card.
+        /// The card.
         card: PciBusId,
-        /// What follows from it.
+        /// Its consequence.
         meaning: Meaning,
     },
 }
 
-/// What follows from an Xid.
+/// Consequence of an Xid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// The card computes nothing reliable until it is reset; why, for people.
@@ -30,7 +30,8 @@ pub(super) enum Meaning {
     },
     /// The driver says that nothing needs to be done (any more).
     Recovered,
-    /// A memory error was confined to the programs that it hit; takes back a double bit error (48) reported with it.
+    /// A memory error was confined to the programs that it hit; takes back a double bit error (48)
+    /// reported with it.
     Contained,
     /// A program's own fault, or something that the card has got over.
     Harmless,
@@ -39,15 +40,18 @@ pub(super) enum Meaning {
 /// A double bit error alone: fatal unless the driver then says that it was contained.
 pub(super) const DOUBLE_BIT_ERROR: u32 = 48;
 
-/// The Xids after which NVIDIA's Xid catalogue asks, as the immediate action, for a reset of the card or a restart of
-/// the machine (<https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html>: `RESET_GPU`, `RESTART_BM`,
-/// `RESTART_VM`), and 48, of which it says so unless 94 shows the error to be contained.
+/// The Xids after which NVIDIA's Xid catalogue asks, as the immediate action, for a reset of the
+/// card or a restart of the machine
+/// (<https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html>: `RESET_GPU`,
+/// `RESTART_BM`, `RESTART_VM`), and 48, of which it says so unless 94 shows the error to be
+/// contained.
 ///
-/// Left out on purpose: what only ends programs (13, 31, 43, 45, 94, ...), 109, which the catalogue lists but which a
-/// program can bring about (NVIDIA's device plugin for Kubernetes counts it as the program's error: else any tenant
-/// could take a card from all others), what the card repairs by itself (63, 92), NVLink errors whose effect depends on
-/// bits of the message (74, 144 to 150), and whatever is newer than this table. Where one of them does need a reset,
-/// newer drivers say so in an Xid 154 of its own.
+/// Left out on purpose: what only ends programs (13, 31, 43, 45, 94, ...), 109, which the catalogue
+/// lists but which a program can bring about (NVIDIA's device plugin for Kubernetes counts it as
+/// the program's error: else any tenant could take a card from all others), what the card repairs
+/// by itself (63, 92), NVLink errors whose effect depends on bits of the message (74, 144 to 150),
+/// and whatever is newer than this table. Where one of them does need a reset, newer drivers say so
+/// in an Xid 154 of its own.
 const NEEDS_RESET: &[(u32, &str)] = &[
     (46, "GPU stopped processing"),
     (DOUBLE_BIT_ERROR, "double bit ECC error"),
@@ -73,7 +77,8 @@ const CONTAINED: u32 = 94;
 /// Longest part of the driver's own words that is kept.
 const MOST_QUOTED: usize = 60;
 
-/// Reads one message of the kernel's log (the part behind the header). `None`: not about a card's health.
+/// Reads one message of the kernel's log (the part behind the header). `None`: not about a card's
+/// health.
 pub(super) fn parse(message: &str) -> Option<Report> {
     if message.starts_with("NVRM: loading NVIDIA UNIX ") {
         return Some(Report::DriverLoaded);
@@ -85,17 +90,18 @@ pub(super) fn parse(message: &str) -> Option<Report> {
 /// One error report as it stands there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Xid<'a> {
-    /// Which card.
+    /// The card.
     pub(super) card: PciBusId,
     /// Its number.
     pub(super) number: u32,
-    /// What follows the number.
+    /// Text after the number.
     pub(super) words: &'a str,
 }
 
 /// Reads an error report; `None`: the message is none.
 pub(super) fn xid(message: &str) -> Option<Xid<'_>> {
-    // `Xid (PCI:0000:65:00): 79, ...`; older drivers leave `PCI:` out, MIG adds ` GPU-I:01` to the address.
+    // `Xid (PCI:0000:65:00): 79, ...`; older drivers leave `PCI:` out, MIG adds ` GPU-I:01` to the
+    // address.
     let (place, rest) = message.strip_prefix("NVRM: Xid (")?.split_once(')')?;
     let address = place.strip_prefix("PCI:").unwrap_or(place).split_ascii_whitespace().next()?;
     let card = pci::parse(address)?;
@@ -116,8 +122,9 @@ fn meaning(number: u32, words: &str) -> Meaning {
     }
 }
 
-/// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The words have changed between drivers,
-/// the number has not: 0 is none. A message that cannot be read asks for something, else it would not be there.
+/// `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`. The words have
+/// changed between drivers, the number has not: 0 is none. A message that cannot be read asks for
+/// something, else it would not be there.
 fn recovery_action(words: &str) -> Meaning {
     let (number, name) = words.rsplit_once(" to 0x").map_or(("", ""), |(_, wanted)| {
         let digits = wanted.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(wanted.len());

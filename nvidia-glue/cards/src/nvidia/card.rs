@@ -10,15 +10,17 @@ use nvml_wrapper::{
 
 use crate::{Card, Health, MigDevice, kernel_module::GpuInformation, sys};
 
-/// What a card said.
+/// Answers of one card.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) card: Card,
-    /// The driver says that it needs no recovery. False also where the driver has no opinion (before 555).
+    /// The driver says that it needs no recovery. False also where the driver has no opinion
+    /// (before 555).
     pub(super) sound: bool,
 }
 
-/// Collects the first reason why a card cannot be used, so that one bad answer does not hide the rest.
+/// Collects the first reason why a card cannot be used, so that one bad answer does not hide the
+/// rest.
 #[derive(Debug, Default)]
 struct Probe {
     unusable: Option<String>,
@@ -94,7 +96,8 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
         (u32::try_from(capability.major).unwrap_or(0), u32::try_from(capability.minor).unwrap_or(0))
     });
     card.numa_node = numa_node(roots, card.pci);
-    // Without GSP firmware the driver refuses to take channels off; drivers that do not know the question have none.
+    // Without GSP firmware the driver refuses to take channels off; drivers that do not know the
+    // question have none.
     card.hard_caps = probe.optional("GSP firmware", device.gsp_firmware_mode()).is_some_and(|mode| mode.enabled);
     card.mig_enabled = probe.optional("MIG mode", device.mig_mode()).is_some_and(|mode| mode.current == 1);
     if card.mig_enabled {
@@ -169,7 +172,8 @@ fn mig_device(device: &Device<'_>, index: u32) -> Option<MigDevice> {
     Some(MigDevice { index, uuid: device.uuid().ok()?, gpu_instance, compute_instance, memory })
 }
 
-/// What the driver wants done about the card: 0 is nothing. `None`: a driver that does not tell.
+/// Returns what the driver wants done about the card: 0 is nothing. `None`: a driver that does not
+/// tell.
 fn recovery_action(device: &Device<'_>, probe: &mut Probe) -> Option<u64> {
     let fields = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)]);
     let sample = probe.optional("recovery action", fields)?.into_iter().next()?.ok()?;
@@ -181,7 +185,8 @@ fn recovery_action(device: &Device<'_>, probe: &mut Probe) -> Option<u64> {
     }
 }
 
-/// NVML's `nvmlDeviceGpuRecoveryAction_t`. A number that we do not know is something to be done all the same.
+/// NVML's `nvmlDeviceGpuRecoveryAction_t`. A number that we do not know is something to be done all
+/// the same.
 fn recovery_name(action: u64) -> Option<String> {
     match action {
         0 => None,

@@ -18,7 +18,7 @@ pub enum DriverError {
         library.display()
     )]
     Start {
-        /// Which library.
+        /// The library.
         library: PathBuf,
         /// NVML's answer.
         #[source]
@@ -32,7 +32,7 @@ pub enum DriverError {
     NoLibrary {
         /// Of the kernel module.
         version: String,
-        /// Where it was looked for.
+        /// Root below which it was looked for.
         root: PathBuf,
     },
     /// NVML works but does not say how many cards there are.
@@ -61,8 +61,8 @@ pub(super) fn start(roots: &Roots, driver_root: &Path) -> Result<Option<Nvml>, D
     }
 }
 
-/// What to try to load, in this order. A driver with a root of its own is looked for there first; the bare name lets
-/// the dynamic loader search, `/etc/ld.so.cache` included.
+/// Returns what to try to load, in this order. A driver with a root of its own is looked for there
+/// first; the bare name lets the dynamic loader search, `/etc/ld.so.cache` included.
 fn candidates(driver_root: &Path) -> Vec<PathBuf> {
     let places = driver_files::library_dirs(driver_root).into_iter();
     let mut present: Vec<PathBuf> = places.map(|dir| dir.join(LIBRARY)).filter(|path| path.exists()).collect();

@@ -1,4 +1,5 @@
-//! How cards are connected: NVLink, directly or through switches, else what the PCIe topology says.
+//! Connections between cards: NVLink, directly or through switches, else what the PCIe topology
+//! says.
 
 use base::PciBusId;
 use nvml_wrapper::{Device, Nvml, enum_wrappers::device::TopologyLevel, error::NvmlError};
@@ -37,7 +38,7 @@ pub(super) fn connect(nvml: &Nvml, cards: &mut [Card]) {
     }
 }
 
-/// What the active NVLinks of a card end in: cards, or NVSwitches.
+/// Returns what the active NVLinks of a card end in: cards, or NVSwitches.
 fn far_ends(device: &Device<'_>) -> Vec<PciBusId> {
     let mut ends = Vec::new();
     for number in 0..MOST_NVLINKS {

@@ -1,7 +1,7 @@
-//! The cards that NVIDIA's driver has, as NVML tells of them.
+//! The cards that NVIDIA's driver has, as NVML reports them.
 //!
-//! Nothing that NVML says about one card keeps the others from being listed: what it does not support is left at a
-//! neutral value, and a card that cannot be used is listed with the reason.
+//! Nothing that NVML says about one card keeps the others from being listed: what it does not
+//! support is left at a neutral value, and a card that cannot be used is listed with the reason.
 
 mod card;
 #[cfg(test)]
@@ -22,13 +22,13 @@ use super::{
     kernel_module::{self, GpuInformation},
 };
 
-/// What NVML says about the node.
+/// Answers of NVML about the node.
 #[derive(Debug)]
 pub(super) struct Survey {
     /// Driver, CUDA and cards.
     pub(super) inventory: Inventory,
-    /// UUIDs of the cards of which the driver says that they need no recovery: what the kernel's log said of them
-    /// before is over.
+    /// UUIDs of the cards of which the driver says that they need no recovery: what the kernel's
+    /// log said of them before is over.
     pub(super) sound: Vec<String>,
 }
 
@@ -72,7 +72,8 @@ pub(super) fn processes(roots: &Roots, driver_root: &Path) -> Result<Option<Vec<
     Ok(Some(devices.flat_map(|device| processes::of(&device)).collect()))
 }
 
-/// Whether the cards stay initialised while nobody uses them, by UUID; only those that tell. `None`: no driver.
+/// Returns whether the cards stay initialised while nobody uses them, by UUID; only those that
+/// tell. `None`: no driver.
 ///
 /// # Errors
 /// When there is a driver but it cannot be asked.
@@ -97,8 +98,9 @@ fn cuda_version(nvml: &Nvml) -> String {
     )
 }
 
-/// Adds the cards that NVML counts or the kernel module lists, but that do not answer. NVML's order is that of the PCI
-/// addresses, and so is `information`'s: the n-th silent index is the n-th address that nobody has claimed.
+/// Adds the cards that NVML counts or the kernel module lists, but that do not answer. NVML's order
+/// is that of the PCI addresses, and so is `information`'s: the n-th silent index is the n-th
+/// address that nobody has claimed.
 fn with_silent(mut cards: Vec<Card>, silent: Vec<(u32, String)>, information: &[GpuInformation]) -> Vec<Card> {
     let claimed: Vec<_> = cards.iter().map(|card| card.pci).collect();
     let mut unclaimed = information.iter().filter(|gpu| !gpu.excluded && !claimed.contains(&gpu.pci));
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn silent_cards_are_listed_with_what_the_kernel_module_knows() {
-        // Cards 0 and 2 answer; 1 is counted but silent; a fourth is not even counted; a fifth is excluded.
+        // Cards 0 and 2 answer; 1 is counted but silent; a fourth is not even counted; a fifth is
+        // excluded.
         let mut answered = inventory_of(3).cards;
         answered.remove(1);
         let information = [gpu(1, 0, false), gpu(2, 5, false), gpu(3, 2, false), gpu(4, 9, false), gpu(5, 4, true)];

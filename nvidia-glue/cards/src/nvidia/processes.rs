@@ -1,4 +1,4 @@
-//! Who has how much memory on a card.
+//! Memory of each process on a card.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ pub struct ProcessMemory {
     pub card: String,
     /// In the initial pid namespace.
     pub pid: u32,
-    /// What it uses; `None`: the driver does not tell.
+    /// Its use; `None`: the driver does not say.
     pub bytes: Option<Bytes>,
 }
 
-/// The processes with compute or graphics contexts on `device`; none where NVML does not tell.
+/// The processes with compute or graphics contexts on `device`; none where NVML does not say.
 pub(super) fn of(device: &Device<'_>) -> Vec<ProcessMemory> {
     let Ok(card) = device.uuid() else { return Vec::new() };
-    let compute = patiently(|| device.running_compute_processes());
-    let graphics = patiently(|| device.running_graphics_processes());
+    let compute = with_retries(|| device.running_compute_processes());
+    let graphics = with_retries(|| device.running_graphics_processes());
     merge(&card, compute.into_iter().chain(graphics).map(|process| (used(&process), process.pid)))
 }
 
-fn patiently(mut ask: impl FnMut() -> Result<Vec<ProcessInfo>, NvmlError>) -> Vec<ProcessInfo> {
+fn with_retries(mut ask: impl FnMut() -> Result<Vec<ProcessInfo>, NvmlError>) -> Vec<ProcessInfo> {
     for _ in 0..ATTEMPTS {
         match ask() {
             Ok(processes) => return processes,
@@ -46,7 +46,8 @@ fn used(process: &ProcessInfo) -> Option<u64> {
     }
 }
 
-/// A process with compute and graphics contexts is in both lists, each time with all that it uses: the larger counts.
+/// A process with compute and graphics contexts is in both lists, each time with all that it uses:
+/// the larger counts.
 fn merge(card: &str, processes: impl Iterator<Item = (Option<u64>, u32)>) -> Vec<ProcessMemory> {
     let mut by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for (bytes, pid) in processes {
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn a_list_that_keeps_growing_is_given_up() {
         let mut asked = 0;
-        let processes = patiently(|| {
+        let processes = with_retries(|| {
             asked += 1;
             Err(NvmlError::InsufficientSize(Some(99)))
         });

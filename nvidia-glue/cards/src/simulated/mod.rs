@@ -9,42 +9,20 @@ use std::time::Duration;
 use base::PciBusId;
 pub use nodes::{SimulatedNodes, SimulatedNodesError, make_simulated_nodes};
 use runtime_config::config::{SimulatedCards, SimulatedLink};
-use serde::{Deserialize, Serialize};
 
-use super::{Card, Distance, Health, Inventory, Source};
+use super::{Card, Distance, Health, Inventory, SimulatedEdges, Source};
 
-/// Minor numbers 248 to 255 are not cards' (255 is `/dev/nvidiactl`), so this is as many cards as a node can have.
+/// Minor numbers 248 to 255 are not cards' (255 is `/dev/nvidiactl`), so this is as many cards as a
+/// node can have.
 const MOST_CARDS: u32 = 248;
 
 /// The driver version that simulated cards claim, and the CUDA version that goes with it.
 const CLAIMED_DRIVER: (&str, &str) = ("580.159.04", "13.0");
 
-/// How a simulated card takes containers off and puts them back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SimulatedEdges {
-    /// Its driver does it when it is asked to, if the card has the firmware for it.
-    pub are_taken: bool,
-    /// What the call takes that puts channels on the card; they are there when it ends.
-    pub opening_us: u64,
-    /// What the call takes that takes them off.
-    pub closing_us: u64,
-    /// What a group of channels loses of its time on the engine each time that it was put back.
-    pub ramp_us: u64,
-}
-
-impl Default for SimulatedEdges {
-    /// They cost nothing.
-    fn default() -> Self {
-        Self { are_taken: true, opening_us: 0, closing_us: 0, ramp_us: 0 }
-    }
-}
-
-impl SimulatedEdges {
-    fn of(configured: &runtime_config::config::SimulatedEdges) -> Self {
-        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let runtime_config::config::SimulatedEdges { are_taken, opening, closing, ramp } = *configured;
-        Self { are_taken, opening_us: us(opening), closing_us: us(closing), ramp_us: us(ramp) }
-    }
+fn edges(configured: &runtime_config::config::SimulatedEdges) -> SimulatedEdges {
+    let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let runtime_config::config::SimulatedEdges { are_taken, opening, closing, ramp } = *configured;
+    SimulatedEdges { are_taken, opening_us: us(opening), closing_us: us(closing), ramp_us: us(ramp) }
 }
 
 /// Simulated cards that no node could have.
@@ -59,7 +37,7 @@ pub enum SimulatedError {
     /// Two cards with one UUID.
     #[error("two simulated cards would both be `{uuid}`; give each `[[driver.simulated]]` a `uuid` of its own")]
     SameUuid {
-        /// What both would be called.
+        /// The common UUID.
         uuid: String,
     },
     /// Not the start of a UUID.
@@ -132,7 +110,7 @@ fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, Simula
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: table.gsp,
-        simulated: Some(SimulatedEdges::of(&table.edges)),
+        simulated: Some(edges(&table.edges)),
         health: Health::Ok,
     })
 }

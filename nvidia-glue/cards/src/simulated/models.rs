@@ -1,4 +1,4 @@
-//! What a simulated card of a well-known model claims to be.
+//! Properties that a simulated card of a well-known model claims.
 
 /// Brand and compute capability of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,9 +9,10 @@ pub(super) struct Traits {
     pub(super) compute_capability: (u32, u32),
 }
 
-/// A word of the model's name, and what it means. The first row whose word occurs decides, so longer ones come first.
-/// Compute capabilities: NVIDIA's "CUDA GPU Compute Capability" list. Brands: what NVML answers for such a card;
-/// data-centre cards since Ampere are `Nvidia`, not `Tesla`.
+/// A word of the model's name, and what it means. The first row whose word occurs decides, so
+/// longer ones come first. Compute capabilities: NVIDIA's "CUDA GPU Compute Capability" list.
+/// Brands: what NVML answers for such a card; data-centre cards since Ampere are `Nvidia`, not
+/// `Tesla`.
 const MODELS: &[(&str, Traits)] = &[
     ("GB300", Traits { brand: "Nvidia", compute_capability: (10, 3) }),
     ("B300", Traits { brand: "Nvidia", compute_capability: (10, 3) }),
@@ -49,13 +50,13 @@ const MODELS: &[(&str, Traits)] = &[
 /// For a model that the table does not know: the oldest that current drivers serve.
 const UNKNOWN: Traits = Traits { brand: "Nvidia", compute_capability: (7, 5) };
 
-/// What `model` claims to be.
+/// Returns what `model` claims to be.
 pub(super) fn traits_of(model: &str) -> Traits {
     MODELS.iter().find(|(word, _)| contains_word(model, word)).map_or(UNKNOWN, |(_, traits)| *traits)
 }
 
-/// `word` in `model`, not as a part of a longer model number: `A10` is not in `A100`, `L4` not in `L40`, and `RTX 30`
-/// is in `RTX 3090` because a series ends in what varies.
+/// `word` in `model`, not as a part of a longer model number: `A10` is not in `A100`, `L4` not in
+/// `L40`, and `RTX 30` is in `RTX 3090` because a series ends in what varies.
 fn contains_word(model: &str, word: &str) -> bool {
     let series = word.contains(' ');
     model.match_indices(word).any(|(start, _)| {

@@ -10,7 +10,8 @@ use std::{
 
 use crate::Inventory;
 
-/// Where each simulated node is on the host. Bind-mount it at the place that the field's comment names.
+/// Paths of the simulated nodes on the host. Bind-mount it at the place that the field's comment
+/// names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimulatedNodes {
     /// `/dev/nvidia<minor>` for each card, by minor number.
@@ -27,18 +28,18 @@ pub struct SimulatedNodes {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make the simulated device node {}", path.display())]
 pub struct SimulatedNodesError {
-    /// Which.
+    /// The path.
     pub path: PathBuf,
-    /// Why.
+    /// The cause.
     #[source]
     pub source: io::Error,
 }
 
 /// Makes the files below `<state_dir>/simulated/dev` that are not there yet.
 ///
-/// They are plain files, one for each node, so that the identity of an open file tells the cards apart as the
-/// device number does on real ones; what simulated programs write into those of cards says what work they have. Any number of
-/// callers may do this at once.
+/// They are plain files, one for each node, so that the identity of an open file tells the cards
+/// apart as the device number does on real ones; what simulated programs write into those of cards
+/// says what work they have. Any number of callers may do this at once.
 ///
 /// # Errors
 /// When the state directory cannot be written, or something else than a plain file is in the way.

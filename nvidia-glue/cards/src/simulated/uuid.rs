@@ -1,12 +1,14 @@
-//! UUIDs of simulated cards: the same on every run, so that a record of a grant still names its card after a restart.
+//! UUIDs of simulated cards: the same on every run, so that a record of a grant still names its
+//! card after a restart.
 
 /// Lengths of the groups of a UUID's text.
 const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 /// Digits at the end that tell apart the cards which share a prefix.
 const ORDINAL_DIGITS: usize = 4;
 
-/// `GPU-` and 32 digits: the digits of `prefix`, then digits that follow from `model`, then the card's index.
-/// A prefix that leaves no room for the index wins over it. `None`: not the start of a UUID.
+/// `GPU-` and 32 digits: the digits of `prefix`, then digits that follow from `model`, then the
+/// card's index. A prefix that leaves no room for the index wins over it. `None`: not the start of
+/// a UUID.
 pub(super) fn simulated(prefix: Option<&str>, model: &str, index: u32) -> Option<String> {
     let given = prefix_digits(prefix.unwrap_or(""))?;
     let made = format!("{:016x}{:016x}", fnv1a(model.as_bytes(), 0), fnv1a(model.as_bytes(), 1));
@@ -34,7 +36,8 @@ pub(super) fn simulated(prefix: Option<&str>, model: &str, index: u32) -> Option
     Some(format!("GPU-{}", groups.join("-")))
 }
 
-/// The prefix without `GPU-` and dashes, in lower case. `None` where a dash or a digit is out of place.
+/// The prefix without `GPU-` and dashes, in lower case. `None` where a dash or a digit is out of
+/// place.
 fn prefix_digits(prefix: &str) -> Option<String> {
     let text =
         prefix.get(..4).filter(|kind| kind.eq_ignore_ascii_case("GPU-")).map_or(prefix, |kind| &prefix[kind.len()..]);
@@ -50,7 +53,8 @@ fn prefix_digits(prefix: &str) -> Option<String> {
     Some(digits)
 }
 
-/// 64-bit FNV-1a. Not `std`'s hasher: that one may change with the compiler, and these names must not.
+/// 64-bit FNV-1a. Not `std`'s hasher: that one may change with the compiler, and these names must
+/// not.
 fn fnv1a(bytes: &[u8], seed: u64) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325 ^ seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

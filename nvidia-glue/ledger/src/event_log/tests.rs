@@ -24,7 +24,7 @@ fn every_kind_has_the_name_that_serde_gives_it() {
 #[test]
 fn a_line_is_what_was_told() {
     let state = tempfile::tempdir().unwrap();
-    let entry = Entry::new(Kind::Denied, &container("a")).on_card(Some("GPU-1")).counting(3).saying("too \"much\"");
+    let entry = Entry::new(Kind::Denied, &container("a")).on_card(Some("GPU-1")).counting(3).with_text("too \"much\"");
     EventLog::new(state.path()).write([entry.clone()]);
     let [line] = lines(state.path(), CURRENT).try_into().unwrap();
     let read = parse(line.as_bytes()).unwrap();
@@ -52,7 +52,7 @@ fn files_are_bounded_and_counters_only_grow() {
     let mut before = 0;
     for round in 0..200 {
         let kind = if round % 2 == 0 { Kind::Refused } else { Kind::Admitted };
-        log.write([Entry::new(kind, &container("a")).saying("no"), Entry::new(kind, &container("b")).counting(2)]);
+        log.write([Entry::new(kind, &container("a")).with_text("no"), Entry::new(kind, &container("b")).counting(2)]);
         let all: u64 = totals(state.path()).unwrap().values().sum();
         assert_eq!(all, before + 3);
         before = all;
@@ -90,7 +90,7 @@ fn many_writers_lose_nothing_but_what_was_underway_while_a_file_was_begun() {
     assert!((740..=800).contains(&all), "{all}");
 }
 
-/// Who begins a file may be off the processor before its first line stands.
+/// The writer of a new file may be off the processor before its first line stands.
 #[test]
 fn nobody_begins_a_file_after_one_whose_first_line_is_not_there_yet() {
     let state = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ fn the_directories_are_as_the_ledger_makes_them() {
 proptest! {
     #[test]
     fn any_text_is_one_bounded_line_of_printable_ascii(id in any::<String>(), text in ".{0,3000}") {
-        let entry = Entry::new(Kind::Warning, &container(&id)).saying(&text);
+        let entry = Entry::new(Kind::Warning, &container(&id)).with_text(&text);
         let line = serde_json::to_vec(&entry).unwrap();
         prop_assert!(line.iter().all(|byte| (b' '..=b'~').contains(byte)));
         prop_assert!(line.len() < 4096, "{}", line.len());

@@ -1,8 +1,9 @@
-//! From a request to what is asked of which card: everything about a request that can be told without the ledger.
+//! From a request to what is asked of which card: everything about a request that is known
+//! without the ledger.
 //!
 //! [`plan`] has no side effects. What it refuses is refused before anything is reserved.
 
-mod asks;
+mod demands;
 mod place;
 mod requirements;
 mod targets;
@@ -13,9 +14,9 @@ pub(crate) use place::{Candidate, ranked};
 use runtime_config::request::{CardCountError, GpuRequest, Share, UnsatisfiedRequirement};
 use targets::Targets;
 
-use crate::CardAsk;
+use crate::CardDemand;
 
-/// What a container asks of the node's cards.
+/// Demands of a container on the node's cards.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
     /// The cards of the request.
@@ -29,20 +30,22 @@ pub(crate) struct Plan {
 pub(crate) enum PlannedCards {
     /// These, in this order.
     Named(Vec<Planned>),
-    /// As many as there are entries; each entry holds what its card would be asked for, for each card that may be chosen.
+    /// As many as there are entries; each entry holds what its card would be asked for, for each
+    /// card that may be chosen.
     Choose(Vec<Vec<Planned>>),
 }
 
-/// What is asked of one card.
+/// Demand on one card.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Planned {
     /// Position in the inventory's list.
     pub(crate) card: usize,
-    /// What is asked.
-    pub(crate) ask: CardAsk,
+    /// The demand.
+    pub(crate) demand: CardDemand,
 }
 
-/// Why a request cannot be met on this node whoever else is there. Nothing has been reserved.
+/// Reason for which a request cannot be met on this node whoever else is there. Nothing has been
+/// reserved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SelectError {
     /// A selector names nothing here, or several things.
@@ -61,7 +64,7 @@ pub enum SelectError {
         index: u32,
         /// Its UUID.
         uuid: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The card is divided by MIG.
@@ -69,7 +72,7 @@ pub enum SelectError {
     MigCard {
         /// The card's index.
         index: u32,
-        /// What there is, for people.
+        /// Its devices, for people.
         devices: String,
     },
     /// A quota on a MIG device.
@@ -83,9 +86,9 @@ pub enum SelectError {
     /// More cards than there are.
     #[error("{asked} cards were asked for, and this node offers {offered}; ask for fewer (`egpu cards` lists them)")]
     TooFewCards {
-        /// How many were asked for.
+        /// Number of cards asked for.
         asked: u32,
-        /// How many may be chosen.
+        /// Number of cards that may be chosen.
         offered: usize,
     },
     /// There is none.
@@ -125,7 +128,7 @@ pub enum SelectError {
     Requirement {
         /// The card's index; `None`: no card was asked for.
         index: Option<u32>,
-        /// What does not hold.
+        /// The requirement.
         unsatisfied: UnsatisfiedRequirement,
     },
     /// Caps exist on `fixed` cards only.
@@ -144,7 +147,7 @@ fn on_card(index: Option<u32>) -> String {
     index.map(|index| format!("on card {index}: ")).unwrap_or_default()
 }
 
-/// What `request` asks of the cards of `inventory`.
+/// Returns what `request` asks of the cards of `inventory`.
 ///
 /// # Errors
 /// [`SelectError`].
@@ -161,16 +164,16 @@ pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, 
             requirements::check_all(inventory, request, named.iter().map(|target| target.card()))?;
             // What is shared is not given whole as well.
             beside.retain(|target| named.iter().all(|other| other.card().uuid != target.card().uuid));
-            PlannedCards::Named(asks::named(inventory, request, &named)?)
+            PlannedCards::Named(demands::named(inventory, request, &named)?)
         }
         Targets::Choose { count, mut from } => {
             from.retain(|card| !is_whole(card));
             let from = requirements::fitting(inventory, request, from)?;
-            PlannedCards::Choose(asks::choices(inventory, request, count, &from)?)
+            PlannedCards::Choose(demands::choices(inventory, request, count, &from)?)
         }
     };
     requirements::check_all(inventory, request, beside.iter().map(|target| target.card()))?;
-    let whole = asks::whole(inventory, &beside);
+    let whole = demands::whole(inventory, &beside);
     Ok(Plan { cards, whole })
 }
 

@@ -10,9 +10,9 @@ use runtime_config::request::Placement;
 pub(crate) struct Candidate {
     /// Position in the inventory's list.
     pub(crate) card: usize,
-    /// What is granted of its memory, in millionths.
+    /// Part of its memory that is granted, in millionths.
     pub(crate) memory_ppm: u64,
-    /// What is promised of its time.
+    /// Percent of its time that is promised.
     pub(crate) compute_percent: u32,
     /// Containers on it.
     pub(crate) containers: u32,
@@ -26,14 +26,16 @@ impl Candidate {
     }
 }
 
-/// Sets of cards that are compared at most; above that, each card is only tried with its best neighbours.
+/// Sets of cards that are compared at most; above that, each card is only tried with its best
+/// neighbours.
 const MAX_SETS: usize = 5_000;
 
 /// Sets of `count` of the `candidates`, the best first, each in the order of the inventory.
 ///
-/// One card: `binpack` the fullest, `spread` the emptiest that has the fewest containers of the same group; then the
-/// lower index. Several: under `spread`, fewest of the same group first; then the nearest to each other (the farthest
-/// pair counts, then the sum); then by fullness and index as for one.
+/// One card: `binpack` the fullest, `spread` the emptiest that has the fewest containers of the
+/// same group; then the lower index. Several: under `spread`, fewest of the same group first; then
+/// the nearest to each other (the farthest pair counts, then the sum); then by fullness and index
+/// as for one.
 pub(crate) fn ranked(
     inventory: &Inventory,
     candidates: &[Candidate],

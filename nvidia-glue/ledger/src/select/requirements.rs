@@ -5,7 +5,8 @@ use runtime_config::request::{GpuRequest, Platform};
 
 use super::SelectError;
 
-/// Whether every condition holds on every card; without a card, whether those on the driver hold.
+/// Returns whether every condition holds on every card; without a card, whether those on the driver
+/// hold.
 pub(super) fn check_all<'a>(
     inventory: &Inventory,
     request: &GpuRequest,

@@ -1,4 +1,4 @@
-//! Which cards a request names, or may choose from.
+//! Cards that a request names, or may choose from.
 
 use cards::{Card, CardOrMig, Health, Inventory};
 use runtime_config::request::{CardRequest, Share};
@@ -12,7 +12,7 @@ pub(super) enum Targets<'a> {
     Named(Vec<CardOrMig<'a>>),
     /// Some of these.
     Choose {
-        /// How many.
+        /// Number of cards.
         count: u32,
         /// Whole cards without MIG.
         from: Vec<&'a Card>,
@@ -33,7 +33,7 @@ pub(super) fn allowed(inventory: &Inventory, within: &CardRequest) -> Result<Opt
     }
 }
 
-/// What `request` means on this node for a container that wants `share` of it.
+/// Returns what `request` means on this node for a container that wants `share` of it.
 pub(super) fn targets<'a>(
     inventory: &'a Inventory,
     request: &CardRequest,
@@ -113,7 +113,8 @@ fn every_part<'a>(card: &'a Card, share: &Share) -> Vec<CardOrMig<'a>> {
     }
 }
 
-/// `parts_are_known`: the spec says itself, by its capability nodes, which MIG devices of a card are meant.
+/// `parts_are_known`: the spec says itself, by its capability nodes, which MIG devices of a card
+/// are meant.
 fn check_mig(target: CardOrMig<'_>, share: &Share, parts_are_known: bool) -> Result<(), SelectError> {
     match (target, share) {
         (CardOrMig::Mig { device, .. }, Share::Part { .. }) => {

@@ -1,4 +1,5 @@
-//! What fits beside what, where it is placed, and what a refusal says.
+//! Tests of admission: which containers fit beside which, their placement, and the texts of
+//! refusals.
 
 use base::{CardPolicy, ComputeShare, Enforcement};
 use cards::{Distance, Health, MigDevice};
@@ -139,10 +140,10 @@ fn a_quota_below_what_a_context_takes_is_told_of() {
         ("it asks for no memory", request(devices(&[0]), Share::Monitor), false),
     ] {
         bench.admit("c", &request).unwrap();
-        let told = warnings(&bench);
-        assert_eq!(told.len(), usize::from(expected), "{what}: {told:?}");
+        let lines = warnings(&bench);
+        assert_eq!(lines.len(), usize::from(expected), "{what}: {lines:?}");
         assert!(
-            told.iter().all(|line| line.contains("k8s.io/c") && line.contains("card=0") && line.contains("511MiB"))
+            lines.iter().all(|line| line.contains("k8s.io/c") && line.contains("card=0") && line.contains("511MiB"))
         );
         bench.ledger.release(&key("c"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
     }
@@ -240,7 +241,8 @@ fn sums_that_fit_without_an_order_of_windows_are_refused() {
 #[test]
 fn an_uncapped_container_on_two_cards_needs_a_common_remainder() {
     let bench = Bench::new(2);
-    // On card 0 the windows are 0..60 and 60..95, on card 1 0..60 and 60..95 as well: 5 % are left on both at once.
+    // On card 0 the windows are 0..60 and 60..95, on card 1 0..60 and 60..95 as well: 5 % are left
+    // on both at once.
     for (id, percent) in [("a", 60), ("b", 35)] {
         bench.admit(id, &request(devices(&[0, 1]), part(1024, cap(percent)))).unwrap();
     }

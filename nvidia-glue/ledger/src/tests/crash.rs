@@ -23,7 +23,7 @@ fn busy() -> Bench {
     bench
 }
 
-/// What the records say is what an admission sees, whatever has happened to the index.
+/// Notes that what the records say is what an admission sees, whatever has happened to the index.
 fn check_consistent(bench: &mut Bench) {
     bench.ledger.store.faults.off();
     bench.reopen();
@@ -49,8 +49,8 @@ fn check_consistent(bench: &mut Bench) {
 /// The timetable is of the records; and a card has one policy.
 fn check_told(bench: &Bench) {
     let records = bench.ledger.records().unwrap();
-    let told = Ledger::timetable(bench.directory.path()).unwrap();
-    let last = told.epochs.last().unwrap();
+    let table = Ledger::timetable(bench.directory.path()).unwrap();
+    let last = table.epochs.last().unwrap();
     assert_eq!(last.turns.len(), records.len());
     for record in &records {
         let turn = last.turn(&record.grant_id).expect("a turn for every container");
@@ -68,7 +68,8 @@ fn check_told(bench: &Bench) {
     }
 }
 
-/// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how many that were.
+/// Runs `operation` on a busy ledger until it needs no more steps than it is given. Returns how
+/// many that were.
 fn at_every_step(start: fn(&Bench, i64), operation: impl Fn(&Bench) -> bool, check: impl Fn(&mut Bench, bool)) -> i64 {
     for steps in 0.. {
         let mut bench = busy();
@@ -117,8 +118,8 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
             assert!(admitted.is_ok() || bench.files() == before, "a refusal leaves the records as they were");
             if let Ok(record) = &admitted {
                 // The container may be made now: its turn is told.
-                let told = Ledger::timetable(bench.directory.path()).unwrap();
-                assert!(told.epochs.last().unwrap().turn(&record.grant_id).is_some());
+                let table = Ledger::timetable(bench.directory.path()).unwrap();
+                assert!(table.epochs.last().unwrap().turn(&record.grant_id).is_some());
             }
             admitted.is_ok()
         },
@@ -135,9 +136,9 @@ fn wait_and_be_admitted(bench: &Bench) -> bool {
     let more = request(devices(&[0]), part(20 << 10, cap(20)));
     let mut attempt = bench.attempt_for("new", &more, FOR_LEAVING, (SHIM + 1, bench.limits));
     bench.leave("old0")
-        && matches!(attempt.go_on(&bench.log), Ok(None))
+        && matches!(attempt.try_once(&bench.log), Ok(None))
         && bench.ledger.release(&key("old0"), ReleaseReason::Ended, &bench.log).is_ok()
-        && matches!(attempt.go_on(&bench.log), Ok(Some(_)))
+        && matches!(attempt.try_once(&bench.log), Ok(Some(_)))
 }
 
 #[test]

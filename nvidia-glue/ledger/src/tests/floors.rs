@@ -1,4 +1,5 @@
-//! Channels and pinned host memory: whoever has a place has its floor of both, and their sums are never exceeded.
+//! Channels and pinned host memory: whoever has a place has its floor of both, and their sums are
+//! never exceeded.
 
 use std::{error::Error, fs};
 
@@ -39,7 +40,7 @@ fn bench(cards: u32, limits: Limits) -> Bench {
 }
 
 /// The whole chain, as it is told.
-fn told(error: &AdmitError) -> String {
+fn text_of(error: &AdmitError) -> String {
     let source = error.source().map(|source| format!(": {source}"));
     format!("{error}{}", source.unwrap_or_default())
 }
@@ -80,7 +81,7 @@ fn the_first_get_the_most_and_the_last_the_floor() {
             assert_eq!(got, (*most_channels, *most_mib), "container {number} of {}", limits.device_split_count);
         }
         let refused = bench.admit("more", &share(&[0])).unwrap_err();
-        assert!(told(&refused).contains("device_split_count"), "{refused:?}");
+        assert!(text_of(&refused).contains("device_split_count"), "{refused:?}");
     }
 }
 
@@ -91,7 +92,7 @@ fn above_eighty_places_a_card_has_too_few_channels() {
         let record = bench.admit(&number.to_string(), &share(&[0])).unwrap();
         assert_eq!((channels(&record), record.pinned_memory() >= mib(800)), (24, true));
     }
-    let refused = told(&bench.admit("81", &share(&[0])).unwrap_err());
+    let refused = text_of(&bench.admit("81", &share(&[0])).unwrap_err());
     let text = "0 of its channels are free, and a CUDA context needs 24: a card has enough for 80 containers, and device_split_count is \
                 200; use another card, or wait until one of its containers ends";
     assert!(refused.ends_with(text), "{refused}");
@@ -102,7 +103,7 @@ fn nobody_takes_the_nodes_pinned_memory_by_asking_for_it() {
     let bench = bench(1, limits());
     let refused = bench.admit("greedy", &asking(&[0], gib(56))).unwrap_err();
     assert_eq!(
-        told(&refused),
+        text_of(&refused),
         "the node cannot give container k8s.io/greedy what it asked for: 56GiB of pinned host memory needed, 55GiB of the node's 64GiB \
          free for one container: the rest is granted, or kept for the containers that device_split_count still allows; ask for less with \
          EGPU_PINNED_MEMORY, wait until another container ends, or raise pinned_memory in the configuration"
@@ -134,8 +135,8 @@ fn several_cards_are_several_places() {
     assert_eq!(bench.admit("one", &share(&[1])).unwrap().pinned_memory(), gib(1));
 }
 
-/// A container that has a card for itself has all its places; one that is not mediated can be held to nothing, and takes nothing that
-/// could be held.
+/// A container that has a card for itself has all its places; one that is not mediated can be held
+/// to nothing, and takes nothing that could be held.
 #[test]
 fn whole_cards_and_who_only_looks() {
     let limited = Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() };
@@ -198,7 +199,7 @@ fn the_configuration_changes_while_containers_run() {
     bench.limits.device_split_count = 10;
     assert_eq!(bench.admit("second", &share(&[0])).unwrap().pinned_memory(), Bytes((8 << 30) / 10).floor_to_kib());
     bench.limits.pinned_memory = gib(6);
-    let refused = told(&bench.admit("third", &share(&[0])).unwrap_err());
+    let refused = text_of(&bench.admit("third", &share(&[0])).unwrap_err());
     assert!(refused.contains("of pinned host memory needed") && refused.contains("of the node's 6GiB"), "{refused}");
     bench.limits.pinned_memory = gib(20);
     assert_eq!(bench.admit("third", &share(&[0])).unwrap().pinned_memory(), gib(7));
@@ -220,7 +221,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![3 => admit, 1 => (0_u8..30).prop_map(|id| Step::Release { id })], 1..50)
 }
 
-/// Computed here, and not by the ledger: what each card's containers hold of both, and what is kept for its free places.
+/// Computed here, and not by the ledger: what each card's containers hold of both, and what is kept
+/// for its free places.
 struct Node {
     limits: Limits,
     floor: u64,

@@ -42,9 +42,9 @@ fn memory_is_not_granted_again_until_the_container_is_gone() {
         assert!(bench.node.killed().contains(&cgroup("a").display().to_string()));
         assert_eq!(bench.ledger.records().unwrap().len(), 1);
     }
-    let told: Vec<String> = bench.take_log().into_iter().filter(|line| line.contains("its shim is gone")).collect();
-    assert_eq!(told.len(), 1, "however often one looks: {told:#?}");
-    assert!(told[0].starts_with("event=warn container=k8s.io/a state=bound shim=200 action=\"its shim"), "{told:#?}");
+    let lines: Vec<String> = bench.take_log().into_iter().filter(|line| line.contains("its shim is gone")).collect();
+    assert_eq!(lines.len(), 1, "however often one looks: {lines:#?}");
+    assert!(lines[0].starts_with("event=warn container=k8s.io/a state=bound shim=200 action=\"its shim"), "{lines:#?}");
     bench.node.empty("a");
     assert_eq!(bench.admit("b", &whole()).unwrap_err().kind(), AdmitErrorKind::Exhausted, "its init lives elsewhere");
     bench.node.stop(300);
@@ -83,7 +83,8 @@ fn a_container_without_its_shim_is_killed_and_its_grant_given_to_the_next() {
     let bench = Bench::new(1);
     running(&bench, "a");
     bench.node.stop(200);
-    // Here kills take effect at once, so that the second look of the same admission finds the card free.
+    // Here kills take effect at once, so that the second look of the same admission finds the card
+    // free.
     bench.admit("b", &whole()).unwrap();
     assert_eq!(bench.node.killed(), [cgroup("a").display().to_string(), "300".to_owned()]);
     assert_eq!(bench.ledger.records().unwrap()[0].container, key("b"));

@@ -1,4 +1,5 @@
-//! Random lives of containers, shims and ledgers: no sum is ever exceeded, nothing is lost, nothing is left.
+//! Random lives of containers, shims and ledgers: no sum is ever exceeded, nothing is lost, nothing
+//! is left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use runtime_config::request::{CardRequest, GpuRequest, Placement, Share};
 
 use crate::{
     AdmitErrorKind, ReleaseReason,
-    account::CardSums,
+    card_sums::CardSums,
     test_support::{Bench, cap, cgroup, devices, key, mib, part, process, request, weight, with_policy},
 };
 
@@ -138,7 +139,8 @@ fn run(bench: &mut Bench, step: &Step) {
                 Err(error) => {
                     assert_ne!(error.kind(), AdmitErrorKind::Internal, "{error:?}");
                     let after = bench.files();
-                    // What was there and is gone now was reclaimed; nothing is new, nothing has changed.
+                    // What was there and is gone now was reclaimed; nothing is new, nothing has
+                    // changed.
                     assert!(after.iter().all(|file| before.contains(file)));
                 }
             }

@@ -151,8 +151,9 @@ fn a_process_killed_at_any_moment_leaves_a_ledger_that_works() {
         let left = ledger.records().unwrap();
         assert!(left.len() <= 1, "{left:?}");
         let used: u64 = left.iter().flat_map(|record| &record.cards).map(|card| card.memory.whole_mib()).sum();
-        // What it held is free again as soon as its end is certain: where there is a cgroup hierarchy to tell.
-        // On cgroup v2 that is what there is above the directory, which nobody has made.
+        // What it held is free again as soon as its end is certain: where there is a cgroup
+        // hierarchy to tell. On cgroup v2 that is what there is above the directory, which nobody
+        // has made.
         let certain = is_in_cgroup_filesystem(Path::new("/sys/fs/cgroup/pids/egpu-race"));
         let free = if certain { 32 * 1024 } else { 32 * 1024 - used };
         assert_eq!(admit(&ledger, &key("too-much"), free + 1), Err(AdmitErrorKind::Exhausted));

@@ -1,4 +1,5 @@
-//! The refusal that a pod reads: what it asked for and what is free, and nothing of who has the rest.
+//! The refusal that a pod reads: what it asked for and what is free, and nothing of who has the
+//! rest.
 
 use base::{CardPolicy, ComputeShare};
 use cards::MigDevice;
@@ -70,16 +71,16 @@ fn names_and_sizes_of_neighbours_are_for_the_log_alone() {
         ),
     ] {
         let error = bench.admit("pod", &asked).unwrap_err();
-        let (told, logged) = (error.for_pod(), chain(&error));
+        let (text, logged) = (error.for_pod(), chain(&error));
         for part in ["k8s.io/pod", expected] {
-            assert!(told.contains(part), "{part}: {told}");
+            assert!(text.contains(part), "{part}: {text}");
         }
         assert!(matches!(error, AdmitError::Card { .. } | AdmitError::NoRoom { .. }), "{logged}");
         let at = if logged.contains("k8s.io/secret-0") { 0 } else { 1 };
         assert!(logged.contains(&format!("secret/web-{at}/main [k8s.io/secret-{at}] (")), "{logged}");
         assert!(bench.take_log().iter().any(|line| line.contains("event=refuse") && line.contains("k8s.io/secret-")));
         for secret in SECRETS {
-            assert!(!told.contains(secret), "{secret}: {told}");
+            assert!(!text.contains(secret), "{secret}: {text}");
         }
     }
 }
@@ -94,9 +95,9 @@ fn a_mig_device_that_is_taken_is_not_said_to_be_anybodys() {
     bench.admit("secret", &mig).unwrap();
     let error = bench.admit("pod", &mig).unwrap_err();
     assert!(matches!(&error, AdmitError::Card { source, .. } if matches!(**source, Refusal::MigHeld { .. })));
-    let told = error.for_pod();
-    assert!(told.ends_with("MIG device MIG-0 is taken; name another one, or wait until it is free"), "{told}");
-    assert!(!told.contains("secret") && !told.contains("container k8s.io/secret"), "{told}");
+    let text = error.for_pod();
+    assert!(text.ends_with("MIG device MIG-0 is taken; name another one, or wait until it is free"), "{text}");
+    assert!(!text.contains("secret") && !text.contains("container k8s.io/secret"), "{text}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Who runs when: what is written down at every change, and what of it may be relied upon.
+//! Timetables: their writing at every change, and the promises that they keep.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn window(start_ms: u64, end_ms: u64) -> Window {
     Window { start_us: start_ms * MS, end_us: end_ms * MS }
 }
 
-/// What a container may do on a card in an epoch; `None`: it has no turn.
+/// Returns what a container may do on a card in an epoch; `None`: it has no turn.
 fn pass<'a>(epoch: &'a Epoch, record: &Record, uuid: &str) -> Option<&'a Pass> {
     Some(&epoch.turn(&record.grant_id)?.card(uuid)?.pass)
 }
@@ -73,18 +73,22 @@ fn who_takes_time_from_others_waits_for_the_epoch_and_they_keep_theirs_until_the
     let uncapped = bench.admit("uncapped", &share(&[0], ComputeShare::Unlimited)).unwrap();
     assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Free));
     let capped = bench.admit("capped", &share(&[0], cap(40))).unwrap();
-    let told = table(&bench);
-    assert_eq!(told.epochs.iter().map(|epoch| epoch.from_us).collect::<Vec<_>>(), [1_000_001, 1_300_000]);
-    assert_eq!(pass(&told.epochs[0], &uncapped, uuid(&bench, 0)), Some(&Pass::Free));
-    assert_eq!(pass(&told.epochs[0], &capped, uuid(&bench, 0)), None);
+    let timetable = table(&bench);
+    assert_eq!(timetable.epochs.iter().map(|epoch| epoch.from_us).collect::<Vec<_>>(), [1_000_001, 1_300_000]);
+    assert_eq!(pass(&timetable.epochs[0], &uncapped, uuid(&bench, 0)), Some(&Pass::Free));
+    assert_eq!(pass(&timetable.epochs[0], &capped, uuid(&bench, 0)), None);
     assert_eq!(at_last(&bench, &capped, 0), windows(&[(0, 40)]));
     assert_eq!(at_last(&bench, &uncapped, 0), windows(&[(40, 100)]));
-    // Meanwhile: a change of the same card does not put off what was told, and comes at its own time.
+    // Meanwhile: a change of the same card does not put off what was told, and comes at its own
+    // time.
     bench.node.pass(150 * MS);
     bench.ledger.release(&key("capped"), ReleaseReason::Ended, &bench.log).unwrap();
-    let told = table(&bench);
-    assert_eq!(told.epochs.iter().map(|epoch| epoch.from_us).collect::<Vec<_>>(), [1_000_001, 1_300_000, 1_400_000]);
-    assert_eq!(pass(&told.epochs[1], &uncapped, uuid(&bench, 0)), windows(&[(40, 100)]).as_ref());
+    let timetable = table(&bench);
+    assert_eq!(
+        timetable.epochs.iter().map(|epoch| epoch.from_us).collect::<Vec<_>>(),
+        [1_000_001, 1_300_000, 1_400_000]
+    );
+    assert_eq!(pass(&timetable.epochs[1], &uncapped, uuid(&bench, 0)), windows(&[(40, 100)]).as_ref());
     assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Free));
     // What is over is forgotten.
     bench.node.pass(1000 * MS);
@@ -98,14 +102,14 @@ fn a_new_period_begins_when_old_and_new_begin_together_or_soon() {
     bench.node.pass(10 * MS);
     let first = bench.admit("first", &share(&[0], cap(50))).unwrap();
     bench.admit("second", &share(&[0], cap(4))).unwrap();
-    let told = table(&bench);
-    assert_eq!(told.epochs[1].turn(&first.grant_id).unwrap().period_us, 125 * MS);
-    assert_eq!(told.epochs[1].from_us, 500 * MS, "both periods begin");
+    let timetable = table(&bench);
+    assert_eq!(timetable.epochs[1].turn(&first.grant_id).unwrap().period_us, 125 * MS);
+    assert_eq!(timetable.epochs[1].from_us, 500 * MS, "both periods begin");
     bench.node.pass(600 * MS);
     bench.admit("third", &share(&[0], cap(3))).unwrap();
-    let told = table(&bench);
-    assert_eq!(told.epochs[1].turn(&first.grant_id).unwrap().period_us, 170 * MS);
-    assert_eq!(told.epochs[1].from_us, 1020 * MS, "the new period begins");
+    let timetable = table(&bench);
+    assert_eq!(timetable.epochs[1].turn(&first.grant_id).unwrap().period_us, 170 * MS);
+    assert_eq!(timetable.epochs[1].from_us, 1020 * MS, "the new period begins");
 }
 
 #[test]
@@ -232,9 +236,9 @@ fn changes_hold_together_or_not_at_all() {
     assert_eq!(record, bench.ledger.record(&key("first")).unwrap().unwrap());
     assert_eq!((record.cards[0].memory, record.cards[0].compute), (mib(2048), cap(40)));
     assert_eq!((record.priority(), record.request.priority), (Priority::Low, Priority::High));
-    let told = table(&bench);
+    let timetable = table(&bench);
     let turn = |epoch: &Epoch| epoch.turn(&first.grant_id).unwrap().clone();
-    let (now, then) = (turn(&told.epochs[0]), turn(told.epochs.last().unwrap()));
+    let (now, then) = (turn(&timetable.epochs[0]), turn(timetable.epochs.last().unwrap()));
     assert_eq!((now.cards[0].memory, now.priority), (mib(1024), Priority::High), "as it was until the epoch");
     assert_eq!((then.cards[0].memory, then.priority, then.cards[0].share_ppm), (mib(2048), Priority::Low, 400_000));
     let log = bench.take_log();
@@ -406,7 +410,7 @@ fn a_configuration_that_takes_from_who_runs_waits_until_they_have_ended() {
     assert_eq!((length(&running[2], 0), length(&other, 1)), (25_000, 25_000));
 }
 
-/// What was set before is kept for the sake of what it promises, and here that is not kept either.
+/// Earlier settings are kept for the sake of their promises, which are not kept here either.
 #[test]
 fn a_configuration_is_followed_where_the_one_before_cannot_be() {
     let mut bench = Bench::new(2);
@@ -415,7 +419,8 @@ fn a_configuration_is_followed_where_the_one_before_cannot_be() {
     for id in ["first", "second"] {
         bench.admit(id, &slices(0, 12)).unwrap();
     }
-    // It is lost, and of the 16 slices that are the default the two have 24; of the 20 that are to be, too.
+    // It is lost, and of the 16 slices that are the default the two have 24; of the 20 that are to
+    // be, too.
     std::fs::remove_file(bench.directory.path().join("settings.json")).unwrap();
     bench.limits.max_inst = 20;
     bench.take_log();
@@ -437,8 +442,9 @@ fn what_a_card_turned_out_not_to_do_is_a_weight_and_stays_one() {
     }
     bench.ledger.set_weights_only(&key("found"), "GPU-other", &bench.log).unwrap();
     bench.ledger.set_weights_only(&key("gone"), uuid, &bench.log).unwrap();
-    let told: Vec<String> = bench.take_log().into_iter().filter(|line| line.contains("a weight, not a cap")).collect();
-    assert_eq!(told.len(), 1, "{told:?}");
+    let timetable: Vec<String> =
+        bench.take_log().into_iter().filter(|line| line.contains("a weight, not a cap")).collect();
+    assert_eq!(timetable.len(), 1, "{timetable:?}");
     let compute_by = || bench.ledger.record(&key("found")).unwrap().unwrap().cards[0].compute_by;
     assert_eq!(compute_by(), ComputeEnforcement::WeightsOnly);
     assert_eq!(at_last(&bench, &found, 0), Some(Pass::Weight(30)));
@@ -493,8 +499,8 @@ fn a_change_rewrites_the_cards_that_are_tied_to_it_and_no_other() {
     let alone = inodes();
     assert!(alone[0] != before[0] && alone[1..] == before[1..]);
     let both = bench.admit("both", &share(&[0, 1], cap(20))).unwrap();
-    let tied = inodes();
-    assert!(tied[0] != alone[0] && tied[1] != alone[1] && tied[2] == alone[2]);
+    let connected = inodes();
+    assert!(connected[0] != alone[0] && connected[1] != alone[1] && connected[2] == alone[2]);
     assert_eq!(at_last(&bench, &both, 0), at_last(&bench, &both, 1));
     bench.ledger.release(&key("second"), ReleaseReason::Ended, &bench.log).unwrap();
     assert_eq!(inode(2), before[2]);
@@ -598,7 +604,7 @@ fn sharers(records: &[Record]) -> Sharers {
     shares.collect()
 }
 
-/// What holds of each layout by itself.
+/// Notes that what holds of each layout by itself.
 fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     let mut on_cards: BTreeMap<&str, Vec<(&Turn, &Pass)>> = BTreeMap::new();
     for turn in &epoch.turns {
@@ -639,7 +645,7 @@ fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     }
 }
 
-/// What holds of the last epoch: everybody has what it was granted.
+/// Notes that what holds of the last epoch: everybody has what it was granted.
 fn check_shares(epoch: &Epoch, records: &[Record]) {
     for record in records {
         let turn = epoch.turn(&record.grant_id).expect("a turn for every container");
@@ -694,18 +700,22 @@ fn check_promises(before: &Timetable, after: &Timetable, now_us: u64) {
     }
 }
 
-/// What was told last begins within four periods, of the longest that whoever it changes for has by then, or had.
+/// Notes that what was told last begins within four periods, of the longest that whoever it changes
+/// for has by then, or had.
 fn check_instants(before: &Timetable, after: &Timetable, now_us: u64) {
     let since = before.epochs.iter().rposition(|epoch| epoch.from_us <= now_us).unwrap_or(0);
-    let told: Vec<&Turn> =
+    let timetable: Vec<&Turn> =
         before.epochs.iter().skip(since).chain(&after.epochs).flat_map(|epoch| &epoch.turns).collect();
     let was_told = |from_us| before.epochs.iter().any(|epoch| epoch.from_us == from_us);
     for (earlier, epoch) in after.epochs.iter().zip(after.epochs.iter().skip(1)) {
         let changed = epoch.turns.iter().filter(|turn| earlier.turn(&turn.grant_id) != Some(turn));
         let periods = changed.flat_map(|turn| {
             // Containers that are tied to each other by common cards change together.
-            let tied = tied_to(&turn.grant_id, after);
-            told.iter().filter(move |told| tied.contains(told.grant_id.as_str())).map(|told| told.period_us)
+            let connected = connected_to(&turn.grant_id, after);
+            timetable
+                .iter()
+                .filter(move |timetable| connected.contains(timetable.grant_id.as_str()))
+                .map(|timetable| timetable.period_us)
         });
         // Where a card that nobody shared begins to be told of, nothing changes for anybody.
         let Some(longest_us) = periods.max() else { continue };
@@ -715,20 +725,20 @@ fn check_instants(before: &Timetable, after: &Timetable, now_us: u64) {
 }
 
 /// Grants that share cards with this one, or with one that does.
-fn tied_to<'a>(grant_id: &'a str, table: &'a Timetable) -> BTreeSet<&'a str> {
+fn connected_to<'a>(grant_id: &'a str, table: &'a Timetable) -> BTreeSet<&'a str> {
     let turns: Vec<&Turn> = table.epochs.last().into_iter().flat_map(|epoch| &epoch.turns).collect();
-    let mut tied = BTreeSet::from([grant_id]);
+    let mut connected = BTreeSet::from([grant_id]);
     loop {
         let cards: BTreeSet<&str> = turns
             .iter()
-            .filter(|turn| tied.contains(turn.grant_id.as_str()))
+            .filter(|turn| connected.contains(turn.grant_id.as_str()))
             .flat_map(|turn| turn.cards.iter().map(|card| card.uuid.as_str()))
             .collect();
         let meets = |turn: &&&Turn| turn.cards.iter().any(|card| cards.contains(card.uuid.as_str()));
-        let before = tied.len();
-        tied.extend(turns.iter().filter(meets).map(|turn| turn.grant_id.as_str()));
-        if tied.len() == before {
-            return tied;
+        let before = connected.len();
+        connected.extend(turns.iter().filter(meets).map(|turn| turn.grant_id.as_str()));
+        if connected.len() == before {
+            return connected;
         }
     }
 }

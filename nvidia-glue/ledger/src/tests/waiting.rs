@@ -42,13 +42,13 @@ pub(super) fn end(bench: &Bench, id: &str) {
     bench.ledger.release(&key(id), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
 }
 
-fn go_on(bench: &Bench, attempt: &mut Attempt<'_>) -> Result<Option<Record>, AdmitError> {
-    attempt.go_on(&bench.log)
+fn try_once(bench: &Bench, attempt: &mut Attempt<'_>) -> Result<Option<Record>, AdmitError> {
+    attempt.try_once(&bench.log)
 }
 
 #[track_caller]
 fn waits(bench: &Bench, attempt: &mut Attempt<'_>) {
-    assert_eq!(go_on(bench, attempt).expect("no refusal"), None);
+    assert_eq!(try_once(bench, attempt).expect("no refusal"), None);
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_room_of_who_leaves_is_waited_for() {
     waits(&bench, &mut attempt);
     bench.node.pass(2_100_000);
     end(&bench, "a");
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
     drop(attempt);
     assert!(bench.waiting().is_empty());
     let log = bench.take_log();
@@ -74,7 +74,7 @@ fn the_room_of_who_leaves_is_waited_for() {
 #[test]
 fn who_stays_is_not_waited_for() {
     let bench = full();
-    let error = bench.attempt("b", &whole(), FOR_LEAVING).go_on(&bench.log).unwrap_err();
+    let error = bench.attempt("b", &whole(), FOR_LEAVING).try_once(&bench.log).unwrap_err();
     assert_eq!(error.kind(), AdmitErrorKind::Exhausted);
     assert!(!chain(&error).contains("waited"), "{error}");
     // Nor are two, of which one stays.
@@ -82,7 +82,7 @@ fn who_stays_is_not_waited_for() {
     bench.admit("a", &gib(16)).unwrap();
     bench.admit("stays", &gib(16)).unwrap();
     leave(&bench, "a");
-    assert!(bench.attempt("b", &gib(17), FOR_LEAVING).go_on(&bench.log).is_err());
+    assert!(bench.attempt("b", &gib(17), FOR_LEAVING).try_once(&bench.log).is_err());
     waits(&bench, &mut bench.attempt("b", &gib(16), FOR_LEAVING));
 }
 
@@ -91,7 +91,7 @@ fn an_init_or_a_shim_that_has_ended_leaves() {
     let bench = full();
     bench.node.start(7);
     bench.ledger.bind(&key("a"), process(7), None, &[cgroup("a")], &bench.log).unwrap();
-    assert!(bench.attempt("b", &whole(), FOR_LEAVING).go_on(&bench.log).is_err());
+    assert!(bench.attempt("b", &whole(), FOR_LEAVING).try_once(&bench.log).is_err());
     bench.node.stop(7);
     waits(&bench, &mut bench.attempt("b", &whole(), FOR_LEAVING));
 
@@ -105,7 +105,7 @@ fn an_init_or_a_shim_that_has_ended_leaves() {
     let mut attempt = bench.attempt("b", &whole(), FOR_LEAVING);
     waits(&bench, &mut attempt);
     bench.node.empty("a");
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
 }
 
 #[test]
@@ -117,13 +117,13 @@ fn a_wait_has_an_end_and_the_refusal_says_how_long_it_was() {
     bench.node.pass(9_999_999);
     waits(&bench, &mut attempt);
     bench.node.pass(1);
-    let error = go_on(&bench, &mut attempt).unwrap_err();
+    let error = try_once(&bench, &mut attempt).unwrap_err();
     let error = attempt.refused(error, &bench.log);
     assert_eq!((error.kind(), bench.files()), (AdmitErrorKind::Exhausted, before));
     let text = chain(&error);
     assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && text.contains("k8s.io/a"), "{text}");
-    let told = error.for_pod();
-    assert!(told.starts_with("room was waited for, 10.0 s long: card 0 ") && !told.contains("k8s.io/a"), "{told}");
+    let text = error.for_pod();
+    assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && !text.contains("k8s.io/a"), "{text}");
     assert!(bench.waiting().is_empty());
     let log = bench.take_log();
     assert_eq!(log.iter().filter(|line| line.starts_with("event=refuse ")).count(), 1, "{log:?}");
@@ -135,11 +135,11 @@ fn any_tenant_is_waited_for_where_that_is_set() {
     let mut attempt = bench.attempt("b", &whole(), ANY);
     waits(&bench, &mut attempt);
     end(&bench, "a");
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
     // What no card has, is not.
-    let error = bench.attempt("c", &gib(33), ANY).go_on(&bench.log).unwrap_err();
+    let error = bench.attempt("c", &gib(33), ANY).try_once(&bench.log).unwrap_err();
     assert!(!chain(&error).contains("waited"));
-    assert!(bench.attempt("c", &whole(), NO_PATIENCE).go_on(&bench.log).is_err());
+    assert!(bench.attempt("c", &whole(), NO_PATIENCE).try_once(&bench.log).is_err());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_wait_is_over_when_nothing_leaves_any_more() {
     let memory = MemoryLimit::Bytes { amount: mib(9 << 10), reserved: Bytes(0) };
     let change = Change { memory: Some(PerCard::same(memory)), ..Change::default() };
     bench.ledger.set(&bench.inventory, &bench.limits, &key("grows"), &change, &bench.log).unwrap();
-    let error = go_on(&bench, &mut attempt).unwrap_err();
+    let error = try_once(&bench, &mut attempt).unwrap_err();
     assert!(chain(&attempt.refused(error, &bench.log)).starts_with("room was waited for, 0.0 s long: card 0 "));
 }
 
@@ -168,7 +168,7 @@ fn whoever_may_ends_a_wait() {
     ENDED.store(true, Ordering::Relaxed);
     // Not even room is of use to it now.
     end(&bench, "a");
-    let error = go_on(&bench, &mut attempt).unwrap_err();
+    let error = try_once(&bench, &mut attempt).unwrap_err();
     assert_eq!(attempt.refused(error, &bench.log).kind(), AdmitErrorKind::Cancelled);
     assert!(bench.waiting().is_empty() && bench.files().is_empty());
 }
@@ -211,7 +211,7 @@ fn who_was_admitted_waits_no_more() {
     let mut attempt = bench.attempt("b", &gib(12), FOR_LEAVING);
     waits(&bench, &mut attempt);
     end(&bench, "a");
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
     // As if its place could not be removed.
     std::mem::forget(attempt);
     bench.admit("c", &gib(16)).unwrap();
@@ -238,14 +238,14 @@ fn the_earliest_that_fits_goes_first() {
     end(&bench, "a");
     // Whoever looks first: the third takes nothing of what the first waits for, the second does.
     waits(&bench, &mut second);
-    go_on(&bench, &mut third).unwrap().expect("a grant");
+    try_once(&bench, &mut third).unwrap().expect("a grant");
     waits(&bench, &mut second);
-    go_on(&bench, &mut first).unwrap().expect("a grant");
-    let error = go_on(&bench, &mut second).unwrap_err();
+    try_once(&bench, &mut first).unwrap().expect("a grant");
+    let error = try_once(&bench, &mut second).unwrap_err();
     assert!(!matches!(error, AdmitError::Kept { .. }), "{error}");
 }
 
-/// What a newcomer may have of a card while another waits for what it gets from those who leave.
+/// A newcomer's part of a card while another waits for what it gets from those who leave.
 #[test]
 fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
     let share = |memory: u64, compute| request(devices(&[0]), part(memory << 10, compute));
@@ -285,7 +285,7 @@ fn a_newcomer_takes_only_what_the_first_does_not_wait_for() {
         assert!(!error.for_pod().contains("first"), "{what}: {}", error.for_pod());
         bench.admit("newcomer", &fits).unwrap_or_else(|error| panic!("{what}: {error}"));
         end(&bench, "a");
-        go_on(&bench, &mut attempt).unwrap().unwrap_or_else(|| panic!("{what}: it waits still"));
+        try_once(&bench, &mut attempt).unwrap().unwrap_or_else(|| panic!("{what}: it waits still"));
     }
 }
 
@@ -311,7 +311,7 @@ fn places_and_channels_are_kept_as_well() {
     waits(&bench, &mut attempt);
     end(&bench, "a");
     assert!(matches!(bench.admit("newcomer", &gib(1)), Err(AdmitError::Kept { .. })));
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn who_waits_for_one_that_stays_keeps_nobody_from_what_is_free() {
     leave(&bench, "stays");
     assert!(matches!(bench.admit("newcomer", &gib(12)), Err(AdmitError::Kept { .. })));
     end(&bench, "stays");
-    go_on(&bench, &mut attempt).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt).unwrap().expect("a grant");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn so_many_wait_and_no_more() {
     }
     bench.take_log();
     let mut late = attempt(32);
-    let error = go_on(&bench, &mut late).unwrap_err();
+    let error = try_once(&bench, &mut late).unwrap_err();
     let error = late.refused(error, &bench.log);
     assert_eq!((error.kind(), bench.waiting().len()), (AdmitErrorKind::Exhausted, 32));
     for text in [chain(&error), error.for_pod()] {
@@ -424,18 +424,18 @@ fn who_waits_is_held_to_the_configuration_of_who_came_meanwhile() {
     let (mut five, mut eight) = (attempt("five", 0, 5, 10), attempt("eight", 0, 8, 20));
     waits(&bench, &mut five);
     waits(&bench, &mut eight);
-    go_on(&bench, &mut attempt("other", 1, 2, 10)).unwrap().expect("a grant");
+    try_once(&bench, &mut attempt("other", 1, 2, 10)).unwrap().expect("a grant");
     end(&bench, "a");
-    go_on(&bench, &mut five).unwrap().expect("a grant");
-    let error = go_on(&bench, &mut eight).expect_err("13 slices of 10");
+    try_once(&bench, &mut five).unwrap().expect("a grant");
+    let error = try_once(&bench, &mut eight).expect_err("13 slices of 10");
     assert!(chain(&error).contains("5 of max_inst = 10 free"), "{}", chain(&error));
     drop(eight);
     // And the other way round: there are 20 now.
     let mut seven = attempt("seven", 0, 7, 10);
     leave(&bench, "five");
     waits(&bench, &mut seven);
-    go_on(&bench, &mut attempt("another", 1, 2, 20)).unwrap().expect("a grant");
-    go_on(&bench, &mut seven).unwrap().expect("a grant: 12 slices of 20");
+    try_once(&bench, &mut attempt("another", 1, 2, 20)).unwrap().expect("a grant");
+    try_once(&bench, &mut seven).unwrap().expect("a grant: 12 slices of 20");
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_configuration_that_is_not_followed_is_told_of_before_a_wait() {
     waits(&bench, &mut attempt);
     waits(&bench, &mut attempt);
     let log = bench.take_log();
-    let told = |start: &str| log.iter().filter(|line| line.starts_with(start)).count();
-    assert_eq!((told("event=warn "), told("event=wait "), log.len()), (1, 1, 2), "{log:?}");
+    let text = |start: &str| log.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!((text("event=warn "), text("event=wait "), log.len()), (1, 1, 2), "{log:?}");
     assert!(log[0].contains("16 -> 4"), "{log:?}");
 }

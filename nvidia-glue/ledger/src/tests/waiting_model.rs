@@ -10,7 +10,7 @@ use crate::{
     test_support::{Bench, FOR_LEAVING, NO_PATIENCE, devices, part, request},
 };
 
-/// What a container asks for: `gib` of memory of each of its cards.
+/// Demand of a container: `gib` of memory of each of its cards.
 #[derive(Debug, Clone)]
 struct Wish {
     cards: Vec<u32>,
@@ -135,7 +135,7 @@ impl Play<'_> {
             let request = request(devices(cards), part(gib << 10, ComputeShare::Unlimited));
             self.bench.attempt(&name(id), &request, patience)
         });
-        let outcome = match attempt.go_on(&self.bench.log) {
+        let outcome = match attempt.try_once(&self.bench.log) {
             Ok(Some(_)) => Outcome::Granted,
             Ok(None) => Outcome::Waits,
             Err(error) => {
@@ -172,8 +172,8 @@ impl Play<'_> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whoever tries, in whatever order: the ledger decides as plain numbers do, and once those have ended that are leaving, each that was
-    /// promised their room gets it.
+    /// Whoever tries, in whatever order: the ledger decides as plain numbers do, and once those
+    /// have ended that are leaving, each that was promised their room gets it.
     #[test]
     fn the_earliest_is_never_robbed_and_nothing_lies_idle(wishes in wishes(), steps in steps()) {
         let bench = Bench::new(2);

@@ -12,7 +12,7 @@ use abi::{
         NV83DE_ALLOC_PARAMETERS as Debugger,
     },
 };
-use account::{Ask, Card, Kind, ObjectName};
+use account::{AllocRequest, Card, Kind, ObjectName};
 use base::Bytes;
 
 use super::{
@@ -50,7 +50,8 @@ impl Session {
         let params = flight.params();
         let on_card = || lock(&self.objects.topology).card_of(alloc.client, alloc.parent);
         let process = flight.pid;
-        let mut ask = Ask { client: alloc.client, kind: Kind::Other, memory: None, layout: Layout::OwnFrames, process };
+        let mut ask =
+            AllocRequest { client: alloc.client, kind: Kind::Other, memory: None, layout: Layout::OwnFrames, process };
         let mut needs = AllocRequirements::from(Charge::Object(ask));
         match class.kind {
             ClassKind::Device => needs.place = Some((self.device_requirements(params)?, ObjectRole::Device)),

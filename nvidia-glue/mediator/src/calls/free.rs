@@ -26,7 +26,7 @@ impl Session {
         self.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
             // The driver would go on writing a channel's errors to where that was. No program that
             // was recorded does it.
-            if lock(&self.objects.accounts).is_told_by_others(ObjectName::new(client, object)) {
+            if lock(&self.objects.accounts).has_outside_notifiers(ObjectName::new(client, object)) {
                 return Err(CallEnd::Status(Status::STATE_IN_USE));
             }
             let file = flight.file.clone();

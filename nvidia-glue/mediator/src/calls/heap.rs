@@ -7,7 +7,7 @@ use abi::{
     memory::{HeapMemory, Layout},
     params::{Field, NVOS32_PARAMETERS},
 };
-use account::{Ask, Card, Kind};
+use account::{AllocRequest, Card, Kind};
 use base::{Bytes, Pid};
 use driver::Holder;
 
@@ -95,7 +95,7 @@ impl Session {
                 tables => (Some((card()?, Bytes(tables))), Layout::Scattered),
             },
         };
-        Ok(Charge::Object(Ask { client: alloc.client, kind: Kind::Memory, memory, layout, process }).into())
+        Ok(Charge::Object(AllocRequest { client: alloc.client, kind: Kind::Memory, memory, layout, process }).into())
     }
 
     /// Any function may be answered with the card's total and free memory.

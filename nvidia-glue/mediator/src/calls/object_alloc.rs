@@ -8,7 +8,7 @@ use abi::{
     layout::{read_u32, read_u64},
     memory::{self, HeapMemory},
 };
-use account::{Ask, Card, ExportFile, Hold, ObjectName, Placement, Refusal, Reservation, WhyNot};
+use account::{AllocRequest, Card, CommitError, ExportFile, Hold, ObjectName, Placement, Refusal, Reservation};
 use base::{Bytes, Pid};
 use driver::Holder;
 
@@ -64,7 +64,7 @@ pub(crate) struct AllocRequirements {
 /// Request to the accounts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Charge {
-    Object(Ask),
+    Object(AllocRequest),
     /// Addresses on the fabric for this memory, and how many bytes of these.
     Fabric(ObjectName, u64),
     Duplicate(ObjectName),
@@ -114,7 +114,7 @@ pub(crate) enum AllocAbort {
     /// The accounts have no room for it; the driver was not asked.
     Refused(Refusal),
     /// The driver has made it, the accounts do not take it, and it is gone again.
-    CommitRefused(WhyNot),
+    CommitRefused(CommitError),
 }
 
 impl From<CallEnd> for AllocAbort {
@@ -180,8 +180,8 @@ impl Session {
             AllocAbort::End(end) => end,
             AllocAbort::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
-            AllocAbort::CommitRefused(WhyNot::OverQuota(over)) => self.refused(pid, over.into()),
-            AllocAbort::CommitRefused(WhyNot::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
+            AllocAbort::CommitRefused(CommitError::OverQuota(over)) => self.refused(pid, over.into()),
+            AllocAbort::CommitRefused(CommitError::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
         })
     }
 
@@ -308,7 +308,7 @@ impl Session {
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
         let placement = Placement::under(parent, object)
             .going_with(&needs.dependencies)
-            .telling(&needs.notifiers)
+            .with_notifiers(&needs.notifiers)
             .long(length)
             .at(address);
         let committed = lock(&self.objects.accounts).commit(reservation, placement, bytes);
@@ -316,14 +316,14 @@ impl Session {
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.objects.accounts);
         match (not.why, freed) {
-            (WhyNot::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
+            (CommitError::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
             // It exists, and stays charged, over the limit.
-            (WhyNot::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
+            (CommitError::OverQuota(_), _) => match accounts.commit_anyway(not.reservation, placement) {
                 Ok(_) => {}
                 Err(gone) => accounts.cancel(gone.reservation),
             },
             // It went with its client.
-            (WhyNot::ClientGone, _) => accounts.cancel(not.reservation),
+            (CommitError::ClientGone, _) => accounts.cancel(not.reservation),
         }
         Err(AllocAbort::CommitRefused(not.why))
     }
@@ -366,6 +366,6 @@ impl Session {
 
 fn context_dma_requirements(client: Handle, memory: Handle, process: Pid) -> AllocRequirements {
     let layout = memory::Layout::OwnFrames;
-    let ask = Ask { client, kind: account::Kind::Other, memory: None, layout, process };
+    let ask = AllocRequest { client, kind: account::Kind::Other, memory: None, layout, process };
     AllocRequirements { dependencies: vec![memory], ..Charge::Object(ask).into() }
 }

@@ -18,7 +18,7 @@ use abi::{
     memory::Layout,
     params::{NV2080_ALLOC_PARAMETERS, NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS as ContextBufferSize},
 };
-use account::{ObjectName, Refusal, WhyNot};
+use account::{CommitError, ObjectName, Refusal};
 use base::Bytes;
 use driver::DeviceFile;
 
@@ -97,7 +97,7 @@ impl Session {
             self.unmake_locked(&flight.file, engine);
             self.unmake_locked(&flight.file, AllocatedObject { client, object: charged });
             match refusal {
-                Refusal::OverQuota(over) => AllocAbort::CommitRefused(WhyNot::OverQuota(over)),
+                Refusal::OverQuota(over) => AllocAbort::CommitRefused(CommitError::OverQuota(over)),
                 refusal => AllocAbort::End(CallEnd::Status(refusal.status())),
             }
         })

@@ -17,13 +17,13 @@ impl Session {
     ///
     /// Precondition: the client is locked.
     pub(crate) fn free_in_chunks(&self, file: &DeviceFile, client: Handle, object: Handle) {
-        let pieces = lock(&self.objects.accounts).pieces(client, object, MOST);
+        let pieces = lock(&self.objects.accounts).chunks_to_free(client, object, MOST);
         let mut has_freed = false;
         // What had to wait for a channel has another turn.
         for &piece in pieces.iter().chain(&pieces) {
             let is_ready = {
                 let (accounts, name) = (lock(&self.objects.accounts), ObjectName::new(client, piece));
-                accounts.object(name).is_some() && !accounts.is_told_by_others(name)
+                accounts.object(name).is_some() && !accounts.has_outside_notifiers(name)
             };
             if !is_ready {
                 continue;

@@ -1,7 +1,7 @@
 //! Limits of a container beside memory.
 
 use abi::{Handle, memory::Layout};
-use account::{Ask, Card, Counted, Kind, ObjectLimits, Refusal};
+use account::{AllocRequest, Card, Counted, Kind, ObjectLimits, Refusal};
 
 use super::world::{CHANNELS, Container, GIB, Machine};
 use crate::locks::lock;
@@ -12,8 +12,13 @@ fn until_refused(container: &Container, kind: Kind) -> (usize, Refusal) {
     let program = container.program();
     let context = program.context(0);
     let mut accounts = lock(&container.session.objects.accounts);
-    let ask =
-        Ask { client: Handle(context.client), kind, memory: None, layout: Layout::OwnFrames, process: program.pid };
+    let ask = AllocRequest {
+        client: Handle(context.client),
+        kind,
+        memory: None,
+        layout: Layout::OwnFrames,
+        process: program.pid,
+    };
     let mut reserved = Vec::new();
     let refusal = loop {
         match accounts.reserve(ask) {

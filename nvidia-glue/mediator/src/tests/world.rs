@@ -113,22 +113,23 @@ impl Machine {
     ) -> Result<Container, SessionError> {
         let observed = Arc::new(Recorder::default());
         let processes = Arc::new(Everybody::default());
-        let granted = |(index, at): (u32, &usize)| {
+        let granted = |at: &usize| {
             let card = &self.inventory.cards[*at];
             GrantedCard {
-                index,
                 uuid: card.uuid.clone(),
+                index: card.index,
                 minor: card.minor,
                 pci: card.pci,
                 memory_limit: if limit == WHOLE { card.memory } else { Bytes(limit) },
                 channels: CHANNELS,
                 whole: limit == WHOLE,
                 monitored: limit == 0,
-                model: card.model.clone(),
+                is_capped: false,
+                needs_windows: false,
             }
         };
         let setup = SessionSetup {
-            cards: (0..).zip(cards).map(granted).collect(),
+            cards: cards.iter().map(granted).collect(),
             pinned_memory: Bytes(16 << 30),
             release,
             pass_unknown_driver,

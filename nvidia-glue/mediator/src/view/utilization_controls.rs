@@ -88,7 +88,7 @@ impl Session {
         let now_us = measured.at_us;
         let asks = {
             let UtilizationState { meter, work, .. } = &mut *lock(&utilization.known);
-            meter.tell(measured);
+            meter.add(measured);
             if !in_doubt && !measured.rests {
                 work.pass_over(now_us);
             }

@@ -29,12 +29,13 @@ fn epoch(from_us: u64, (start, end): (u64, u64), neighbours: bool) -> Epoch {
     Epoch { from_us, turns }
 }
 
-fn course(epochs: Vec<Epoch>) -> Course {
+fn timeline(epochs: Vec<Epoch>) -> Timeline {
     let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
-    Course::of(&table, "own", "GPU-a", &Course::never())
+    Timeline::of(&table, "own", "GPU-a", &Timeline::never())
 }
 
-/// How a host and a driver behave, move by move: microseconds until the thread runs, and that the call takes.
+/// Behaviour of a host and a driver, move by move: microseconds until the thread runs, and that the
+/// call takes.
 type Jitter = Vec<(u64, u64)>;
 
 /// The times during which the channels were on the card.
@@ -51,7 +52,7 @@ fn run(pacer: &mut Pacer, from_us: u64, until_us: u64, jitter: &Jitter) -> Vec<(
         match next.what {
             // Who takes over from another does not have the card before that one has left.
             Move::Open => {
-                let span = pacer.course().span(now);
+                let span = pacer.timeline().span(now);
                 opened = span.filter(|span| span.takes_over).map_or(now, |span| span.start_us.max(now));
             }
             // It may be taken off before the other one has left.
@@ -68,13 +69,13 @@ fn total(on: &[(u64, u64)]) -> u64 {
     on.iter().map(|(from, until)| until - from).sum()
 }
 
-/// What of it lay outside of the windows.
-fn overlap(on: &[(u64, u64)], course: &Course) -> u64 {
+/// Returns what of it lay outside of the windows.
+fn overlap(on: &[(u64, u64)], timeline: &Timeline) -> u64 {
     let mut outside = 0;
     for &(from, until) in on {
         let mut at = from;
         while at < until {
-            let span = course.span(at).unwrap();
+            let span = timeline.span(at).unwrap();
             outside += span.start_us.min(until).saturating_sub(at);
             at = span.end_us.min(until).max(at + 1);
         }
@@ -84,8 +85,8 @@ fn overlap(on: &[(u64, u64)], course: &Course) -> u64 {
 
 #[test]
 fn without_jitter_windows_are_exact_from_the_second_on() {
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course.clone());
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline.clone());
     let on = run(&mut pacer, 0, 20 * PERIOD, &vec![(0, 400), (0, 600)]);
     assert_eq!(on.len(), 20);
     assert_eq!(on[0], (10_400, 35_100), "nobody knew how long the calls take");
@@ -97,8 +98,8 @@ fn without_jitter_windows_are_exact_from_the_second_on() {
 
 #[test]
 fn what_a_late_close_took_is_given_back() {
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline);
     let first = run(&mut pacer, 0, 5 * PERIOD, &vec![(0, 400)]);
     assert_eq!(*first.last().unwrap(), (410_000, 435_000));
     let next = pacer.next(500_000).unwrap();
@@ -115,8 +116,8 @@ fn what_a_late_close_took_is_given_back() {
 
 #[test]
 fn a_thread_that_slept_for_periods_owes_only_what_was_not_its_own() {
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline);
     let next = pacer.next(0).unwrap();
     pacer.moved(Move::Open, next.at_us, 10_000);
     pacer.next(10_000).unwrap();
@@ -125,12 +126,13 @@ fn a_thread_that_slept_for_periods_owes_only_what_was_not_its_own() {
     assert_eq!(pacer.balance_us(), 340_000 - 4 * 25_000);
 }
 
-/// Windows in which the number of calls that an edge takes changes: what a closing of so many calls leaves the card late by.
+/// Windows in which the number of calls that an edge takes changes: what a closing of so many calls
+/// leaves the card late by.
 #[test]
 fn nobody_closes_late_by_having_few_channels_to_take_off_now_and_then() {
     const CALL: u64 = 970;
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline);
     // All that could be on the card counts, whatever the program has taken off itself.
     pacer.expect(Calls { all: 8, compute: 8 });
     let mut now = 0;
@@ -153,7 +155,7 @@ fn what_is_on_the_card_before_the_last_call_of_an_opening_counts() {
     const CALL: u64 = 700;
     let windows = [("own", (10_000, 20_000)), ("other", (20_000, PERIOD)), ("before", (0, 10_000))];
     let turns = windows.iter().map(|(grant, window)| turn(grant, &[*window])).collect();
-    let mut pacer = Pacer::new(course(vec![Epoch { from_us: 0, turns }]));
+    let mut pacer = Pacer::new(timeline(vec![Epoch { from_us: 0, turns }]));
     pacer.expect(Calls { all: 8, compute: 8 });
     let (mut now, mut on, mut windows) = (0, 0, 0);
     for _ in 0..100 {
@@ -169,7 +171,8 @@ fn what_is_on_the_card_before_the_last_call_of_an_opening_counts() {
         pacer.moved_in(8, Move::Close, next.at_us, (next.at_us, now));
         on += now - first;
     }
-    // Both edges take more than the window: what that comes to is paid back by windows that are skipped.
+    // Both edges take more than the window: what that comes to is paid back by windows that are
+    // skipped.
     assert!(windows > 100);
     let owed = u64::try_from(pacer.balance_us()).unwrap();
     assert!(on <= (windows + 1) * 10_000 + owed && owed <= 20_000, "{on} {windows} {owed}");
@@ -179,8 +182,8 @@ fn what_is_on_the_card_before_the_last_call_of_an_opening_counts() {
 fn copies_that_come_before_compute_are_no_matter_of_the_windows() {
     let windows = [("own", (10_000, 20_000)), ("other", (20_000, PERIOD)), ("before", (0, 10_000))];
     let turns: Vec<_> = windows.iter().map(|(grant, window)| turn(grant, &[*window])).collect();
-    let course = course(vec![Epoch { from_us: 0, turns }]);
-    let (mut one, mut many) = (Pacer::new(course.clone()), Pacer::new(course));
+    let timeline = timeline(vec![Epoch { from_us: 0, turns }]);
+    let (mut one, mut many) = (Pacer::new(timeline.clone()), Pacer::new(timeline));
     many.expect(Calls { all: 3, compute: 1 });
     let (mut now_one, mut now_many) = (0, 0);
     for _ in 0..20 {
@@ -200,8 +203,8 @@ fn copies_that_come_before_compute_are_no_matter_of_the_windows() {
 
 #[test]
 fn time_out_of_the_window_is_paid_back() {
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline);
     run(&mut pacer, 0, 5 * PERIOD, &vec![(0, 400)]);
     pacer.owe(30_000);
     let after = run(&mut pacer, 5 * PERIOD, 10 * PERIOD, &vec![(0, 400)]);
@@ -211,8 +214,8 @@ fn time_out_of_the_window_is_paid_back() {
 
 #[test]
 fn windows_that_are_missed_are_skipped() {
-    let course = course(vec![epoch(0, (10_000, 35_000), true)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), true)]);
+    let mut pacer = Pacer::new(timeline);
     assert_eq!(pacer.next(36_000), Some(Next { what: Move::Open, at_us: 110_000 }));
     assert_eq!(pacer.next(134_500), Some(Next { what: Move::Open, at_us: 210_000 }), "the rest is not worth it");
     assert_eq!(pacer.next(220_000), Some(Next { what: Move::Open, at_us: 220_000 }));
@@ -226,8 +229,8 @@ fn windows_that_are_missed_are_skipped() {
 
 #[test]
 fn where_nobody_else_is_lateness_is_made_up_in_part() {
-    let course = course(vec![epoch(0, (10_000, 35_000), false)]);
-    let mut pacer = Pacer::new(course);
+    let timeline = timeline(vec![epoch(0, (10_000, 35_000), false)]);
+    let mut pacer = Pacer::new(timeline);
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 11_000);
     assert_eq!(pacer.next(11_000), Some(Next { what: Move::Close, at_us: 35_500 }), "500 us for the call");
@@ -240,24 +243,24 @@ fn where_nobody_else_is_lateness_is_made_up_in_part() {
 
 #[test]
 fn new_epochs_hold_from_their_instant() {
-    let change = course(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (50_000, 60_000), true)]);
+    let change = timeline(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (50_000, 60_000), true)]);
     let on = run(&mut Pacer::new(change), 0, 4 * PERIOD, &vec![(0, 0)]);
     assert_eq!(on[1..], [(110_000, 135_000), (210_000, 220_000), (250_000, 260_000), (350_000, 360_000)]);
-    let on_goes = course(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (15_000, 60_000), true)]);
+    let on_goes = timeline(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (15_000, 60_000), true)]);
     let on = run(&mut Pacer::new(on_goes), 0, 4 * PERIOD, &vec![(0, 0)]);
     assert_eq!(on[1..], [(110_000, 135_000), (210_000, 260_000), (315_000, 360_000)], "no edge between the two");
 }
 
 #[test]
 fn another_course_changes_what_is_open() {
-    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), true)]));
+    let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), true)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 10_000);
-    pacer.follow(course(vec![epoch(0, (10_000, 35_000), true), epoch(20_000, (10_000, 50_000), true)]), 15_000);
+    pacer.follow(timeline(vec![epoch(0, (10_000, 35_000), true), epoch(20_000, (10_000, 50_000), true)]), 15_000);
     assert_eq!(pacer.next(15_000), Some(Next { what: Move::Close, at_us: 49_500 }));
-    pacer.follow(Course::always(), 20_000);
+    pacer.follow(Timeline::always(), 20_000);
     assert_eq!(pacer.next(20_000), None);
-    pacer.follow(Course::never(), 30_000);
+    pacer.follow(Timeline::never(), 30_000);
     assert_eq!(pacer.next(30_000), Some(Next { what: Move::Close, at_us: 30_000 }));
     pacer.moved(Move::Close, 30_000, 30_400);
     assert_eq!(pacer.next(30_400), None);
@@ -266,7 +269,7 @@ fn another_course_changes_what_is_open() {
 
 #[test]
 fn what_cannot_be_closed_counts_as_running() {
-    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), true)]));
+    let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), true)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 10_000);
     pacer.failed(60_000);
@@ -277,7 +280,7 @@ fn what_cannot_be_closed_counts_as_running() {
 
 #[test]
 fn nobody_gains_by_having_no_channels_for_a_moment() {
-    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), false)]));
+    let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), false)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 10_000);
     pacer.rest(12_000);
@@ -290,7 +293,7 @@ fn nobody_gains_by_having_no_channels_for_a_moment() {
 
 #[test]
 fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
-    let mut pacer = Pacer::new(course(vec![epoch(0, (10_000, 35_000), true)]));
+    let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), true)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 15_000);
     // It had 22 ms of 25, but the last two of them were its neighbour's.
@@ -298,10 +301,11 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
     assert_eq!(pacer.balance_us(), 2_000);
 }
 
-/// Containers whose windows follow each other, on a driver that makes one call at a time. What each had of the card, what of it
-/// while another had it too, and what nobody had; microseconds.
+/// Containers whose windows follow each other, on a driver that makes one call at a time. What each
+/// had of the card, what of it while another had it too, and what nobody had; microseconds.
 fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
-    // What calls of a container with 20 channels take, and after what time they take effect (docs/driver-facts.md).
+    // What calls of a container with 20 channels take, and after what time they take effect
+    // (docs/driver-facts.md).
     const CLOSING: (u64, u64) = (750, 620);
     const OPENING: (u64, u64) = (430, 430);
     let mut start = 0;
@@ -312,8 +316,8 @@ fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> 
     }
     let table =
         Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![Epoch { from_us: 0, turns }] };
-    let course = |number: usize| Course::of(&table, &format!("{number}"), "GPU-a", &Course::never());
-    let mut pacers: Vec<Pacer> = (0..shares.len()).map(|number| Pacer::new(course(number))).collect();
+    let timeline = |number: usize| Timeline::of(&table, &format!("{number}"), "GPU-a", &Timeline::never());
+    let mut pacers: Vec<Pacer> = (0..shares.len()).map(|number| Pacer::new(timeline(number))).collect();
     // When each is to issue its next call, what it is, and for when it was planned.
     let mut calls: Vec<(u64, Next)> = Vec::new();
     for pacer in &mut pacers {
@@ -398,25 +402,26 @@ proptest! {
     /// Caps beside neighbours: exact where the host is as it should be.
     #[test]
     fn a_share_is_exact_over_a_hundred_periods(window in window(), jitter in jitter(1_000, 24), neighbours: bool) {
-        let course = course(vec![epoch(0, window, neighbours)]);
-        let on = run(&mut Pacer::new(course.clone()), 0, 100 * PERIOD, &jitter);
+        let timeline = timeline(vec![epoch(0, window, neighbours)]);
+        let on = run(&mut Pacer::new(timeline.clone()), 0, 100 * PERIOD, &jitter);
         let asked = 100 * (window.1 - window.0);
         let error = total(&on).abs_diff(asked);
         prop_assert!(error <= 100 * PERIOD / 200, "{} of {}", total(&on), asked);
     }
 
-    /// However late the host is: nobody has more than his share but for one edge, and each overlap is that of one edge.
+    /// However late the host is: nobody has more than his share but for one edge, and each overlap
+    /// is that of one edge.
     #[test]
     fn nobody_has_more_than_his_share(window in window(), jitter in jitter(60_000, 1), neighbours: bool) {
-        let course = course(vec![epoch(0, window, neighbours)]);
-        let mut pacer = Pacer::new(course.clone());
+        let timeline = timeline(vec![epoch(0, window, neighbours)]);
+        let mut pacer = Pacer::new(timeline.clone());
         let on = run(&mut pacer, 0, 100 * PERIOD, &jitter);
         let latest = jitter.iter().map(|(wake, call)| wake + call).max().unwrap();
         let asked = 100 * (window.1 - window.0);
         prop_assert!(total(&on) <= asked + latest + 1_000, "{} of {}", total(&on), asked);
         for one in &on {
             let credit = if neighbours { 0 } else { MOST_CREDIT_US };
-            let overlap = overlap(&[*one], &course);
+            let overlap = overlap(&[*one], &timeline);
             prop_assert!(overlap <= 2 * latest + credit, "{:?} by {}", one, overlap);
         }
         prop_assert!(pacer.balance_us() <= i64::try_from(latest).unwrap());
@@ -425,8 +430,8 @@ proptest! {
     /// It never stops, whatever is done to it.
     #[test]
     fn a_container_that_is_due_runs(window in window(), glitch in 0..3_000_000_u64, jitter in jitter(1_000, 1)) {
-        let course = course(vec![epoch(0, window, true)]);
-        let mut pacer = Pacer::new(course);
+        let timeline = timeline(vec![epoch(0, window, true)]);
+        let mut pacer = Pacer::new(timeline);
         pacer.next(0).unwrap();
         pacer.moved(Move::Open, window.0, window.0);
         pacer.moved(Move::Close, window.1, window.1 + glitch);

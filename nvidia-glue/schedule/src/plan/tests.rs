@@ -57,7 +57,8 @@ fn lengths(turn: &Turn) -> Vec<u64> {
 
 #[test]
 fn three_that_meet_in_pairs_get_what_fits() {
-    // Admitted beside others that have gone: now half of each card would be each one's share, and cannot be laid out.
+    // Admitted beside others that have gone: now half of each card would be each one's share, and
+    // cannot be laid out.
     for policy in [CardPolicy::Weighted, CardPolicy::Preemptive] {
         let on = |cards: [usize; 2]| cards.map(|card| grant(card, policy, ComputeShare::Unlimited)).to_vec();
         let turns = planned(&[on([0, 1]), on([1, 2]), on([0, 2])], &PlanSettings::default());
@@ -70,7 +71,8 @@ fn three_that_meet_in_pairs_get_what_fits() {
 
 #[test]
 fn who_is_skipped_does_not_keep_the_others_from_a_layout() {
-    // With the fourth on each card, a third each can be laid out; without them, a half each cannot, but a third each still can.
+    // With the fourth on each card, a third each can be laid out; without them, a half each cannot,
+    // but a third each still can.
     let on = |cards: &[usize]| -> Vec<CardGrant> {
         cards.iter().map(|card| grant(*card, CardPolicy::Preemptive, ComputeShare::Unlimited)).collect()
     };
@@ -88,8 +90,7 @@ fn who_is_skipped_does_not_keep_the_others_from_a_layout() {
 fn a_configuration_that_no_longer_fits_makes_all_shares_smaller() {
     // Slices of sixteen, and the card is now cut into eight.
     let slices = |count| vec![grant(0, CardPolicy::Fixed, ComputeShare::Weight(Weight::new(count).unwrap()))];
-    let mut settings = PlanSettings::default();
-    settings.max_inst = 8;
+    let settings = PlanSettings { max_inst: 8, ..PlanSettings::default() };
     let turns = planned(
         &[slices(8), slices(4), slices(2), vec![grant(0, CardPolicy::Fixed, ComputeShare::Unlimited)]],
         &settings,
@@ -120,7 +121,8 @@ fn pieces_that_are_too_short_are_nobodys() {
     assert_eq!(kept(&[gap(0, period_us)]), [gap(0, period_us)]);
 }
 
-/// Containers of one card by weight, and what their windows lose as far as is known; each one's window.
+/// Containers of one card by weight, and what their windows lose as far as is known; each one's
+/// window.
 fn weighted(weights: &[u16], losses_us: &[u64]) -> (u64, Vec<Turn>) {
     let one = |(weight, loss_us): (&u16, &u64)| {
         let compute = ComputeShare::Weight(Weight::new(*weight).unwrap());
@@ -131,7 +133,8 @@ fn weighted(weights: &[u16], losses_us: &[u64]) -> (u64, Vec<Turn>) {
     (turns[0].period_us, turns)
 }
 
-/// What each gets for its weight, against the one that gets most: the worst, as a part of it.
+/// Returns what each gets for its weight, against the one that gets most: the worst, as a part of
+/// it.
 #[allow(clippy::cast_precision_loss, reason = "microseconds of a period")]
 fn unevenness(weights: &[u16], turns: &[Turn], lost_us: &[u64]) -> f64 {
     let each = turns
@@ -193,7 +196,8 @@ fn computes() -> impl Strategy<Value = ComputeShare> {
 }
 
 proptest! {
-    /// Whatever each window loses, and whatever of it is known to the step in which it is noted: what is left is by weight.
+    /// Whatever each window loses, and whatever of it is known to the step in which it is noted:
+    /// what is left is by weight.
     #[test]
     fn what_is_achieved_is_by_weight_whatever_windows_lose(
         containers in prop::collection::vec((1_u16..=16, 0_u64..=2_000, -50_i64..=50), 2..=6),

@@ -6,7 +6,7 @@ use crate::{
     priority::{Yielding, low_on_card, low_slice_us},
 };
 
-/// What a channel group of a program does.
+/// Load of a program's channel group.
 #[derive(Debug, Clone, Copy)]
 enum Load {
     /// It has always work.
@@ -21,12 +21,13 @@ enum Load {
 struct Group {
     container: usize,
     load: Load,
-    /// What is left of what it had queued.
+    /// Rest of what it had queued.
     left_us: u64,
     ready_us: u64,
 }
 
-/// A card that goes round the groups that have work. Switching takes 84 microseconds, as on an H200.
+/// A card that goes round the groups that have work. Switching takes 84 microseconds, as on an
+/// H200.
 struct Card {
     now_us: u64,
     groups: Vec<Group>,
@@ -35,7 +36,8 @@ struct Card {
     residency: Residency,
     on: Option<usize>,
     worked_us: Vec<u64>,
-    /// By container: how many of its groups are on the card at a time, and where the next turn begins.
+    /// By container: how many of its groups are on the card at a time, and where the next turn
+    /// begins.
     turns: Vec<(Option<usize>, usize)>,
     /// By group: it is off the card.
     off: Vec<bool>,
@@ -126,7 +128,8 @@ impl Card {
     }
 }
 
-/// What each container worked in the last `measured_us` of a run in which all steer, and what all did.
+/// Returns what each container worked in the last `measured_us` of a run in which all steer, and
+/// what all did.
 fn run(weights: &[u32], loads: &[Vec<Load>], run_us: u64, measured_us: u64) -> (Vec<f64>, f64) {
     let mut card = Card::new(loads);
     let mut steering = vec![Steering::default(); weights.len()];
@@ -136,9 +139,9 @@ fn run(weights: &[u32], loads: &[Vec<Load>], run_us: u64, measured_us: u64) -> (
         if card.now_us >= look_us {
             look_us = card.now_us + 100_000;
             let now_ns = card.now_us * 1_000;
-            let members: Vec<Member> = (1_u32..)
+            let members: Vec<SoftMember> = (1_u32..)
                 .zip(weights)
-                .map(|(process, weight)| Member {
+                .map(|(process, weight)| SoftMember {
                     weight: *weight,
                     used_us: card.residency.used_us(process, now_ns),
                     idle_us: card.residency.idle_us(process, now_ns),
@@ -222,7 +225,8 @@ fn sixty_four_groups_that_wake_together_get_no_more_than_their_weight() {
     let mut loads = vec![Load::IdleUntil(5 * SECONDS); 64];
     loads[0] = Load::Busy;
     let (shares, _) = run(&[1, 1], &[loads, vec![Load::Busy]], 7 * SECONDS, 2 * SECONDS);
-    // All but one come unseen; what they have until they are seen, and until steering has followed, is bounded. It was nearly all.
+    // All but one come unseen; what they have until they are seen, and until steering has followed,
+    // is bounded. It was nearly all.
     assert!(shares[0] < 0.66, "{}", shares[0]);
 }
 
@@ -245,7 +249,8 @@ fn many_groups_alone_have_all_of_the_card() {
     assert!(all > 0.84, "a switch at the end of each slice: {all}");
 }
 
-/// The part of the card that `groups` busy groups of low priority have beside a busy one of high priority, in periods of some length.
+/// The part of the card that `groups` busy groups of low priority have beside a busy one of high
+/// priority, in periods of some length.
 fn low_beside_busy(groups: usize, period_us: u64) -> f64 {
     let mut card = Card::new(&[vec![Load::Busy; groups], vec![Load::Busy]]);
     let (mut low, mut look_us, mut turn_us) = (Yielding::default(), 0, 0);
@@ -313,15 +318,17 @@ fn who_works_now_and_then_does_not_spoil_the_others() {
     assert!(all > 0.95, "{all}");
 }
 
-/// What somebody has by a look.
+/// Use of a card by an instant.
 type UsedUs = fn(u64) -> u64;
 
-/// The last slice of the first of some that are always busy: the weight of each, and what it has by each look.
+/// The last slice of the first of some that are always busy: the weight of each, and what it has by
+/// each look.
 fn steered_us(members: &[(u32, UsedUs)]) -> u64 {
     let mut steering = Steering::default();
     let slice = |look: u64| {
-        let at = members.iter().map(|(weight, used_us)| Member { weight: *weight, used_us: used_us(look), idle_us: 0 });
-        let at: Vec<Member> = at.collect();
+        let at =
+            members.iter().map(|(weight, used_us)| SoftMember { weight: *weight, used_us: used_us(look), idle_us: 0 });
+        let at: Vec<SoftMember> = at.collect();
         steering.slice_us(look * INTERVAL_US, at[0], groups(1), &at[1..], 0)
     };
     (1..=200).filter_map(slice).last().unwrap()
@@ -351,7 +358,7 @@ fn what_goes_up_and_down_does_not_steer() {
 #[test]
 fn without_a_log_slices_follow_the_weights() {
     let mut steering = Steering::default();
-    let member = |weight| Member { weight, used_us: 0, idle_us: 0 };
+    let member = |weight| SoftMember { weight, used_us: 0, idle_us: 0 };
     assert_eq!(steering.slice_us(0, member(2), groups(1), &[member(1)], 0), Some(6_000));
     assert_eq!(steering.slice_us(SECONDS, member(2), groups(1), &[member(1)], 0), None, "nothing new");
     assert_eq!(steering.slice_us(2 * SECONDS, member(2), groups(2), &[member(1)], 0), Some(3_000), "two groups");
@@ -398,8 +405,8 @@ proptest! {
             for (sum, more) in sums.iter_mut().zip(used.iter().cycle().skip(round)) {
                 *sum = (sum.0 + more.0, sum.1 + more.1);
             }
-            let member = |(weight, (used_us, idle_us)): (&u32, &(u64, u64))| Member { weight: *weight, used_us: *used_us, idle_us: *idle_us };
-            let members: Vec<Member> = weights.iter().zip(&sums).map(member).collect();
+            let member = |(weight, (used_us, idle_us)): (&u32, &(u64, u64))| SoftMember { weight: *weight, used_us: *used_us, idle_us: *idle_us };
+            let members: Vec<SoftMember> = weights.iter().zip(&sums).map(member).collect();
             let (own, others) = members.split_first().unwrap();
             let slice_us = steering.slice_us(round as u64 * SECONDS, *own, Groups { all: groups, working }, others, 0);
             prop_assert!(slice_us.is_none_or(|slice_us| (250..=45_000).contains(&slice_us)), "{:?}", slice_us);

@@ -2,11 +2,15 @@
 //!
 //! src/nvidia/arch/nvalloc/unix/src/rmobjexportimport.c, ctrl0000unix.h. An export holds its memory as a handle does.
 
-use abi::{Node, Status};
+use abi::{
+    Handle, Node, Status,
+    classes::{NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
+    params::*,
+};
 
 use super::{
     super::{
-        bytes::{get, put, put_bytes},
+        bytes::{get, list, put, put_text},
         duplicate::may_be_duplicated,
         objects::{Kind, Object},
         open_files::FileId,
@@ -15,14 +19,12 @@ use super::{
     Control, PARAMS,
 };
 
-/// Length of what an exporter may say about its objects.
-const METADATA: usize = 64;
 /// `NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TYPE_RM`.
 const RM_OBJECT: u32 = 1;
 
-/// The control file that the number at `offset` of the parameters names.
-fn export_file(state: &mut State, control: &Control<'_, '_>, offset: usize) -> Result<FileId, Status> {
-    let file = control.call.file_in_buffer(PARAMS, offset).filter(|file| file.node == Node::Control);
+/// Control file that a number in the parameters names.
+fn export_file(state: &mut State, control: &Control<'_, '_>, number: Field<i32>) -> Result<FileId, Status> {
+    let file = control.call.file_in_buffer(PARAMS, number).filter(|file| file.node == Node::Control);
     let file = file.cloned().ok_or(Status::INVALID_ARGUMENT)?;
     state.files.identify(&file).map_err(|_| Status::INVALID_ARGUMENT)
 }
@@ -44,11 +46,13 @@ fn new_export(state: &mut State, control: &Control<'_, '_>, device: u32, most: u
     Ok(Export { card, most, ..Export::default() })
 }
 
-/// type, hDevice, hParent, hObject, fd, flags.
+/// Exports one object.
 pub(super) fn to_fd(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let file = export_file(state, control, 16)?;
+    type Params = NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS;
+    let file = export_file(state, control, Params::fd)?;
     let params = control.params();
-    let (kind, device, object, flags) = (get(params, 0), get(params, 4), get(params, 12), get(params, 20));
+    let (kind, device) = (get(params, Params::r#type), get(params, Params::hDevice).0);
+    let (object, flags) = (get(params, Params::hObject).0, get(params, Params::flags));
     if kind != RM_OBJECT {
         return Err(Status::INVALID_ARGUMENT);
     }
@@ -65,16 +69,18 @@ pub(super) fn to_fd(state: &mut State, control: &mut Control<'_, '_>) -> Result<
     Ok(())
 }
 
-/// fd, type, hDevice, hParent, hObject.
+/// Imports one object.
 pub(super) fn from_fd(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let file = export_file(state, control, 0)?;
+    type Params = NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS;
+    let file = export_file(state, control, Params::fd)?;
     let params = control.params();
-    let (kind, parent, asked) = (get(params, 4), get(params, 12), get(params, 16));
+    let (kind, parent) = (get(params, Params::r#type), get(params, Params::hParent).0);
+    let asked = get(params, Params::hObject).0;
     if kind != RM_OBJECT {
         return Err(Status::INVALID_ARGUMENT);
     }
     let handle = import(state, control, file, 0, parent, asked)?;
-    put(control.params(), 16, handle);
+    put(control.params(), Params::hObject, Handle(handle));
     Ok(())
 }
 
@@ -95,31 +101,36 @@ fn import(
     }
     let handle = client.new_handle(control.client, asked)?;
     let class = match kind {
-        Kind::VideoMemory(_) => 0x40,
-        Kind::SystemMemory { .. } => 0x3e,
+        Kind::VideoMemory(_) => NV01_MEMORY_LOCAL_USER,
+        Kind::SystemMemory { .. } => NV01_MEMORY_SYSTEM,
         _ => 0,
     };
     client.objects.insert(handle, Object { parent, class, kind, depends_on: Vec::new() });
     Ok(handle)
 }
 
-/// fd, deviceInstance, gpuInstance, maxObjects, metadata.
+/// Tells about an export.
 pub(super) fn info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let file = export_file(state, control, 0)?;
+    type Params = NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS;
+    let file = export_file(state, control, Params::fd)?;
     let export = state.exports.get(&file).ok_or(Status::INVALID_ARGUMENT)?;
     let params = control.params();
-    put(params, 4, export.card.and_then(|card| u32::try_from(card).ok()).unwrap_or(u32::MAX));
-    put(params, 8, u32::MAX);
-    put_bytes(params, 12, &u16::try_from(export.most).unwrap_or(u16::MAX).to_le_bytes());
-    put_bytes(params, 14, &export.metadata);
+    put(params, Params::deviceInstance, export.card.and_then(|card| u32::try_from(card).ok()).unwrap_or(u32::MAX));
+    put(params, Params::gpuInstanceId, u32::MAX);
+    put(params, Params::maxObjects, u16::try_from(export.most).unwrap_or(u16::MAX));
+    if !export.metadata.is_empty() {
+        put_text(params, Params::metadata, &export.metadata);
+    }
     Ok(())
 }
 
-/// hDevice, maxObjects, metadata, fd: an export without objects as yet.
+/// Makes an export without objects as yet.
 pub(super) fn create(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    let file = export_file(state, control, 72)?;
+    type Params = NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS;
+    let file = export_file(state, control, Params::fd)?;
     let params = control.params();
-    let (device, most, metadata) = (get(params, 0), get(params, 4) & 0xffff, metadata_at(params, 6));
+    let (device, most) = (get(params, Params::hDevice).0, u32::from(get(params, Params::maxObjects)));
+    let metadata = Params::metadata.bytes(params).unwrap_or_default().to_vec();
     let export = new_export(state, control, device, most)?;
     if state.exports.contains_key(&file) {
         return Err(Status::STATE_IN_USE);
@@ -128,17 +139,19 @@ pub(super) fn create(state: &mut State, control: &mut Control<'_, '_>) -> Result
     Ok(())
 }
 
-/// fd, hDevice, maxObjects, metadata, objects\[512\], numObjects, index.
+/// Exports several objects.
 pub(super) fn objects_to_fd(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS;
     const MOST: u32 = 512;
-    let file = export_file(state, control, 0)?;
+    let file = export_file(state, control, Params::fd)?;
     let params = control.params();
-    let (device, most, metadata) = (get(params, 4), get(params, 8) & 0xffff, metadata_at(params, 10));
-    let (count, index) = (get(params, 2124) & 0xffff, get(params, 2124) >> 16);
+    let (device, most) = (get(params, Params::hDevice).0, u32::from(get(params, Params::maxObjects)));
+    let metadata = Params::metadata.bytes(params).unwrap_or_default().to_vec();
+    let (count, index) = (u32::from(get(params, Params::numObjects)), u32::from(get(params, Params::index)));
     if count == 0 || count > MOST {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let handles: Vec<u32> = (0..count as usize).map(|place| get(params, 76 + place * 4)).collect();
+    let handles: Vec<u32> = list(params, Params::objects, count as usize).into_iter().map(|handle| handle.0).collect();
     if !state.exports.contains_key(&file) {
         let export = new_export(state, control, device, most)?;
         state.exports.insert(file, Export { metadata, ..export });
@@ -161,12 +174,14 @@ pub(super) fn objects_to_fd(state: &mut State, control: &mut Control<'_, '_>) ->
     Ok(())
 }
 
-/// fd, hParent, objects\[128\], types\[128\], numObjects, index.
+/// Imports several objects.
 pub(super) fn objects_from_fd(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS;
     const MOST: u32 = 128;
-    let file = export_file(state, control, 0)?;
+    let file = export_file(state, control, Params::fd)?;
     let params = control.params();
-    let (parent, count, index) = (get(params, 4), get(params, 648) & 0xffff, get(params, 648) >> 16);
+    let parent = get(params, Params::hParent).0;
+    let (count, index) = (u32::from(get(params, Params::numObjects)), u32::from(get(params, Params::index)));
     if count == 0 || count > MOST {
         return Err(Status::INVALID_ARGUMENT);
     }
@@ -176,23 +191,20 @@ pub(super) fn objects_from_fd(state: &mut State, control: &mut Control<'_, '_>) 
     }
     let has: Vec<bool> = (index..index + count).map(|place| export.objects.contains_key(&place)).collect();
     for (place, has) in (0..).zip(has) {
-        let at = 8 + place as usize * 4;
-        let asked = get(control.params(), at);
+        let (object, kind) = (Params::objects.element(place as usize), Params::objectTypes.element(place as usize));
+        let (Some(object), Some(object_type)) = (object, kind) else { return Err(Status::INVALID_ARGUMENT) };
+        let asked = get(control.params(), object).0;
         if !has {
-            // What its importer has written there stays.
-            put_bytes(control.params(), 520 + place as usize, &[0]);
+            // The handle that its importer has written stays.
+            put(control.params(), object_type, 0);
             continue;
         }
         let handle = import(state, control, file, index + place, parent, asked)?;
-        put(control.params(), at, handle);
+        put(control.params(), object, Handle(handle));
         // NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM, ..._SYSMEM.
         let kind = &state.client(control.call.file, control.client)?.object(handle)?.kind;
         let kind = if matches!(kind, Kind::VideoMemory(_)) { 1 } else { 2 };
-        put_bytes(control.params(), 520 + place as usize, &[kind]);
+        put(control.params(), object_type, kind);
     }
     Ok(())
-}
-
-fn metadata_at(params: &[u8], at: usize) -> Vec<u8> {
-    params.get(at..at + METADATA).unwrap_or_default().to_vec()
 }

@@ -1,10 +1,10 @@
-//! Which cards there are, and what they are called.
+//! Lists of the cards, their numbers and names.
 
-use abi::Status;
+use abi::{Status, params::*};
 
 use super::{
     super::{
-        bytes::{get, put, put_bytes},
+        bytes::{elements, fill, get, list, put, put_text},
         state::{SimulatedCard, State},
     },
     Control,
@@ -14,6 +14,8 @@ use super::{
 const NO_GPU: u32 = 0xffff_ffff;
 /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`.
 const ALL_GPUS: u32 = 0xffff;
+/// No NUMA node of its own.
+const NO_NUMA_NODE: i32 = -1;
 /// Entries of a list of cards.
 const LIST: usize = 32;
 /// The bit of `flags` that asks for a UUID's 16 bytes and not for its text.
@@ -24,88 +26,97 @@ fn find(state: &State, gpu_id: u32) -> Result<(u32, &SimulatedCard), Status> {
 }
 
 /// A list of all cards, filled up with "none".
-fn put_list(params: &mut [u8], state: &State) {
-    for (index, place) in params.chunks_exact_mut(4).take(LIST).enumerate() {
-        put(place, 0, state.cards.get(index).map_or(NO_GPU, SimulatedCard::gpu_id));
-    }
+fn gpu_ids(state: &State) -> [u32; LIST] {
+    std::array::from_fn(|index| state.cards.get(index).map_or(NO_GPU, SimulatedCard::gpu_id))
 }
 
 pub(super) fn attached_ids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    put_list(control.params(), state);
+    put(control.params(), NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS::gpuIds, gpu_ids(state));
     Ok(())
 }
 
 pub(super) fn probed_ids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let params = control.params();
-    put_list(params, state);
+    put(params, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::gpuIds, gpu_ids(state));
     // None is excluded, and none has a flag.
-    params.get_mut(128..256).unwrap_or_default().fill(0xff);
-    params.get_mut(256..384).unwrap_or_default().fill(0);
+    fill(params, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::excludedGpuIds, 0xff);
+    fill(params, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::gpuFlags, 0);
     Ok(())
 }
 
 pub(super) fn device_ids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let count = u32::try_from(state.cards.len()).unwrap_or(32).min(32);
-    put(control.params(), 0, u32::try_from((1_u64 << count) - 1).unwrap_or(u32::MAX));
+    let instances = u32::try_from((1_u64 << count) - 1).unwrap_or(u32::MAX);
+    put(control.params(), NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS::deviceIds, instances);
     Ok(())
 }
 
 pub(super) fn active_device_ids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS;
+    type Device = NV0000_CTRL_GPU_ACTIVE_DEVICE;
     let params = control.params();
     params.fill(0);
-    put(params, 0, u32::try_from(state.cards.len()).unwrap_or(u32::MAX));
-    for (card, entry) in state.cards.iter().zip(params.get_mut(4..).unwrap_or_default().chunks_exact_mut(12)) {
-        put(entry, 0, card.gpu_id());
-        put(entry, 4, NO_GPU);
-        put(entry, 8, NO_GPU);
+    put(params, Params::numDevices, u32::try_from(state.cards.len()).unwrap_or(u32::MAX));
+    for (card, device) in state.cards.iter().zip(elements(params, Params::devices)) {
+        put(device, Device::gpuId, card.gpu_id());
+        put(device, Device::gpuInstanceId, NO_GPU);
+        put(device, Device::computeInstanceId, NO_GPU);
     }
     Ok(())
 }
 
-/// gpuId, gpuFlags, deviceInstance, subDeviceInstance, szName, sliStatus, boardId, gpuInstance, numaId.
+/// Tells a card's numbers.
 pub(super) fn id_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_ID_INFO_PARAMS;
     let params = control.params();
-    let (instance, _) = find(state, get(params, 0))?;
-    put_id_info(params, instance, 24);
+    let (instance, _) = find(state, get(params, Params::gpuId))?;
+    put(params, Params::gpuFlags, 0);
+    put(params, Params::deviceInstance, instance);
+    put(params, Params::subDeviceInstance, 0);
+    put(params, Params::sliStatus, 0);
+    put(params, Params::boardId, instance);
+    put(params, Params::gpuInstance, instance);
+    put(params, Params::numaId, NO_NUMA_NODE);
     Ok(())
 }
 
-/// The same without a name.
+/// Tells a card's numbers, in a struct without a pointer to a name.
 pub(super) fn id_info_v2(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS;
     let params = control.params();
-    let (instance, _) = find(state, get(params, 0))?;
-    put_id_info(params, instance, 16);
+    let (instance, _) = find(state, get(params, Params::gpuId))?;
+    put(params, Params::gpuFlags, 0);
+    put(params, Params::deviceInstance, instance);
+    put(params, Params::subDeviceInstance, 0);
+    put(params, Params::sliStatus, 0);
+    put(params, Params::boardId, instance);
+    put(params, Params::gpuInstance, instance);
+    put(params, Params::numaId, NO_NUMA_NODE);
     Ok(())
 }
 
-fn put_id_info(params: &mut [u8], instance: u32, rest: usize) {
-    for (at, value) in [(4, 0), (8, instance), (12, 0), (rest, 0), (rest + 4, instance), (rest + 8, instance)] {
-        put(params, at, value);
-    }
-    // No NUMA node of its own.
-    put(params, rest + 12, u32::MAX);
-}
-
-/// gpuId, domain, bus, slot.
+/// Tells a card's PCI address.
 pub(super) fn pci_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS;
     let params = control.params();
-    let (_, card) = find(state, get(params, 0))?;
+    let (_, card) = find(state, get(params, Params::gpuId))?;
     let pci = card.card.pci;
-    put(params, 4, pci.domain);
-    put_bytes(params, 8, &u16::from(pci.bus).to_le_bytes());
-    put_bytes(params, 10, &u16::from(pci.device).to_le_bytes());
+    put(params, Params::domain, pci.domain);
+    put(params, Params::bus, u16::from(pci.bus));
+    put(params, Params::slot, u16::from(pci.device));
     Ok(())
 }
 
-/// 32 numbers, ended by "none" (or "all"), then the one that failed.
+/// Attaches cards: a list that ends with "none", or "all".
 pub(super) fn attach_ids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_ATTACH_IDS_PARAMS;
     let params = control.params();
-    put(params, 128, NO_GPU);
-    for index in 0..LIST {
-        match get(params, index * 4) {
+    put(params, Params::failedId, NO_GPU);
+    for gpu_id in get(params, Params::gpuIds) {
+        match gpu_id {
             NO_GPU | ALL_GPUS => break,
             gpu_id if find(state, gpu_id).is_err() => {
-                put(params, 128, gpu_id);
+                put(params, Params::failedId, gpu_id);
                 return Err(Status::INVALID_ARGUMENT);
             }
             _ => {}
@@ -115,102 +126,111 @@ pub(super) fn attach_ids(state: &mut State, control: &mut Control<'_, '_>) -> Re
 }
 
 pub(super) fn attach_id(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    match get(control.params(), 0) {
+    match get(control.params(), NV0000_CTRL_GPU_ASYNC_ATTACH_ID_PARAMS::gpuId) {
         NO_GPU | ALL_GPUS => Ok(()),
         gpu_id => find(state, gpu_id).map(|_| ()),
     }
 }
 
-/// gpuUuid\[256\], flags, gpuId, deviceInstance, subdeviceInstance.
+/// Finds a card by its UUID.
 pub(super) fn uuid_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS;
     let params = control.params();
-    let binary = get(params, 256) & 3 == BINARY;
-    let asked = params.get(..256).unwrap_or_default();
+    let binary = get(params, Params::flags) & 3 == BINARY;
+    let asked = Params::gpuUuid.bytes(params).unwrap_or_default();
     let is_asked = |card: &SimulatedCard| {
         let uuid = uuid(&card.card.uuid, binary);
         asked.starts_with(&uuid)
     };
-    let (instance, card) = (0..).zip(&state.cards).find(|(_, card)| is_asked(card)).ok_or(GPU_UUID_NOT_FOUND)?;
+    let (instance, card) =
+        (0..).zip(&state.cards).find(|(_, card)| is_asked(card)).ok_or(Status::GPU_UUID_NOT_FOUND)?;
     let gpu_id = card.gpu_id();
-    put(params, 260, gpu_id);
-    put(params, 264, instance);
-    put(params, 268, 0);
+    put(params, Params::gpuId, gpu_id);
+    put(params, Params::deviceInstance, instance);
+    put(params, Params::subdeviceInstance, 0);
     Ok(())
 }
 
-/// `NV_ERR_GPU_UUID_NOT_FOUND`.
-const GPU_UUID_NOT_FOUND: Status = Status(0x12);
-
-/// gpuId, flags, gpuUuid\[256\], length.
+/// Tells a card's UUID.
 pub(super) fn uuid_of_gpu_id(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS;
     let params = control.params();
-    let (_, card) = find(state, get(params, 0))?;
-    let uuid = uuid(&card.card.uuid, get(params, 4) & 3 == BINARY);
-    put_text(params.get_mut(8..264).unwrap_or_default(), &uuid);
-    put(params, 264, u32::try_from(uuid.len()).unwrap_or(0));
+    let (_, card) = find(state, get(params, Params::gpuId))?;
+    let uuid = uuid(&card.card.uuid, get(params, Params::flags) & 3 == BINARY);
+    put_text(params, Params::gpuUuid, &uuid);
+    put(params, Params::uuidStrLen, u32::try_from(uuid.len()).unwrap_or(0));
     Ok(())
 }
 
-/// index, flags, length, data\[256\].
+/// Tells the UUID of a subdevice's card.
 pub(super) fn gid(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let card = control.card()?;
     let place = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
+    type Params = NV2080_CTRL_GPU_GET_GID_INFO_PARAMS;
     let params = control.params();
-    let uuid = uuid(&place.card.uuid, get(params, 4) & 3 == BINARY);
-    put_text(params.get_mut(12..268).unwrap_or_default(), &uuid);
-    put(params, 8, u32::try_from(uuid.len()).unwrap_or(0));
+    let uuid = uuid(&place.card.uuid, get(params, Params::flags) & 3 == BINARY);
+    put_text(params, Params::data, &uuid);
+    put(params, Params::length, u32::try_from(uuid.len()).unwrap_or(0));
     Ok(())
 }
 
-/// flags, then 64 characters of one or two bytes.
+/// Tells a card's name in 64 characters of one or two bytes.
 pub(super) fn name(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525;
     let card = control.card()?;
     let model = state.cards.get(card).map(|place| place.card.model.clone()).ok_or(Status::INVALID_DEVICE)?;
     let params = control.params();
-    let wide = get(params, 0) == 1;
+    let wide = get(params, Params::gpuNameStringFlags) == 1;
     let text: Vec<u8> =
         model.bytes().take(63).flat_map(|byte| [byte, 0].into_iter().take(1 + usize::from(wide))).collect();
-    put_text(params.get_mut(4..132).unwrap_or_default(), &text);
+    put_text(params, Params::unicode, &text);
     Ok(())
 }
 
 pub(super) fn short_name(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let card = control.card()?;
     let model = state.cards.get(card).map(|place| place.card.model.clone()).ok_or(Status::INVALID_DEVICE)?;
-    put_text(control.params(), model.as_bytes().get(..63).unwrap_or(model.as_bytes()));
+    let field = NV2080_CTRL_GPU_GET_SHORT_NAME_STRING_PARAMS::gpuShortNameString;
+    put_text(control.params(), field, model.as_bytes().get(..63).unwrap_or(model.as_bytes()));
     Ok(())
 }
 
-/// No card reaches another's memory: gpuIds\[32\], gpuCount, p2pCaps, ...
+/// Tells that no card reaches another's memory.
 pub(super) fn p2p_caps(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS;
     let params = control.params();
-    let count = get(params, 128) as usize;
+    let count = get(params, Params::gpuCount) as usize;
     if count == 0 || count > LIST {
         return Err(Status::INVALID_ARGUMENT);
     }
-    for index in 0..count {
-        find(state, get(params, index * 4))?;
+    for gpu_id in list(params, Params::gpuIds, count) {
+        find(state, gpu_id)?;
     }
-    params.get_mut(132..144).unwrap_or_default().fill(0);
+    for field in [Params::p2pCaps, Params::p2pOptimalReadCEs, Params::p2pOptimalWriteCEs] {
+        put(params, field, 0);
+    }
     // NV0000_CTRL_P2P_CAPS_STATUS_NOT_SUPPORTED for every kind of access, and no peer numbers.
-    params.get_mut(144..153).unwrap_or_default().fill(5);
-    params.get_mut(156..).unwrap_or_default().fill(0xff);
+    fill(params, Params::p2pCapsStatus, 5);
+    fill(params, Params::busPeerIds, 0xff);
+    fill(params, Params::busEgmPeerIds, 0xff);
     Ok(())
 }
 
-/// Two groups of at most 8 cards, and matrices of what each of the one can do with each of the other.
+/// Tells the same of two groups of at most 8 cards, in matrices.
 pub(super) fn p2p_matrix(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS;
     const MOST: usize = 8;
     let params = control.params();
-    for (count, list) in [(get(params, 0) as usize, 8), (get(params, 4) as usize, 40)] {
+    for (count, group) in [(Params::grpACount, Params::gpuIdGrpA), (Params::grpBCount, Params::gpuIdGrpB)] {
+        let count = get(params, count) as usize;
         if count > MOST {
             return Err(Status::INVALID_ARGUMENT);
         }
-        for index in 0..count {
-            find(state, get(params, list + index * 4))?;
+        for gpu_id in list(params, group, count) {
+            find(state, gpu_id)?;
         }
     }
-    params.get_mut(72..).unwrap_or_default().fill(0);
+    params.get_mut(Params::p2pCaps.at()..).unwrap_or_default().fill(0);
     Ok(())
 }
 
@@ -224,10 +244,4 @@ pub(super) fn uuid(text: &str, binary: bool) -> Vec<u8> {
         .chunks_exact(2)
         .filter_map(|pair| u8::try_from(pair.iter().fold(0, |byte, digit| byte << 4 | digit)).ok())
         .collect()
-}
-
-/// Text, and zeros behind it.
-fn put_text(field: &mut [u8], text: &[u8]) {
-    field.fill(0);
-    put_bytes(field, 0, text);
 }

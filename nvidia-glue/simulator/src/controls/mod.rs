@@ -8,7 +8,7 @@ mod load;
 mod memory;
 pub(super) mod scheduling;
 
-use abi::Status;
+use abi::{Handle, Status, classes, controls::*, params::*};
 
 use super::{
     bytes::{get, put},
@@ -17,10 +17,8 @@ use super::{
     state::State,
 };
 
-/// `NV_ERR_INVALID_PARAM_STRUCT`: parameters of another size.
-const INVALID_PARAM_STRUCT: Status = Status(0x3a);
-/// `NVOS54_PARAMETERS.params`.
-const PARAMS: usize = 16;
+/// Pointer to the parameters.
+const PARAMS: Field<ptr> = NVOS54_PARAMETERS::params;
 /// `NVOS54_FLAGS_FINN_SERIALIZED`.
 const SERIALIZED: u32 = 4;
 
@@ -71,81 +69,71 @@ const fn row(command: u32, on: On, size: usize, act: Act) -> Row {
     Row { command, on, size, act }
 }
 
-/// Controls of which real programs are told success, and which change nothing on a simulated card and tell nothing of it: their
-/// parameters stay as they are. Those with bit 15 set have no names: the driver hands them to the card's firmware.
+/// Controls that real programs have succeed, and that change nothing on a simulated card and tell nothing of it: their
+/// parameters stay as they are. With them, [`NAMELESS`].
 const NO_EFFECT: &[u32] = &[
     // Of clients: versions, features, draining, memory operations, boost groups.
-    0x101,
-    0x1f0,
-    0x279,
-    0x27b,
-    0xa04, // Of devices: counts, modes, classes, partitions, capabilities, channels, limits.
-    0x0080_0280,
-    0x0080_0288,
-    0x0080_0289,
-    0x0080_0292,
-    0x0080_1307,
-    0x0080_1402,
-    0x0080_170d,
-    0x0080_1909, // Of subdevices: the card.
-    0x2080_0102,
-    0x2080_0119,
-    0x2080_012f,
-    0x2080_0131,
-    0x2080_0133,
-    0x2080_0145,
-    0x2080_014b,
-    0x2080_0157,
-    0x2080_0170,
-    0x2080_0195,
-    0x2080_01a3,
-    0x2080_0406, // Its graphics engine.
-    0x2080_1201,
-    0x2080_121b,
-    0x2080_1227,
-    0x2080_122a,
-    0x2080_122b,
-    0x2080_1230,
+    NV0000_CTRL_CMD_SYSTEM_GET_BUILD_VERSION,
+    NV0000_CTRL_CMD_SYSTEM_GET_FEATURES,
+    NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE,
+    NV0000_CTRL_CMD_GPU_GET_MEMOP_ENABLE,
+    NV0000_CTRL_CMD_SYNC_GPU_BOOST_GROUP_INFO,
+    // Of devices: counts, modes, classes, partitions, capabilities, channels, limits.
+    NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES,
+    NV0080_CTRL_CMD_GPU_QUERY_SW_STATE_PERSISTENCE,
+    NV0080_CTRL_CMD_GPU_GET_VIRTUALIZATION_MODE,
+    NV0080_CTRL_CMD_GPU_GET_CLASSLIST_V2,
+    NV0080_CTRL_CMD_FB_GET_CAPS_V2,
+    NV0080_CTRL_CMD_HOST_GET_CAPS_V2,
+    NV0080_CTRL_CMD_FIFO_GET_CHANNELLIST,
+    NV0080_CTRL_CMD_PERF_CUDA_LIMIT_SET_CONTROL,
+    // Of subdevices: the card.
+    NV2080_CTRL_CMD_GPU_GET_INFO_V2,
+    NV2080_CTRL_CMD_GPU_GET_SIMULATION_INFO,
+    NV2080_CTRL_CMD_GPU_QUERY_ECC_STATUS,
+    NV2080_CTRL_CMD_GPU_QUERY_COMPUTE_MODE_RULES,
+    NV2080_CTRL_CMD_GPU_QUERY_ECC_CONFIGURATION,
+    NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION,
+    NV2080_CTRL_CMD_GPU_GET_INFOROM_OBJECT_VERSION,
+    NV2080_CTRL_CMD_GPU_QUERY_INFOROM_ECC_SUPPORT,
+    NV2080_CTRL_CMD_GPU_GET_ENGINES_V2,
+    NV2080_CTRL_CMD_GPU_GET_COMPUTE_POLICY_CONFIG,
+    NV2080_CTRL_CMD_GET_GPU_FABRIC_PROBE_INFO,
+    NV2080_CTRL_CMD_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO,
+    // Its graphics engine.
+    NV2080_CTRL_CMD_GR_GET_INFO,
+    NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER,
+    NV2080_CTRL_CMD_GR_GET_CAPS_V2,
+    NV2080_CTRL_CMD_GR_GET_GPC_MASK,
+    NV2080_CTRL_CMD_GR_GET_TPC_MASK,
+    NV2080_CTRL_CMD_GR_GET_SM_ISSUE_RATE_MODIFIER,
     // Its chip, bus, clocks, watchdog, copy engines, links, firmware, partitions.
-    0x2080_1701,
-    0x2080_1801,
-    0x2080_1802,
-    0x2080_1803,
-    0x2080_1823,
-    0x2080_182a,
-    0x2080_182b,
-    0x2080_200a,
-    0x2080_2210,
-    0x2080_220c,
-    0x2080_2a0a,
-    0x2080_3002,
-    0x2080_3601,
-    0x2080_3801,
-    0x2080_8159,
-    0x2080_8162,
-    0x2080_852e,
-    0x2080_9001,
-    0x2080_9009,
-    0x2080_9038,
-    0x2080_9064,
-    0x2080_a026,
-    0x2080_a084,
-    0x2080_a612,
-    0x2080_a618,
-    0x2081_0108,
-    0x2081_0110,
+    NV2080_CTRL_CMD_MC_GET_ARCH_INFO,
+    NV2080_CTRL_CMD_BUS_GET_PCI_INFO,
+    NV2080_CTRL_CMD_BUS_GET_INFO,
+    NV2080_CTRL_CMD_BUS_GET_PCI_BAR_INFO,
+    NV2080_CTRL_CMD_BUS_GET_INFO_V2,
+    NV2080_CTRL_CMD_BUS_GET_PCIE_SUPPORTED_GPU_ATOMICS,
+    NV2080_CTRL_CMD_BUS_GET_C2C_INFO,
+    NV2080_CTRL_CMD_PERF_BOOST,
+    NV2080_CTRL_CMD_RC_SOFT_DISABLE_WATCHDOG,
+    NV2080_CTRL_CMD_RC_RELEASE_WATCHDOG_REQUESTS,
+    NV2080_CTRL_CMD_CE_GET_ALL_CAPS,
+    NV2080_CTRL_CMD_NVLINK_GET_NVLINK_STATUS,
+    NV2080_CTRL_CMD_GSP_GET_FEATURES,
+    NV2080_CTRL_CMD_GRMGR_GET_GR_FS_INFO,
     // Of other objects: pages of information, inventories, peers, debuggers, channels, interrupts, confidential computing.
-    0x00de_0001,
-    0x208f_1105,
-    0x503c_0102,
-    0x83de_0309,
-    0x83de_030c,
-    0x83de_0310,
-    0x83de_0315,
-    0x83de_0317,
-    0x906f_0101,
-    0x90e6_0102,
-    0xcb33_0101,
+    NV00DE_CTRL_CMD_REQUEST_DATA_POLL,
+    NV208F_CTRL_CMD_GPU_VERIFY_INFOROM,
+    NV503C_CTRL_CMD_REGISTER_VA_SPACE,
+    NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK,
+    NV83DE_CTRL_CMD_DEBUG_READ_ALL_SM_ERROR_STATES,
+    NV83DE_CTRL_CMD_DEBUG_CLEAR_ALL_SM_ERROR_STATES,
+    NV83DE_CTRL_CMD_DEBUG_READ_MEMORY,
+    NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT,
+    NV906F_CTRL_GET_CLASS_ENGINEID,
+    NV90E6_CTRL_CMD_MASTER_GET_VIRTUAL_FUNCTION_ERROR_CONT_INTR_MASK,
+    NV_CONF_COMPUTE_CTRL_CMD_SYSTEM_GET_CAPABILITIES,
 ];
 
 /// Controls that no program in a container has a use for. A real driver executes some for whoever asks, or whoever has `CAP_SYS_NICE`, and refuses
@@ -153,102 +141,234 @@ const NO_EFFECT: &[u32] = &[
 /// is let through.
 const HARMFUL: &[u32] = &[
     // Of devices: who may run where, which channels run, run lists.
-    0x0080_1108,
-    0x0080_1705,
-    0x0080_1711,
-    0x0080_1712,
+    NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+    NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS,
+    NV0080_CTRL_CMD_FIFO_STOP_RUNLIST,
+    NV0080_CTRL_CMD_FIFO_START_RUNLIST,
     // Of subdevices: compute modes, resets, policies, timeouts, keys, clocks, watchdogs, recovery.
-    0x2080_012c,
-    0x2080_0130,
-    0x2080_0194,
-    0x2080_01a9,
-    0x2080_01aa,
-    0x2080_01ac,
-    0x2080_01ad,
-    0x2080_1110,
-    0x2080_1115,
-    0x2080_1117,
-    0x2080_111a,
-    0x2080_111b,
-    0x2080_1121,
-    0x2080_122c,
-    0x2080_205b,
-    0x2080_220a,
-    0x2080_220b,
-    0x2080_220d,
+    NV2080_CTRL_CMD_GPU_EVICT_CTX,
+    NV2080_CTRL_CMD_GPU_SET_COMPUTE_MODE_RULES,
+    NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG,
+    NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_RESET,
+    NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_RESET,
+    NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET,
+    NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET,
+    NV2080_CTRL_CMD_FIFO_CONFIG_CTXSW_TIMEOUT,
+    NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY,
+    NV2080_CTRL_CMD_FIFO_DISABLE_USERMODE_CHANNELS,
+    NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION,
+    NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2,
+    NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE,
+    NV2080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+    NV2080_CTRL_CMD_PERF_SET_POWERSTATE,
+    NV2080_CTRL_CMD_RC_DISABLE_WATCHDOG,
+    NV2080_CTRL_CMD_RC_ENABLE_WATCHDOG,
+    NV2080_CTRL_CMD_SET_RC_RECOVERY,
     // Of groups and channels: partitions, levels, real time, run lists, slices.
-    0x506f_0105,
-    0x9067_0102,
-    0xa06c_0107,
-    0xa06c_0110,
-    0xa06c_0201,
-    0xa06c_0202,
-    0xa06f_0109,
-    0xa06f_0111,
-    0xb06f_0110,
+    NV506F_CTRL_CMD_RESET_ISOLATED_CHANNEL,
+    NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE,
+    NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL,
+    NVA06C_CTRL_CMD_MAKE_REALTIME,
+    NVA06C_CTRL_CMD_INTERNAL_GPFIFO_SCHEDULE,
+    NVA06C_CTRL_CMD_INTERNAL_SET_TIMESLICE,
+    NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL,
+    NVA06F_CTRL_CMD_RESTART_RUNLIST,
+    NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE,
 ];
 
-/// `NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT`, of whatever size.
-const RESUME_CONTEXT: u32 = 0x83de_0318;
-
 const CONTROLS: &[Row] = &[
-    row(0x201, On::Client, 128, gpus::attached_ids),
-    row(0x202, On::Client, 40, gpus::id_info),
-    row(0x204, On::Client, 4, gpus::device_ids),
-    row(0x205, On::Client, 32, gpus::id_info_v2),
-    row(0x214, On::Client, 384, gpus::probed_ids),
-    row(0x215, On::Client, 132, gpus::attach_ids),
-    row(0x216, On::Client, 128, |_, _| Ok(())),
-    row(0x21b, On::Client, 12, gpus::pci_info),
-    row(0x274, On::Client, 272, gpus::uuid_info),
-    row(0x275, On::Client, 268, gpus::uuid_of_gpu_id),
-    row(0x288, On::Client, 3076, gpus::active_device_ids),
-    row(0x289, On::Client, 4, gpus::attach_id),
-    row(0x290, On::Client, 4, gpus::attach_id),
-    row(0x12b, On::Client, 8348, gpus::p2p_caps),
-    row(0x13a, On::Client, 1352, gpus::p2p_matrix),
-    row(0xd01, On::Client, 12, memory::address_space_type),
-    row(0xd02, On::Client, 16, handle_info),
-    row(0xd04, On::Client, 12, |_, _| Ok(())),
-    row(0xd05, On::Client, 12, child_handle),
-    row(0xd06, On::Client, 16, share_object),
-    row(0xd07, On::Client, 12, memory::are_duplicates),
-    row(0x3d05, On::Client, 24, export::to_fd),
-    row(0x3d06, On::Client, 20, export::from_fd),
-    row(0x3d08, On::Client, 80, export::info),
-    row(0x3d0a, On::Client, 76, export::create),
-    row(0x3d0b, On::Client, 2128, export::objects_to_fd),
-    row(0x3d0c, On::Client, 652, export::objects_from_fd),
-    row(0x0041_0110, On::Memory, 16, memory::surface_info),
-    row(0x2080_0110, On::Subdevice, 132, gpus::name),
-    row(0x2080_0111, On::Subdevice, 64, gpus::short_name),
-    row(0x2080_014a, On::Subdevice, 268, gpus::gid),
-    row(0x2080_018d, On::Subdevice, 3812, memory::pids),
-    row(0x2080_018e, On::Subdevice, 14408, memory::pid_info),
-    row(0x2080_1210, On::Subdevice, 32, scheduling::preemption_mode),
-    row(0x2080_1218, On::Subdevice, 16, memory::context_buffer_size),
-    row(0x2080_1301, On::Subdevice, 16, memory::fb_info_v1),
-    row(0x2080_1303, On::Subdevice, 1028, memory::fb_info),
-    row(0x0080_170f, On::Device, 16, scheduling::set_channel_properties),
-    row(0x0080_1714, On::Device, 16396, scheduling::idle_channels),
-    row(0x2080_110b, On::Subdevice, 536, scheduling::disable_channels),
-    row(0x2080_2087, On::Subdevice, 12, load::video_engine),
-    row(0x2080_2096, On::Subdevice, 55888, load::samples),
-    row(0xa06c_0101, On::Group, 3, scheduling::schedule),
-    row(0xa06c_0103, On::Group, 8, scheduling::set_timeslice),
-    row(0xa06c_0104, On::Group, 8, scheduling::timeslice),
-    row(0xa06c_0105, On::Group, 8, scheduling::preempt),
-    row(0xa06f_0103, On::Channel, 3, scheduling::schedule),
-    row(0xa06c_0102, On::Group, 1, scheduling::put_back),
-    row(0xa06f_0104, On::Channel, 4, scheduling::put_back),
-    row(0xa06f_0112, On::Channel, 1, scheduling::put_back),
-    row(0x906f_0102, On::Channel, 16, scheduling::put_back),
-    row(0xa06f_0102, On::Channel, 16, scheduling::put_back),
-    row(0xc36f_0103, On::Channel, 3, scheduling::schedule),
-    row(0xc36f_0104, On::Channel, 4, scheduling::put_back),
-    row(0xc36f_0108, On::Channel, 4, scheduling::work_submit_token),
-    row(0x503c_0104, On::Any, 32, memory::object_at_0),
-    row(0x503c_0105, On::Any, 4, memory::object_at_0),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
+        On::Client,
+        NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS::SIZE,
+        gpus::attached_ids,
+    ),
+    row(NV0000_CTRL_CMD_GPU_GET_ID_INFO, On::Client, NV0000_CTRL_GPU_GET_ID_INFO_PARAMS::SIZE, gpus::id_info),
+    row(NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS, On::Client, NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS::SIZE, gpus::device_ids),
+    row(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, On::Client, NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS::SIZE, gpus::id_info_v2),
+    row(NV0000_CTRL_CMD_GPU_GET_PROBED_IDS, On::Client, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS::SIZE, gpus::probed_ids),
+    row(NV0000_CTRL_CMD_GPU_ATTACH_IDS, On::Client, NV0000_CTRL_GPU_ATTACH_IDS_PARAMS::SIZE, gpus::attach_ids),
+    row(NV0000_CTRL_CMD_GPU_DETACH_IDS, On::Client, NV0000_CTRL_GPU_DETACH_IDS_PARAMS::SIZE, |_, _| Ok(())),
+    row(NV0000_CTRL_CMD_GPU_GET_PCI_INFO, On::Client, NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS::SIZE, gpus::pci_info),
+    row(NV0000_CTRL_CMD_GPU_GET_UUID_INFO, On::Client, NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS::SIZE, gpus::uuid_info),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
+        On::Client,
+        NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS::SIZE,
+        gpus::uuid_of_gpu_id,
+    ),
+    row(
+        NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS,
+        On::Client,
+        NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS::SIZE,
+        gpus::active_device_ids,
+    ),
+    row(NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, On::Client, NV0000_CTRL_GPU_ASYNC_ATTACH_ID_PARAMS::SIZE, gpus::attach_id),
+    row(NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID, On::Client, NV0000_CTRL_GPU_WAIT_ATTACH_ID_PARAMS::SIZE, gpus::attach_id),
+    row(
+        NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2,
+        On::Client,
+        NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS::SIZE,
+        gpus::p2p_caps,
+    ),
+    row(
+        NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
+        On::Client,
+        NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS::SIZE,
+        gpus::p2p_matrix,
+    ),
+    row(
+        NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE,
+        On::Client,
+        NV0000_CTRL_CLIENT_GET_ADDR_SPACE_TYPE_PARAMS::SIZE,
+        memory::address_space_type,
+    ),
+    row(
+        NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
+        On::Client,
+        NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS::SIZE,
+        handle_info,
+    ),
+    row(
+        NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY,
+        On::Client,
+        NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS::SIZE,
+        |_, _| Ok(()),
+    ),
+    row(
+        NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE,
+        On::Client,
+        NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS::SIZE,
+        child_handle,
+    ),
+    row(NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, On::Client, NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::SIZE, share_object),
+    row(
+        NV0000_CTRL_CMD_CLIENT_OBJECTS_ARE_DUPLICATES,
+        On::Client,
+        NV0000_CTRL_CLIENT_OBJECTS_ARE_DUPLICATES_PARAMS::SIZE,
+        memory::are_duplicates,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS::SIZE,
+        export::to_fd,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_IMPORT_OBJECT_FROM_FD_PARAMS::SIZE,
+        export::from_fd,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS::SIZE,
+        export::info,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS::SIZE,
+        export::create,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_EXPORT_OBJECTS_TO_FD_PARAMS::SIZE,
+        export::objects_to_fd,
+    ),
+    row(
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+        On::Client,
+        NV0000_CTRL_OS_UNIX_IMPORT_OBJECTS_FROM_FD_PARAMS::SIZE,
+        export::objects_from_fd,
+    ),
+    row(NV0041_CTRL_CMD_GET_SURFACE_INFO, On::Memory, NV0041_CTRL_GET_SURFACE_INFO_PARAMS::SIZE, memory::surface_info),
+    row(
+        NV2080_CTRL_CMD_GPU_GET_NAME_STRING,
+        On::Subdevice,
+        NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525::SIZE,
+        gpus::name,
+    ),
+    row(
+        NV2080_CTRL_CMD_GPU_GET_SHORT_NAME_STRING,
+        On::Subdevice,
+        NV2080_CTRL_GPU_GET_SHORT_NAME_STRING_PARAMS::SIZE,
+        gpus::short_name,
+    ),
+    row(NV2080_CTRL_CMD_GPU_GET_GID_INFO, On::Subdevice, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS::SIZE, gpus::gid),
+    row(NV2080_CTRL_CMD_GPU_GET_PIDS, On::Subdevice, NV2080_CTRL_GPU_GET_PIDS_PARAMS::SIZE, memory::pids),
+    row(NV2080_CTRL_CMD_GPU_GET_PID_INFO, On::Subdevice, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS::SIZE, memory::pid_info),
+    row(
+        NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
+        On::Subdevice,
+        NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS::SIZE,
+        scheduling::preemption_mode,
+    ),
+    row(
+        NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+        On::Subdevice,
+        NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS::SIZE,
+        memory::context_buffer_size,
+    ),
+    row(NV2080_CTRL_CMD_FB_GET_INFO, On::Subdevice, NV2080_CTRL_FB_GET_INFO_PARAMS::SIZE, memory::fb_info_v1),
+    row(NV2080_CTRL_CMD_FB_GET_INFO_V2, On::Subdevice, NV2080_CTRL_FB_GET_INFO_V2_PARAMS::SIZE, memory::fb_info),
+    row(
+        NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES,
+        On::Device,
+        NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS::SIZE,
+        scheduling::set_channel_properties,
+    ),
+    row(
+        NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS,
+        On::Device,
+        NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS::SIZE,
+        scheduling::idle_channels,
+    ),
+    row(
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS,
+        On::Subdevice,
+        NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS::SIZE,
+        scheduling::disable_channels,
+    ),
+    row(
+        NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
+        On::Subdevice,
+        NV2080_CTRL_PERF_GET_VID_ENG_PERFMON_SAMPLE_PARAMS::SIZE,
+        load::video_engine,
+    ),
+    row(
+        NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
+        On::Subdevice,
+        NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS::SIZE,
+        load::samples,
+    ),
+    row(NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, On::Group, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
+    row(NVA06C_CTRL_CMD_SET_TIMESLICE, On::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::set_timeslice),
+    row(NVA06C_CTRL_CMD_GET_TIMESLICE, On::Group, NVA06C_CTRL_TIMESLICE_PARAMS::SIZE, scheduling::timeslice),
+    row(NVA06C_CTRL_CMD_PREEMPT, On::Group, NVA06C_CTRL_PREEMPT_PARAMS::SIZE, scheduling::preempt),
+    row(NVA06F_CTRL_CMD_GPFIFO_SCHEDULE, On::Channel, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
+    row(NVA06C_CTRL_CMD_BIND, On::Group, 1, scheduling::put_back),
+    row(NVA06F_CTRL_CMD_BIND, On::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
+    row(NVA06F_CTRL_CMD_STOP_CHANNEL, On::Channel, NVA06F_CTRL_STOP_CHANNEL_PARAMS::SIZE, scheduling::put_back),
+    row(NV906F_CTRL_CMD_RESET_CHANNEL, On::Channel, NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE, scheduling::put_back),
+    row(NVA06F_CTRL_CMD_RESET_CHANNEL, On::Channel, NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS::SIZE, scheduling::put_back),
+    row(NVC36F_CTRL_CMD_GPFIFO_SCHEDULE, On::Channel, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE, scheduling::schedule),
+    row(NVC36F_CTRL_CMD_BIND, On::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
+    row(
+        NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN,
+        On::Channel,
+        NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::SIZE,
+        scheduling::work_submit_token,
+    ),
+    row(NV503C_CTRL_CMD_REGISTER_VIDMEM, On::Any, NV503C_CTRL_REGISTER_VIDMEM_PARAMS::SIZE, memory::of_first_handle),
+    row(
+        NV503C_CTRL_CMD_UNREGISTER_VIDMEM,
+        On::Any,
+        NV503C_CTRL_UNREGISTER_VIDMEM_PARAMS::SIZE,
+        memory::of_first_handle,
+    ),
 ];
 
 /// The 16 bytes of a card's UUID.
@@ -256,25 +376,28 @@ pub(super) fn uuid_bytes(text: &str) -> Vec<u8> {
     gpus::uuid(text, true)
 }
 
-/// `NVOS54`: hClient, hObject, cmd, flags, params, paramsSize.
+/// Executes `NV_ESC_RM_CONTROL`.
 pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    let (client, object, command) = (get(call.args, 0), get(call.args, 4), get(call.args, 8));
-    let (flags, size) = (get(call.args, 12), get(call.args, 24) as usize);
+    type Args = NVOS54_PARAMETERS;
+    let (client, object) = (get(call.args, Args::hClient).0, get(call.args, Args::hObject).0);
+    let (command, flags) = (get(call.args, Args::cmd), get(call.args, Args::flags));
+    let size = get(call.args, Args::paramsSize) as usize;
     if flags & SERIALIZED != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
     let owner = match state.client(call.file, client) {
-        Err(super::objects::INVALID_OBJECT_HANDLE) => Err(Status::INVALID_CLIENT),
+        Err(Status::INVALID_OBJECT_HANDLE) => Err(Status::INVALID_CLIENT),
         other => other,
     }?;
     let card = owner.card_of(object);
     // A few, which are answered without the card (`RMCTRL_FLAGS_NO_GPUS_ACCESS`), a real driver answers all the same.
     card.and_then(|card| state.cards.get(card)).map_or(Ok(()), |card| card.check_control(command))?;
     let target = if object == client { None } else { Some(state.client(call.file, client)?.object(object)?) };
-    if NO_EFFECT.contains(&command) || HARMFUL.contains(&command) {
+    if NO_EFFECT.contains(&command) || NAMELESS.contains(&command) || HARMFUL.contains(&command) {
         return Ok(());
     }
-    if command == RESUME_CONTEXT {
+    // Of whatever size.
+    if command == NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT {
         return scheduling::put_back(state, &mut Control { call, client, object, card });
     }
     let row = CONTROLS.iter().find(|row| row.command == command).ok_or(Status::NOT_SUPPORTED)?;
@@ -283,7 +406,7 @@ pub(super) fn control(state: &mut State, call: &mut Call<'_>) -> Result<(), Stat
     }
     let given = call.args_and_buffer(PARAMS).1.map_or(0, |params| params.len());
     if row.size != size {
-        return Err(INVALID_PARAM_STRUCT);
+        return Err(Status::INVALID_PARAM_STRUCT);
     }
     if given < size {
         return Err(Status::INVALID_ARGUMENT);
@@ -304,40 +427,43 @@ fn takes(on: On, target: Option<&Object>) -> bool {
     )
 }
 
-/// `GET_HANDLE_INFO`: hObject, index (1 the parent, 2 the class), result.
+/// Tells an object's parent (index 1) or class (index 2).
 fn handle_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS;
     let (file, client) = (control.call.file, control.client);
     let params = control.params();
-    let object = state.client(file, client)?.object(get(params, 0))?;
-    let result = match get(params, 4) {
+    let object = state.client(file, client)?.object(get(params, Params::hObject).0)?;
+    let result = match get(params, Params::index) {
         1 => object.parent,
         2 => object.class,
         _ => return Err(Status::INVALID_ARGUMENT),
     };
-    params.get_mut(8..16).unwrap_or_default().fill(0);
-    put(params, 8, result);
+    put(params, Params::iResult, u64::from(result));
     Ok(())
 }
 
-/// `GET_CHILD_HANDLE`: hParent, class, the child with the lowest handle. The class is the driver's internal one; of those, these are known here.
+/// Finds an object's child of a class: that with the lowest handle.
+///
+/// The class is the driver's internal one; of those, these are known here.
 fn child_handle(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE_PARAMS;
     let (file, client) = (control.call.file, control.client);
     let params = control.params();
-    let (parent, internal) = (get(params, 0), get(params, 4));
+    let (parent, internal) = (get(params, Params::hParent).0, get(params, Params::classId));
     let class = match internal {
-        0x00_7a98 => 0x3e,
-        0xb3_dacd => 0x71,
-        // What class 40 is for those who are no administrators, made by `NV_ESC_RM_ALLOC_MEMORY`.
-        0x70_32c6 => 0x40,
+        classes::internal::SYSTEM_MEMORY => classes::NV01_MEMORY_SYSTEM,
+        classes::internal::OS_DESC_MEMORY => classes::NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
+        // A dummy, for those who are no administrators, made by `NV_ESC_RM_ALLOC_MEMORY`.
+        classes::internal::VIRTUAL_MEMORY_RANGE => classes::NV01_MEMORY_LOCAL_USER,
         _ => return Err(Status::OBJECT_NOT_FOUND),
     };
     let objects = &state.client(file, client)?.objects;
     let child = objects.iter().find(|(_, object)| object.parent == parent && object.class == class);
     let (handle, _) = child.ok_or(Status::OBJECT_NOT_FOUND)?;
-    put(params, 8, *handle);
+    put(params, Params::hObject, Handle(*handle));
     Ok(())
 }
 
 fn share_object(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    memory::object_at_0(state, control)
+    memory::of_first_handle(state, control)
 }

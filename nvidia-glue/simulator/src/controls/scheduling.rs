@@ -2,60 +2,59 @@
 
 use std::{sync::Arc, time::Duration};
 
-use abi::Status;
+use abi::{Status, params::*};
 
 use super::{
     super::{
         allocate::GRAPHICS,
-        bytes::{get, get_u64, put, put_u64},
+        bytes::{get, list, put},
         card_memory::Lie,
         engines::{Group, Seat},
         objects::{Client, Kind, Object},
         open_files::FileId,
         state::State,
     },
-    Control, INVALID_PARAM_STRUCT,
+    Control,
 };
 
-/// What the buffers of a compute context take on an H200, and those of a copy engine's.
+/// Bytes that the buffers of a compute context take on an H200, and those of a copy engine's.
 pub(in super::super) const GRAPHICS_CONTEXT: u64 = 8256 << 10;
 pub(in super::super) const OTHER_CONTEXT: u64 = 256 << 10;
-/// `NV_ERR_INVALID_CHANNEL`.
-const INVALID_CHANNEL: Status = Status(0x21);
 /// Channels of one `DISABLE_CHANNELS`.
 const MOST_CHANNELS: u32 = 64;
 
-/// bDisable, count, bOnlyDisableScheduling, bRewind, event, hClient\[64\], hChannel\[64\]. As in the driver, the channels may be
-/// any client's, and those that are found are done even if others are not.
+/// Takes channels off the card, or puts them back.
+///
+/// As in the driver, they may be any client's, and those that are found are done even if others are not.
 pub(super) fn disable_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    const CLIENTS: usize = 24;
-    const CHANNELS: usize = 280;
+    type Params = NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS;
     let place = state.cards.get(control.card()?).ok_or(Status::INVALID_DEVICE)?;
     // The kernel's part of the driver answers so where there is no firmware to do it.
     if !place.card.hard_caps || place.card.simulated.is_some_and(|edges| !edges.are_taken) {
         return Err(Status::NOT_SUPPORTED);
     }
     let params = control.params();
-    let (disable, count) = (params.first().is_some_and(|flag| *flag != 0), get(params, 4));
+    let (disable, count) = (get(params, Params::bDisable) != 0, get(params, Params::numChannels));
     if count == 0 || count > MOST_CHANNELS {
-        return Err(INVALID_PARAM_STRUCT);
+        return Err(Status::INVALID_PARAM_STRUCT);
     }
-    if get_u64(params, 16) != 0 {
+    if get(params, Params::pRunlistPreemptEvent) != 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
-    let rewind = params.get(9).is_some_and(|flag| *flag != 0);
-    let named: Vec<(u32, u32)> = (0..count as usize)
-        .map(|index| (get(params, CLIENTS + index * 4), get(params, CHANNELS + index * 4)))
-        .collect();
+    let rewind = get(params, Params::bRewindGpPut) != 0;
+    let clients = list(params, Params::hClientList, count as usize);
+    let channels = list(params, Params::hChannelList, count as usize);
+    let named: Vec<(u32, u32)> =
+        clients.into_iter().zip(channels).map(|(client, channel)| (client.0, channel.0)).collect();
     let found = place.engines.disable(&named, disable, rewind).map_err(|error| place.cannot_count(&error))?;
-    if found { Ok(()) } else { Err(INVALID_CHANNEL) }
+    if found { Ok(()) } else { Err(Status::INVALID_CHANNEL) }
 }
 
-/// bEnable: of one channel, or of all channels of a group, which must have some. The first time, the context's buffers are
+/// Schedules one channel, or of all channels of a group, which must have some. The first time, the context's buffers are
 /// made, which no object shows. Without bEnable it succeeds and nothing stops, as was seen on a card.
 pub(super) fn schedule(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
-    let enable = control.params().first().is_some_and(|flag| *flag != 0);
+    let enable = get(control.params(), NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::bEnable) != 0;
     let owner = state.client(file, client)?;
     // Of a channel in a group, the group's.
     let parent = owner.object(target)?.parent;
@@ -111,10 +110,10 @@ fn make_buffers(state: &mut State, (file, client): (FileId, u32), context: u32, 
     Ok(())
 }
 
-/// In microseconds.
+/// Sets a group's time slice.
 pub(super) fn set_timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
-    let asked = get_u64(control.params(), 0);
+    let asked = get(control.params(), NVA06C_CTRL_TIMESLICE_PARAMS::timesliceUs);
     if asked == 0 {
         return Err(Status::INVALID_ARGUMENT);
     }
@@ -134,40 +133,39 @@ pub(super) fn timeslice(state: &mut State, control: &mut Control<'_, '_>) -> Res
     let (file, client, target) = (control.call.file, control.client, control.object);
     if let Kind::ChannelGroup { group, .. } = &state.client(file, client)?.object(target)?.kind {
         let slice_us = group.slice_us();
-        put_u64(control.params(), 0, slice_us);
+        put(control.params(), NVA06C_CTRL_TIMESLICE_PARAMS::timesliceUs, slice_us);
     }
     Ok(())
 }
 
-/// numChannels, hChannels\[4096\], flags, timeout in microseconds: as if they always had something to do.
+/// Waits for channels as if they always had something to do.
 pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    const CHANNELS: usize = 4;
-    const TIMEOUT: usize = 16392;
+    type Params = NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS;
     let (file, client, card) = (control.call.file, control.client, control.card()?);
     let params = control.params();
-    let timeout_us = get(params, TIMEOUT);
-    let named: Vec<u32> =
-        (0..get(params, 0).min(4096) as usize).map(|index| get(params, CHANNELS + index * 4)).collect();
+    let timeout_us = get(params, Params::timeout);
+    let named = list(params, Params::hChannels, get(params, Params::numChannels).min(4096) as usize);
     let owner = state.client(file, client)?;
     for channel in &named {
-        if !matches!(owner.object(*channel)?.kind, Kind::Channel { .. }) {
-            return Err(INVALID_CHANNEL);
+        if !matches!(owner.object(channel.0)?.kind, Kind::Channel { .. }) {
+            return Err(Status::INVALID_CHANNEL);
         }
     }
     if named.is_empty() { Ok(()) } else { hold(state, card, timeout_us) }
 }
 
-/// flags, hChannel, gfxpPreemptMode, cilpPreemptMode: of a channel or a group of the client. Whose kernels are not to be interrupted has the engine for
-/// as long as it has work, as with a slice without end.
+/// Sets how a channel or a group of the client is preempted.
+///
+/// One whose kernels are not to be interrupted has the engine for as long as it has work, as with a slice without end.
 pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    const CHANNEL: usize = 4;
-    const CILP_MODE: usize = 12;
+    type Params = NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS;
     const SETS_CILP: u32 = 1;
     /// `NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_CILP`.
     const CILP: u32 = 2;
     let (file, client, card) = (control.call.file, control.client, control.card()?);
     let params = control.params();
-    let (flags, channel, cilp) = (get(params, 0), get(params, CHANNEL), get(params, CILP_MODE));
+    let (flags, channel) = (get(params, Params::flags), get(params, Params::hChannel).0);
+    let cilp = get(params, Params::cilpPreemptMode);
     let is_interrupted = flags & SETS_CILP == 0 || cilp == CILP;
     let owner = state.client(file, client)?;
     // Beside an object of 3D, 2D or memory to memory it is refused (580.159.04).
@@ -184,7 +182,7 @@ pub(super) fn preemption_mode(state: &mut State, control: &mut Control<'_, '_>) 
             let group = Arc::clone(group);
             set_slice(state, card, &group, u64::MAX)
         }
-        _ => Err(INVALID_CHANNEL),
+        _ => Err(Status::INVALID_CHANNEL),
     }
 }
 
@@ -195,13 +193,13 @@ fn draws(client: &Client, context: u32) -> bool {
     client.objects.values().any(|object| matches!(object.class & 0xff, 0x97 | 0x2d | 0x40) && is_in(object.parent))
 }
 
-/// bWait, bManualTimeout, timeoutUs: as if it did not leave. How long the driver waits by itself is not said; not at all, here.
+/// Waits for a group as if it did not leave. A driver waits by itself, too, for an unknown time; here, not at all.
 pub(super) fn preempt(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    const TIMEOUT: usize = 4;
+    type Params = NVA06C_CTRL_PREEMPT_PARAMS;
     let card = control.card()?;
     let params = control.params();
-    let is_set = |at: usize| params.get(at).is_some_and(|flag| *flag != 0);
-    if is_set(0) && is_set(1) { hold(state, card, get(params, TIMEOUT)) } else { Ok(()) }
+    let waits = get(params, Params::bWait) != 0 && get(params, Params::bManualTimeout) != 0;
+    if waits { hold(state, card, get(params, Params::timeoutUs)) } else { Ok(()) }
 }
 
 fn hold(state: &State, card: usize, time_us: u32) -> Result<(), Status> {
@@ -209,17 +207,19 @@ fn hold(state: &State, card: usize, time_us: u32) -> Result<(), Status> {
     card.engines.hold(Duration::from_micros(time_us.into())).map_err(|error| card.cannot_count(&error))
 }
 
-/// hChannel, property, value: of any channel of the client, whoever else uses the card.
+/// Sets a property of any channel of the client, whoever else uses the card.
 pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+    type Params = NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS;
     /// `NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_*` (ctrl0080fifo.h).
     const ENGINE_TIMESLICE: u32 = 0;
     const ENGINE_TIMESLICE_DISABLE: u32 = 2;
     const NOOP: u32 = 7;
     let (file, client, card) = (control.call.file, control.client, control.card()?);
     let params = control.params();
-    let (channel, property, value) = (get(params, 0), get(params, 4), get_u64(params, 8));
+    let (channel, property) = (get(params, Params::hChannel).0, get(params, Params::property));
+    let value = get(params, Params::value);
     let Kind::Channel { seat, .. } = &state.client(file, client)?.object(channel)?.kind else {
-        return Err(INVALID_CHANNEL);
+        return Err(Status::INVALID_CHANNEL);
     };
     let seat = Arc::clone(seat);
     match property {
@@ -230,16 +230,16 @@ pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_
     }
 }
 
-/// What a program writes to the doorbell; here the number of its doorbell (`engines::doorbells`), where what the channel has
-/// executed is told then.
+/// Tells what a program writes to the doorbell; here the number of its doorbell (`engines::doorbells`), where the work that
+/// the channel has executed is told from then on.
 pub(super) fn work_submit_token(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let Kind::Channel { seat, .. } = &state.client(file, client)?.object(target)?.kind else {
-        return Err(INVALID_CHANNEL);
+        return Err(Status::INVALID_CHANNEL);
     };
     let seat = Arc::clone(seat);
     let card = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
     seat.tell().map_err(|error| card.cannot_count(&error))?;
-    put(control.params(), 0, seat.token());
+    put(control.params(), NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::workSubmitToken, seat.token());
     Ok(())
 }

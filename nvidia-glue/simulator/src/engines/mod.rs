@@ -27,7 +27,7 @@ use std::{
 use base::{ProcessId, real_time_ns};
 use cards::{Card, SimulatedEdges};
 use nix::time::{ClockId, clock_gettime};
-use schedule::{Presence, Switch, SwitchLog, SwitchLogError, Taken};
+use schedule::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 
 pub(super) use self::time::Sample;
 use self::{
@@ -315,7 +315,7 @@ pub(super) struct Switches {
 }
 
 impl Switches {
-    fn read(&mut self, into: &mut Vec<Switch>) -> io::Result<Taken> {
+    fn read(&mut self, into: &mut Vec<Switch>) -> io::Result<SwitchBatch> {
         let next = self.next;
         let (found, end) = self.engines.event(|card| {
             let kept = next.max(card.switches.saturating_sub(log::KEPT))..card.switches;
@@ -332,7 +332,7 @@ impl Switches {
             context: context(switch.group),
             presence: if switch.on { Presence::On } else { Presence::Off },
         }));
-        Ok(Taken { lost: all.saturating_sub(told) })
+        Ok(SwitchBatch { lost: all.saturating_sub(told) })
     }
 }
 
@@ -343,7 +343,7 @@ fn context(group: time::GroupKey) -> u32 {
 }
 
 impl SwitchLog for Switches {
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         self.read(into).map_err(|source| SwitchLogError::Call { call: "the log of a simulated card", source })
     }
 }

@@ -58,15 +58,15 @@ impl<'a> Worker<'a> {
     fn group(&self, engine: u32) -> u32 {
         let mut params = vec![0; 20];
         put(&mut params, 12, engine);
-        self.program.alloc(self.device, 0, 0xa06c, Some(&mut params)).unwrap()
+        self.program.alloc(self.device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut params)).unwrap()
     }
 
     fn channel(&self, group: u32) -> u32 {
-        self.program.alloc(group, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap()
+        self.program.alloc(group, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut vec![0; 368])).unwrap()
     }
 
     fn schedule(&self, target: u32) {
-        self.program.control(target, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+        self.program.control(target, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]).unwrap();
     }
 
     /// A group of one channel that has work without end.
@@ -81,12 +81,12 @@ impl<'a> Worker<'a> {
     }
 
     fn slice(&self, group: u32, slice_us: u64) {
-        self.program.control(group, 0xa06c_0103, &mut slice_us.to_le_bytes().to_vec()).unwrap();
+        self.program.control(group, NVA06C_CTRL_CMD_SET_TIMESLICE, &mut slice_us.to_le_bytes().to_vec()).unwrap();
     }
 
     fn token(&self, channel: u32) -> u32 {
         let mut params = vec![0; 4];
-        self.program.control(channel, 0xc36f_0108, &mut params).unwrap();
+        self.program.control(channel, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, &mut params).unwrap();
         get(&params, 0)
     }
 
@@ -116,7 +116,7 @@ impl<'a> Worker<'a> {
             put(&mut params, 24 + index * 4, *client);
             put(&mut params, 280 + index * 4, *channel);
         }
-        self.program.control(self.subdevice, 0x2080_110b, &mut params)
+        self.program.control(self.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &mut params)
     }
 }
 
@@ -192,11 +192,15 @@ fn a_channel_that_is_off_stays_off_whatever_its_program_does() {
     anybody.disable(&name, false).unwrap();
     node.wait(20);
     assert_eq!((victim.executed(channel), victim.executed(new)), (5, 10));
-    assert_eq!(anybody.disable(&[(victim.program.client, 0x777)], true), Err(Status(0x21)));
-    assert_eq!(anybody.disable(&[name[0]; 65], true), Err(Status(0x3a)));
-    assert_eq!(anybody.disable(&[], true), Err(Status(0x3a)), "which is how one asks whether a card can do this");
+    assert_eq!(anybody.disable(&[(victim.program.client, 0x777)], true), Err(Status::INVALID_CHANNEL));
+    assert_eq!(anybody.disable(&[name[0]; 65], true), Err(Status::INVALID_PARAM_STRUCT));
+    assert_eq!(
+        anybody.disable(&[], true),
+        Err(Status::INVALID_PARAM_STRUCT),
+        "which is how one asks whether a card can do this"
+    );
     // As seen on a card: this stops nothing.
-    victim.program.control(group, 0xa06c_0101, &mut vec![0, 0, 0]).unwrap();
+    victim.program.control(group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![0, 0, 0]).unwrap();
     node.wait(20);
     assert_eq!(victim.executed(channel), 10);
 }
@@ -256,15 +260,18 @@ fn a_channels_properties_are_its_own_to_set_unless_somebody_stops_it() {
     let mut params = vec![0; 16];
     put(&mut params, 0, channel);
     put_u64(&mut params, 8, 9000);
-    greedy.program.control(greedy.device, 0x0080_170f, &mut params).unwrap();
+    greedy.program.control(greedy.device, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES, &mut params).unwrap();
     node.wait(100);
     assert_eq!((greedy.executed(channel), honest.executed(other)), (90, 10));
     put(&mut params, 4, 2);
-    greedy.program.control(greedy.device, 0x0080_170f, &mut params).unwrap();
+    greedy.program.control(greedy.device, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES, &mut params).unwrap();
     node.wait(100);
     assert_eq!((greedy.executed(channel), honest.executed(other)), (190, 10), "not sliced out any more");
     put(&mut params, 0, greedy.device);
-    assert_eq!(greedy.program.control(greedy.device, 0x0080_170f, &mut params), Err(Status(0x21)));
+    assert_eq!(
+        greedy.program.control(greedy.device, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES, &mut params),
+        Err(Status::INVALID_CHANNEL)
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::{
 };
 
 const GPU_IS_LOST: Status = Status(0xf);
-const DISABLE_CHANNELS: u32 = 0x2080_110b;
+const DISABLE_CHANNELS: u32 = NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
 const LOST: &str = "79, GPU has fallen off the bus.";
 const RESET: &str = "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)";
 
@@ -38,14 +38,17 @@ fn a_lost_card_refuses_and_its_reset_takes_all_that_was_on_it() {
         assert_eq!(worker.disable(&name, false), Err(GPU_IS_LOST));
         assert_eq!(worker.program.memory(worker.device, MIB), Err(GPU_IS_LOST));
     }
-    assert_eq!(first.program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]), Err(GPU_IS_LOST));
-    assert_eq!(second.program.control(neighbour, 0xc36f_0108, &mut vec![0; 4]), Err(GPU_IS_LOST));
+    assert_eq!(first.program.control(group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]), Err(GPU_IS_LOST));
+    assert_eq!(
+        second.program.control(neighbour, NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN, &mut vec![0; 4]),
+        Err(GPU_IS_LOST)
+    );
     let alone = other.program();
-    assert_eq!(alone.alloc(alone.client, 0, 0x80, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
+    assert_eq!(alone.alloc(alone.client, 0, NV01_DEVICE_0, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
     // Who comes only now finds it so as well.
     let late = node.machine();
     let program = late.program();
-    assert_eq!(program.alloc(program.client, 0, 0x80, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
+    assert_eq!(program.alloc(program.client, 0, NV01_DEVICE_0, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
     // The other card is none of its business.
     first.program.memory(elsewhere.0, MIB).unwrap();
     first.program.free(memory).unwrap();
@@ -56,7 +59,7 @@ fn a_lost_card_refuses_and_its_reset_takes_all_that_was_on_it() {
     assert!(!second.program.exists(neighbour));
     assert_eq!((one.used(0), other.used(0)), (0, 0));
     let new = Worker::new(&other);
-    assert_eq!(new.disable(&name, false), Err(Status(0x21)), "there is no such channel any more");
+    assert_eq!(new.disable(&name, false), Err(Status::INVALID_CHANNEL), "there is no such channel any more");
     let again = new.busy().1;
     node.wait(10);
     assert_eq!(new.executed(again), 10, "alone on the card");
@@ -72,7 +75,7 @@ fn a_loss_and_reset_that_nobody_saw_have_happened_all_the_same() {
     log(&node, RESET);
     assert!(!worker.program.exists(channel));
     log(&node, LOST);
-    assert_eq!(worker.program.alloc(worker.program.client, 0, 0x80, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
+    assert_eq!(worker.program.alloc(worker.program.client, 0, NV01_DEVICE_0, Some(&mut vec![0; 56])), Err(GPU_IS_LOST));
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn firmware_that_does_not_answer_leaves_the_card_as_it_is() {
         &format!("119, Timeout after 6s of waiting for RPC response from GPU0 GSP! ({DISABLE_CHANNELS:#x} 0x218)."),
     );
     assert_eq!(worker.disable(&name, true), Err(Status(0x65)));
-    worker.program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+    worker.program.control(group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]).unwrap();
     node.wait(10);
     assert_eq!(worker.executed(channel), 10);
     log(&node, RESET);

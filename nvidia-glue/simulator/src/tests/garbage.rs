@@ -7,7 +7,19 @@ use super::*;
 /// Words that follow from `seed` (SplitMix64): small numbers, handles and classes that exist, and any others. Not one strategy
 /// for each word: making those takes most of a test's time.
 fn words(seed: u64, count: usize) -> Vec<u8> {
-    const KNOWN: [u32; 11] = [0x40, 0x3e, 0x80, 0x2080, 0x90f1, 0xa06c, 0xc86f, 0x41, 0x50a0, 0x9067, 0x79];
+    const KNOWN: [u32; 11] = [
+        NV01_MEMORY_LOCAL_USER,
+        NV01_MEMORY_SYSTEM,
+        NV01_DEVICE_0,
+        NV20_SUBDEVICE_0,
+        FERMI_VASPACE_A,
+        KEPLER_CHANNEL_GROUP_A,
+        HOPPER_CHANNEL_GPFIFO_A,
+        NV01_ROOT_CLIENT,
+        NV50_MEMORY_VIRTUAL,
+        FERMI_CONTEXT_SHARE_A,
+        NV01_EVENT_OS_EVENT,
+    ];
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -29,67 +41,67 @@ fn words(seed: u64, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| word().to_le_bytes()).collect()
 }
 
-const ESCAPES: [(u32, usize); 27] = [
-    (0x27, 56),
-    (0x28, 20),
-    (0x29, 16),
-    (0x2a, 32),
-    (0x2b, 32),
-    (0x2b, 48),
-    (0x34, 28),
-    (0x35, 24),
-    (0x41, 56),
-    (0x4a, 184),
-    (0x4e, 56),
-    (0x4f, 32),
-    (0x52, 16),
-    (0x54, 56),
-    (0x57, 64),
-    (0x58, 48),
-    (0x59, 16),
-    (0x5e, 40),
-    (0xc8, 72),
-    (0xc9, 4),
-    (0xce, 16),
-    (0xcf, 16),
-    (0xd1, 12),
-    (0xd2, 72),
-    (0xd4, 8),
-    (0xd9, 2608),
-    (0xda, 8),
+const ESCAPES: [(u8, usize); 27] = [
+    (NV_ESC_RM_ALLOC_MEMORY, 56),
+    (NV_ESC_RM_ALLOC_OBJECT, 20),
+    (NV_ESC_RM_FREE, 16),
+    (NV_ESC_RM_CONTROL, 32),
+    (NV_ESC_RM_ALLOC, 32),
+    (NV_ESC_RM_ALLOC, 48),
+    (NV_ESC_RM_DUP_OBJECT, 28),
+    (NV_ESC_RM_SHARE, 24),
+    (NV_ESC_RM_IDLE_CHANNELS, 56),
+    (NV_ESC_RM_VID_HEAP_CONTROL, 184),
+    (NV_ESC_RM_MAP_MEMORY, 56),
+    (NV_ESC_RM_UNMAP_MEMORY, 32),
+    (NV_ESC_RM_GET_EVENT_DATA, 16),
+    (NV_ESC_RM_ALLOC_CONTEXT_DMA2, 56),
+    (NV_ESC_RM_MAP_MEMORY_DMA, 64),
+    (NV_ESC_RM_UNMAP_MEMORY_DMA, 48),
+    (NV_ESC_RM_BIND_CONTEXT_DMA, 16),
+    (NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO, 40),
+    (NV_ESC_CARD_INFO, 72),
+    (NV_ESC_REGISTER_FD, 4),
+    (NV_ESC_ALLOC_OS_EVENT, 16),
+    (NV_ESC_FREE_OS_EVENT, 16),
+    (NV_ESC_STATUS_CODE, 12),
+    (NV_ESC_CHECK_VERSION_STR, 72),
+    (NV_ESC_ATTACH_GPUS_TO_FD, 8),
+    (NV_ESC_EXPORT_TO_DMABUF_FD, 2608),
+    (NV_ESC_WAIT_OPEN_COMPLETE, 8),
 ];
 
 const CONTROLS: [(u32, usize); 30] = [
-    (0x201, 128),
-    (0x202, 40),
-    (0x204, 4),
-    (0x205, 32),
-    (0x214, 384),
-    (0x215, 132),
-    (0x21b, 12),
-    (0x274, 272),
-    (0x275, 268),
-    (0x288, 3076),
-    (0x12b, 8348),
-    (0x13a, 1352),
-    (0xd01, 12),
-    (0xd02, 16),
-    (0xd05, 12),
-    (0x3d05, 24),
-    (0x3d06, 20),
-    (0x3d08, 80),
-    (0x3d0a, 76),
-    (0x3d0b, 2128),
-    (0x3d0c, 652),
-    (0x2080_0110, 132),
-    (0x2080_014a, 268),
-    (0x2080_018d, 3812),
-    (0x2080_018e, 14408),
-    (0x2080_1218, 16),
-    (0x2080_1301, 16),
-    (0x2080_1303, 1028),
-    (0x2080_110b, 536),
-    (0xa06c_0101, 3),
+    (NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, 128),
+    (NV0000_CTRL_CMD_GPU_GET_ID_INFO, 40),
+    (NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS, 4),
+    (NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 32),
+    (NV0000_CTRL_CMD_GPU_GET_PROBED_IDS, 384),
+    (NV0000_CTRL_CMD_GPU_ATTACH_IDS, 132),
+    (NV0000_CTRL_CMD_GPU_GET_PCI_INFO, 12),
+    (NV0000_CTRL_CMD_GPU_GET_UUID_INFO, 272),
+    (NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID, 268),
+    (NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS, 3076),
+    (NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2, 8348),
+    (NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX, 1352),
+    (NV0000_CTRL_CMD_CLIENT_GET_ADDR_SPACE_TYPE, 12),
+    (NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, 16),
+    (NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, 12),
+    (NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, 24),
+    (NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, 20),
+    (NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, 80),
+    (NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD, 76),
+    (NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, 2128),
+    (NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, 652),
+    (NV2080_CTRL_CMD_GPU_GET_NAME_STRING, 132),
+    (NV2080_CTRL_CMD_GPU_GET_GID_INFO, 268),
+    (NV2080_CTRL_CMD_GPU_GET_PIDS, 3812),
+    (NV2080_CTRL_CMD_GPU_GET_PID_INFO, 14408),
+    (NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, 16),
+    (NV2080_CTRL_CMD_FB_GET_INFO, 16),
+    (NV2080_CTRL_CMD_FB_GET_INFO_V2, 1028),
+    (NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, 536),
+    (NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, 3),
 ];
 
 proptest! {
@@ -113,7 +125,7 @@ proptest! {
                 (command(number, size), if which % 5 == 0 { &card } else { &program.control })
             } else {
                 args.resize(9264, 0);
-                (if number == 0 { 0x3000_0001 } else { number }, &uvm)
+                (if number == 0 { UVM_INITIALIZE } else { number }, &uvm)
             };
             if own {
                 put(&mut args, 0, program.client);
@@ -135,7 +147,7 @@ proptest! {
         let machine = Machine::new();
         let program = machine.program();
         let (device, subdevice) = program.device(0);
-        let group = program.alloc(device, 0, 0xa06c, Some(&mut vec![0; 20])).unwrap();
+        let group = program.alloc(device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut vec![0; 20])).unwrap();
         let carrier = machine.driver.open(Node::Control).unwrap();
         for (which, seed) in calls {
             let mut params = words(seed, 600);
@@ -143,12 +155,12 @@ proptest! {
             params.resize(size, 0);
             let object = match number >> 16 {
                 0 => program.client,
-                0xa06c => group,
+                KEPLER_CHANNEL_GROUP_A => group,
                 _ => subdevice,
             };
             let at = match number {
-                0x3d05 => 16,
-                0x3d0a => 72,
+                NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD => 16,
+                NV0000_CTRL_CMD_OS_UNIX_CREATE_EXPORT_OBJECT_FD => 72,
                 _ => 0,
             };
             let _answer = program.control_with(object, number, &mut params, Some((at, &carrier)));

@@ -10,13 +10,14 @@ fn a_client_is_used_through_its_own_open_file_only() {
     let machine = Machine::new();
     let program = machine.program();
     let elsewhere = machine.driver.open(Node::Control).unwrap();
-    let ask =
-        |file: &DeviceFile| program.alloc_as(file, program.client, [program.client, 0, 0x80], Some(&mut vec![0; 56]));
+    let ask = |file: &DeviceFile| {
+        program.alloc_as(file, program.client, [program.client, 0, NV01_DEVICE_0], Some(&mut vec![0; 56]))
+    };
     assert_eq!(ask(&elsewhere), Err(Status::INVALID_CLIENT));
     assert!(ask(&duplicate_of(&program.control)).is_ok());
     assert_eq!(
-        program.alloc_as(&program.control, 0xc1d0_0000, [0xc1d0_0000, 0, 0x80], None),
-        Err(Status(0x33)),
+        program.alloc_as(&program.control, 0xc1d0_0000, [0xc1d0_0000, 0, NV01_DEVICE_0], None),
+        Err(Status::INVALID_OBJECT_HANDLE),
         "no such client"
     );
 }
@@ -26,11 +27,13 @@ fn a_registered_card_file_may_use_the_control_files_clients_and_keeps_them() {
     let machine = Machine::new();
     let program = machine.program();
     let card = machine.driver.open(Node::Card(0)).unwrap();
-    let event =
-        |file: &DeviceFile| program.alloc_as(file, program.client, [program.client, 0, 0x79], Some(&mut vec![0; 24]));
+    let event = |file: &DeviceFile| {
+        program.alloc_as(file, program.client, [program.client, 0, NV01_EVENT_OS_EVENT], Some(&mut vec![0; 24]))
+    };
     let register = |control: &DeviceFile| {
         let files = [FileField { holder: Holder::Args, offset: 0, file: control.clone() }];
-        let call = DriverCall { command: command(0xc9, 4), args: &mut [0; 4], buffers: &mut [], files: &files };
+        let call =
+            DriverCall { command: command(NV_ESC_REGISTER_FD, 4), args: &mut [0; 4], buffers: &mut [], files: &files };
         machine.driver.in_callers_place(&card, call).unwrap().map_err(|error| error.raw_os_error())
     };
     assert_eq!(event(&card), Err(Status::INVALID_CLIENT));
@@ -76,7 +79,7 @@ fn a_duplicate_keeps_memory_and_takes_none() {
     other.free(duplicate).unwrap();
     assert_eq!(machine.used(0), 0);
     assert_eq!(other.duplicate(others_device, program.client, memory), Err(Status::OBJECT_NOT_FOUND));
-    assert_eq!(other.duplicate(others_device, 0xc1d0_0000, memory), Err(Status(0x33)));
+    assert_eq!(other.duplicate(others_device, 0xc1d0_0000, memory), Err(Status::INVALID_OBJECT_HANDLE));
 }
 
 #[test]
@@ -99,7 +102,7 @@ fn a_mapping_keeps_memory_until_it_is_unmapped_replaced_or_its_file_is_closed() 
     put_u64(&mut args, 0, base);
     put_u64(&mut args, 8, 2 * MIB);
     args[16..32].copy_from_slice(&super::super::controls::uuid_bytes(&inventory().cards[0].uuid));
-    program.uvm(&file, 66, &mut args, 32).unwrap();
+    program.uvm(&file, UVM_UNMAP_EXTERNAL, &mut args, 32).unwrap();
     program.free(next).unwrap();
     assert_eq!(machine.used(0), size);
     program.unmap(&file, base, size).unwrap();
@@ -120,17 +123,21 @@ fn what_unified_memory_refuses() {
     let (device, _) = program.device(0);
     let (memory, size) = program.memory(device, 4 * MIB).unwrap();
     let raw = machine.driver.open(Node::Uvm).unwrap();
-    assert_eq!(program.map(&raw, 0x1000, 4096, memory), Err(Status(0x16)), "not initialized");
+    assert_eq!(program.map(&raw, 0x1000, 4096, memory), Err(Status::ILLEGAL_ACTION), "not initialized");
     let file = program.address_space(device);
     let base = 0x7f00_0000_0000;
-    assert_eq!(program.map(&file, base, 100, memory), Err(Status(0x1e)), "no whole pages");
-    assert_eq!(program.map(&file, u64::MAX - 4095, 8192, memory), Err(Status(0x1e)));
+    assert_eq!(program.map(&file, base, 100, memory), Err(Status::INVALID_ADDRESS), "no whole pages");
+    assert_eq!(program.map(&file, u64::MAX - 4095, 8192, memory), Err(Status::INVALID_ADDRESS));
     program.map(&file, base, size, memory).unwrap();
-    assert_eq!(program.map(&file, base + 4096, size, memory), Err(Status(0x68)), "in use");
-    assert_eq!(program.map(&file, base + (1 << 30), size + 4096, memory), Err(Status(0x37)), "beyond the memory");
+    assert_eq!(program.map(&file, base + 4096, size, memory), Err(Status::UVM_ADDRESS_IN_USE), "in use");
+    assert_eq!(
+        program.map(&file, base + (1 << 30), size + 4096, memory),
+        Err(Status::INVALID_OFFSET),
+        "beyond the memory"
+    );
     assert_eq!(program.map_again(&file, base, size, 0x777), Err(Status::OBJECT_NOT_FOUND));
-    assert_eq!(program.unmap(&file, base, 4096), Err(Status(0x1e)), "not the whole range");
-    assert_eq!(program.uvm(&file, 0x3000_0001, &mut [1; 16], 8), Err(Status::INVALID_ARGUMENT), "other flags");
+    assert_eq!(program.unmap(&file, base, 4096), Err(Status::INVALID_ADDRESS), "not the whole range");
+    assert_eq!(program.uvm(&file, UVM_INITIALIZE, &mut [1; 16], 8), Err(Status::INVALID_ARGUMENT), "other flags");
     let call = DriverCall { command: 9999, args: &mut [0; 64], buffers: &mut [], files: &[] };
     assert_eq!(machine.driver.ioctl(&file, call).unwrap_err().raw_os_error(), Some(libc::EINVAL));
 }
@@ -146,7 +153,9 @@ fn an_export_keeps_memory_and_travels() {
     for (at, value) in [(0, 1), (4, device), (8, device), (12, memory)] {
         put(&mut params, at, value);
     }
-    program.control_with(program.client, 0x3d05, &mut params, Some((16, &carrier))).unwrap();
+    program
+        .control_with(program.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params, Some((16, &carrier)))
+        .unwrap();
     program.free(program.client).unwrap();
     assert_eq!((machine.used(0), machine.live()), (size, size));
 
@@ -157,7 +166,9 @@ fn an_export_keeps_memory_and_travels() {
     let mut params = vec![0; 20];
     put(&mut params, 4, 1);
     put(&mut params, 12, others_device);
-    receiver.control_with(receiver.client, 0x3d06, &mut params, Some((0, &sent))).unwrap();
+    receiver
+        .control_with(receiver.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, &mut params, Some((0, &sent)))
+        .unwrap();
     let handle = get(&params, 16);
     drop(sent);
     assert_eq!(machine.used(0), size);
@@ -178,20 +189,31 @@ fn many_objects_travel_with_one_file() {
     for index in 0..3 {
         put(&mut params, 76 + index * 4, program.memory(device, 4 * MIB).unwrap().0);
     }
-    program.control_with(program.client, 0x3d0b, &mut params, Some((0, &carrier))).unwrap();
+    program
+        .control_with(program.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, &mut params, Some((0, &carrier)))
+        .unwrap();
     let mut info = vec![0; 80];
-    program.control_with(program.client, 0x3d08, &mut info, Some((0, &carrier))).unwrap();
+    program
+        .control_with(program.client, NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, &mut info, Some((0, &carrier)))
+        .unwrap();
     assert_eq!((get(&info, 4), &info[12..16]), (0, [3, 0, 0x42, 0x41].as_slice()));
     let mut params = vec![0; 652];
     put(&mut params, 4, device);
     put(&mut params, 648, 3);
-    program.control_with(program.client, 0x3d0c, &mut params, Some((0, &carrier))).unwrap();
+    program
+        .control_with(program.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params, Some((0, &carrier)))
+        .unwrap();
     assert_eq!(params[520..524], [1, 1, 1, 0]);
     assert_eq!(machine.used(0), 12 * MIB);
     let mut too_many = vec![0; 652];
     put(&mut too_many, 4, device);
     put(&mut too_many, 648, 4);
-    let answer = program.control_with(program.client, 0x3d0c, &mut too_many, Some((0, &carrier)));
+    let answer = program.control_with(
+        program.client,
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+        &mut too_many,
+        Some((0, &carrier)),
+    );
     assert_eq!(answer, Err(Status::INVALID_ARGUMENT));
 }
 

@@ -1,5 +1,6 @@
 //! The simulated driver as programs meet it: by bytes.
 
+mod bytes;
 mod engines;
 mod faults;
 mod garbage;
@@ -12,16 +13,17 @@ mod windows;
 
 use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 
-use abi::{Node, Status};
+use abi::{Node, Status, classes::*, controls::*, escapes::*, uvm::*};
 use base::Bytes;
 use cards::{Inventory, simulated_inventory};
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 use runtime_config::config::{SimulatedCards, SimulatedEdges, SimulatedLink};
 use testing::NoForks;
 
+use bytes::{get, get_u64, put, put_u64};
+
 use super::{
     SimulatedDriver,
-    bytes::{get, get_u64, put, put_u64},
     engines::Clock,
     objects::{Kind, Memory, VideoMemory},
     state::State,
@@ -75,7 +77,7 @@ impl Machine {
     fn program(&self) -> Program<'_> {
         let control = self.driver.open(Node::Control).unwrap();
         let mut program = Program { driver: &self.driver, control, client: 0 };
-        program.client = program.alloc(0, 0, 0x41, None).unwrap();
+        program.client = program.alloc(0, 0, NV01_ROOT_CLIENT, None).unwrap();
         program
     }
 
@@ -116,22 +118,17 @@ struct Program<'a> {
     client: u32,
 }
 
-/// `_IOWR('F', number, size)`.
-fn command(number: u32, size: usize) -> u32 {
-    driver::own_client::read_write(number, u32::try_from(size).unwrap())
-}
-
 fn result(status: u32) -> Result<(), Status> {
     if status == 0 { Ok(()) } else { Err(Status(status)) }
 }
 
 impl Program<'_> {
     /// A call on the control node; the status is at `status`.
-    fn escape(&self, number: u32, args: &mut [u8], status: usize) -> Result<(), Status> {
+    fn escape(&self, number: u8, args: &mut [u8], status: usize) -> Result<(), Status> {
         self.on(&self.control, number, args, status)
     }
 
-    fn on(&self, file: &DeviceFile, number: u32, args: &mut [u8], status: usize) -> Result<(), Status> {
+    fn on(&self, file: &DeviceFile, number: u8, args: &mut [u8], status: usize) -> Result<(), Status> {
         let call = DriverCall { command: command(number, args.len()), args, buffers: &mut [], files: &[] };
         assert_eq!(self.driver.ioctl(file, call).unwrap(), 0);
         result(get(args, status))
@@ -154,7 +151,8 @@ impl Program<'_> {
         }
         let mut buffers: Vec<Buffer> =
             params.iter().map(|params| Buffer { holder: Holder::Args, offset: 16, bytes: params.to_vec() }).collect();
-        let call = DriverCall { command: command(0x2b, 48), args: &mut args, buffers: &mut buffers, files: &[] };
+        let call =
+            DriverCall { command: command(NV_ESC_RM_ALLOC, 48), args: &mut args, buffers: &mut buffers, files: &[] };
         assert_eq!(self.driver.ioctl(file, call).unwrap(), 0);
         if let (Some(params), Some(buffer)) = (params, buffers.pop()) {
             *params = buffer.bytes;
@@ -184,7 +182,12 @@ impl Program<'_> {
             .map(|(offset, file)| FileField { holder: Holder::Buffer(0), offset, file: file.clone() })
             .into_iter()
             .collect();
-        let call = DriverCall { command: command(0x2a, 32), args: &mut args, buffers: &mut buffers, files: &files };
+        let call = DriverCall {
+            command: command(NV_ESC_RM_CONTROL, 32),
+            args: &mut args,
+            buffers: &mut buffers,
+            files: &files,
+        };
         assert_eq!(self.driver.ioctl(&self.control, call).unwrap(), 0);
         params.clone_from(&buffers[0].bytes);
         result(get(&args, 28))
@@ -194,14 +197,14 @@ impl Program<'_> {
         let mut args = [0; 16];
         put(&mut args, 0, self.client);
         put(&mut args, 8, handle);
-        self.escape(0x29, &mut args, 12)
+        self.escape(NV_ESC_RM_FREE, &mut args, 12)
     }
 
     fn exists(&self, handle: u32) -> bool {
         let mut params = vec![0; 16];
         put(&mut params, 0, handle);
         put(&mut params, 4, 2);
-        self.control(self.client, 0xd02, &mut params).is_ok()
+        self.control(self.client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, &mut params).is_ok()
     }
 
     fn duplicate(&self, parent: u32, source_client: u32, source: u32) -> Result<u32, Status> {
@@ -209,21 +212,21 @@ impl Program<'_> {
         for (index, value) in [self.client, parent, 0, source_client, source].into_iter().enumerate() {
             put(&mut args, index * 4, value);
         }
-        self.escape(0x34, &mut args, 24).map(|()| get(&args, 8))
+        self.escape(NV_ESC_RM_DUP_OBJECT, &mut args, 24).map(|()| get(&args, 8))
     }
 
     /// A device and a subdevice of a card.
     fn device(&self, card: u32) -> (u32, u32) {
         let mut params = vec![0; 56];
         put(&mut params, 0, card);
-        let device = self.alloc(self.client, 0, 0x80, Some(&mut params)).unwrap();
-        (device, self.alloc(device, 0, 0x2080, Some(&mut vec![0; 4])).unwrap())
+        let device = self.alloc(self.client, 0, NV01_DEVICE_0, Some(&mut params)).unwrap();
+        (device, self.alloc(device, 0, NV20_SUBDEVICE_0, Some(&mut vec![0; 4])).unwrap())
     }
 
     /// Memory of the card, and its size as the driver says.
     fn memory(&self, device: u32, size: u64) -> Result<(u32, u64), Status> {
         let mut params = memory_params(size);
-        let handle = self.alloc(device, 0, 0x40, Some(&mut params))?;
+        let handle = self.alloc(device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params))?;
         Ok((handle, get_u64(&params, 64)))
     }
 
@@ -237,17 +240,17 @@ impl Program<'_> {
     /// A file of unified memory that has card 0 and an address space for it.
     fn address_space(&self, device: u32) -> DeviceFile {
         let file = self.driver.open(Node::Uvm).unwrap();
-        self.uvm(&file, 0x3000_0001, &mut [0; 16], 8).unwrap();
+        self.uvm(&file, UVM_INITIALIZE, &mut [0; 16], 8).unwrap();
         let uuid = super::controls::uuid_bytes(&inventory().cards[0].uuid);
         let mut args = [0; 40];
         args[..16].copy_from_slice(&uuid);
-        self.uvm(&file, 37, &mut args, 36).unwrap();
-        let space = self.alloc(device, 0, 0x90f1, Some(&mut vec![0; 56])).unwrap();
+        self.uvm(&file, UVM_REGISTER_GPU, &mut args, 36).unwrap();
+        let space = self.alloc(device, 0, FERMI_VASPACE_A, Some(&mut vec![0; 56])).unwrap();
         let mut args = [0; 32];
         args[..16].copy_from_slice(&uuid);
         put(&mut args, 20, self.client);
         put(&mut args, 24, space);
-        self.uvm(&file, 25, &mut args, 28).unwrap();
+        self.uvm(&file, UVM_REGISTER_GPU_VASPACE, &mut args, 28).unwrap();
         file
     }
 
@@ -256,7 +259,7 @@ impl Program<'_> {
         let mut args = [0; 24];
         put_u64(&mut args, 0, base);
         put_u64(&mut args, 8, length);
-        self.uvm(file, 73, &mut args, 16)?;
+        self.uvm(file, UVM_CREATE_EXTERNAL_RANGE, &mut args, 16)?;
         self.map_again(file, base, length, memory)
     }
 
@@ -268,14 +271,14 @@ impl Program<'_> {
         put_u64(&mut args, 9240, 1);
         put(&mut args, 9252, self.client);
         put(&mut args, 9256, memory);
-        self.uvm(file, 33, &mut args, 9260)
+        self.uvm(file, UVM_MAP_EXTERNAL_ALLOCATION, &mut args, 9260)
     }
 
     fn unmap(&self, file: &DeviceFile, base: u64, length: u64) -> Result<(), Status> {
         let mut args = [0; 24];
         put_u64(&mut args, 0, base);
         put_u64(&mut args, 8, length);
-        self.uvm(file, 34, &mut args, 16)
+        self.uvm(file, UVM_FREE, &mut args, 16)
     }
 }
 

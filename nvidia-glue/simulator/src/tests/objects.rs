@@ -8,41 +8,48 @@ fn what_a_cuda_program_makes_at_its_start() {
     let machine = Machine::new();
     let program = machine.program();
     let (device, subdevice) = program.device(0);
-    let space = program.alloc(device, 0x5c00_0001, 0x90f1, Some(&mut vec![0; 56])).unwrap();
+    let space = program.alloc(device, 0x5c00_0001, FERMI_VASPACE_A, Some(&mut vec![0; 56])).unwrap();
     assert_eq!(space, 0x5c00_0001);
     let (memory, size) = program.memory(device, 4_325_376).unwrap();
     assert_eq!(size, 6 * MIB);
     let mut group_params = vec![0; 20];
     put(&mut group_params, 8, space);
     put(&mut group_params, 12, 1);
-    let group = program.alloc(device, 0, 0xa06c, Some(&mut group_params)).unwrap();
+    let group = program.alloc(device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut group_params)).unwrap();
     let mut channel_params = vec![0; 368];
     put(&mut channel_params, 28, space);
-    let channel = program.alloc(group, 0, 0xc86f, Some(&mut channel_params)).unwrap();
+    let channel = program.alloc(group, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut channel_params)).unwrap();
     let mut size = vec![0; 16];
     put(&mut size, 0, channel);
-    assert_eq!(program.control(subdevice, 0x2080_1218, &mut size), Err(Status(0x31)), "no buffers yet");
-    program.alloc(channel, 0, 0xcbc0, None).unwrap();
-    program.alloc(channel, 0, 0xc8b5, Some(&mut vec![0; 8])).unwrap();
+    assert_eq!(
+        program.control(subdevice, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut size),
+        Err(Status::INVALID_OBJECT),
+        "no buffers yet"
+    );
+    program.alloc(channel, 0, HOPPER_COMPUTE_A, None).unwrap();
+    program.alloc(channel, 0, HOPPER_DMA_COPY_A, Some(&mut vec![0; 8])).unwrap();
     assert_eq!(machine.used(0), 6 * MIB);
-    program.control(subdevice, 0x2080_1218, &mut size).unwrap();
+    program.control(subdevice, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut size).unwrap();
     assert_eq!(get_u64(&size, 8), 5_435_392);
     let mut copy_params = vec![0; 20];
     put(&mut copy_params, 12, 9);
-    let copies = program.alloc(device, 0, 0xa06c, Some(&mut copy_params)).unwrap();
-    let copy_channel = program.alloc(copies, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
+    let copies = program.alloc(device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut copy_params)).unwrap();
+    let copy_channel = program.alloc(copies, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut vec![0; 368])).unwrap();
     put(&mut size, 0, copy_channel);
-    assert_eq!(program.control(subdevice, 0x2080_1218, &mut size), Err(Status(0x31)));
+    assert_eq!(
+        program.control(subdevice, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut size),
+        Err(Status::INVALID_OBJECT)
+    );
     for _ in 0..2 {
-        program.control(group, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
-        program.control(copies, 0xa06c_0101, &mut vec![1, 0, 0]).unwrap();
+        program.control(group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]).unwrap();
+        program.control(copies, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]).unwrap();
         assert_eq!(machine.used(0), 6 * MIB + GRAPHICS_CONTEXT + OTHER_CONTEXT);
         assert_eq!(machine.used(0), machine.live());
     }
     program.free(copies).unwrap();
-    program.control(group, 0xa06c_0103, &mut 2048_u64.to_le_bytes().to_vec()).unwrap();
+    program.control(group, NVA06C_CTRL_CMD_SET_TIMESLICE, &mut 2048_u64.to_le_bytes().to_vec()).unwrap();
     let mut timeslice = vec![0; 8];
-    program.control(group, 0xa06c_0104, &mut timeslice).unwrap();
+    program.control(group, NVA06C_CTRL_CMD_GET_TIMESLICE, &mut timeslice).unwrap();
     assert_eq!(get_u64(&timeslice, 0), 2048);
 
     // The address space goes, and the channels that need it.
@@ -53,7 +60,7 @@ fn what_a_cuda_program_makes_at_its_start() {
     assert!(!program.exists(memory));
     assert_eq!((machine.used(0), machine.live()), (0, 0));
     program.free(program.client).unwrap();
-    assert_eq!(program.free(program.client), Err(Status(0x33)));
+    assert_eq!(program.free(program.client), Err(Status::INVALID_OBJECT_HANDLE));
 }
 
 #[test]
@@ -76,7 +83,7 @@ fn memory_is_rounded_to_whole_pages() {
             let mut params = memory_params(asked);
             put(&mut params, 24, attr);
             put(&mut params, 28, attr2);
-            let handle = program.alloc(parent, 0, 0x40, Some(&mut params)).unwrap();
+            let handle = program.alloc(parent, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params)).unwrap();
             assert_eq!((get_u64(&params, 64), get_u64(&params, 88)), (length, length - 1), "{asked}");
             assert_eq!(machine.used(0), consumed, "{asked}");
             program.free(handle).unwrap();
@@ -92,7 +99,7 @@ fn a_fixed_address_takes_whole_multiples_of_its_alignment() {
     let mut params = memory_params(64 << 10);
     put(&mut params, 8, 0x110);
     put_u64(&mut params, 72, 256 * MIB);
-    program.alloc(device, 0, 0x40, Some(&mut params)).unwrap();
+    program.alloc(device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params)).unwrap();
     assert_eq!(get_u64(&params, 64), 64 << 10);
     assert_eq!(machine.used(0), 256 * MIB);
 }
@@ -110,22 +117,22 @@ fn what_the_driver_refuses() {
     };
     for (what, parent, handle, class, params, status) in [
         ("class", device, 0, 0xdead, None, Status::INVALID_CLASS),
-        ("parent", 0x777, 0, 0x2080, None, Status(0x36)),
-        ("kind of parent", subdevice, 0, 0x2080, None, Status(0x36)),
-        ("taken handle", device, subdevice, 0x2080, None, Status::INSERT_DUPLICATE_NAME),
-        ("the client's handle", device, program.client, 0x2080, None, Status(0x33)),
-        ("no parameters", device, 0, 0x40, None, Status(0x3d)),
-        ("short parameters", device, 0, 0x40, Some(vec![0; 127]), Status(0x3d)),
-        ("size 0", device, 0, 0x40, Some(with(0, 0, 0)), Status::INVALID_ARGUMENT),
-        ("location", device, 0, 0x40, Some(with(1 << 25, 0, 1)), Status::INVALID_ARGUMENT),
-        ("virtual", device, 0, 0x40, Some(with(0, 0x8_0000, 1)), Status::INVALID_ARGUMENT),
-        ("on the card", device, 0, 0x3e, Some(with(0, 0, 1)), Status::INVALID_ARGUMENT),
-        ("too much", device, 0, 0x40, Some(with(0, 0, CARD + 1)), Status::NO_MEMORY),
-        ("overflow", device, 0, 0x40, Some(with(0, 0, u64::MAX)), Status::NO_MEMORY),
-        ("whole frame buffer", device, 0, 0xc2, None, Status::INSUFFICIENT_PERMISSIONS),
-        ("subdevice", device, 0, 0x2080, Some(vec![1, 0, 0, 0]), Status::INVALID_ARGUMENT),
-        ("card", program.client, 0, 0x80, Some(vec![9; 56]), Status::INVALID_ARGUMENT),
-        ("needs what is not there", device, 0, 0xa06c, Some(vec![9; 20]), Status::OBJECT_NOT_FOUND),
+        ("parent", 0x777, 0, NV20_SUBDEVICE_0, None, Status::INVALID_OBJECT_PARENT),
+        ("kind of parent", subdevice, 0, NV20_SUBDEVICE_0, None, Status::INVALID_OBJECT_PARENT),
+        ("taken handle", device, subdevice, NV20_SUBDEVICE_0, None, Status::INSERT_DUPLICATE_NAME),
+        ("the client's handle", device, program.client, NV20_SUBDEVICE_0, None, Status::INVALID_OBJECT_HANDLE),
+        ("no parameters", device, 0, NV01_MEMORY_LOCAL_USER, None, Status::INVALID_POINTER),
+        ("short parameters", device, 0, NV01_MEMORY_LOCAL_USER, Some(vec![0; 127]), Status::INVALID_POINTER),
+        ("size 0", device, 0, NV01_MEMORY_LOCAL_USER, Some(with(0, 0, 0)), Status::INVALID_ARGUMENT),
+        ("location", device, 0, NV01_MEMORY_LOCAL_USER, Some(with(1 << 25, 0, 1)), Status::INVALID_ARGUMENT),
+        ("virtual", device, 0, NV01_MEMORY_LOCAL_USER, Some(with(0, 0x8_0000, 1)), Status::INVALID_ARGUMENT),
+        ("on the card", device, 0, NV01_MEMORY_SYSTEM, Some(with(0, 0, 1)), Status::INVALID_ARGUMENT),
+        ("too much", device, 0, NV01_MEMORY_LOCAL_USER, Some(with(0, 0, CARD + 1)), Status::NO_MEMORY),
+        ("overflow", device, 0, NV01_MEMORY_LOCAL_USER, Some(with(0, 0, u64::MAX)), Status::NO_MEMORY),
+        ("whole frame buffer", device, 0, NV01_MEMORY_LOCAL_PHYSICAL, None, Status::INSUFFICIENT_PERMISSIONS),
+        ("subdevice", device, 0, NV20_SUBDEVICE_0, Some(vec![1, 0, 0, 0]), Status::INVALID_ARGUMENT),
+        ("card", program.client, 0, NV01_DEVICE_0, Some(vec![9; 56]), Status::INVALID_ARGUMENT),
+        ("needs what is not there", device, 0, KEPLER_CHANNEL_GROUP_A, Some(vec![9; 20]), Status::OBJECT_NOT_FOUND),
     ] {
         let mut params = params;
         assert_eq!(program.alloc(parent, handle, class, params.as_mut()), Err(status), "{what}");
@@ -142,7 +149,7 @@ fn a_device_needs_its_cards_node_open() {
     let device = |card: u32| {
         let mut params = vec![0; 56];
         put(&mut params, 0, card);
-        program.alloc(program.client, 0, 0x80, Some(&mut params))
+        program.alloc(program.client, 0, NV01_DEVICE_0, Some(&mut params))
     };
     assert_eq!(device(0), Err(Status::INSUFFICIENT_PERMISSIONS));
     assert!(device(1).is_ok());
@@ -153,21 +160,28 @@ fn each_number_has_its_size_and_its_node() {
     let machine = Machine::new();
     let program = machine.program();
     let card = machine.driver.open(Node::Card(0)).unwrap();
-    let call = |file: &DeviceFile, number: u32, size: usize| {
+    let call = |file: &DeviceFile, number: u8, size: usize| {
         let mut args = vec![0; size];
         let call = DriverCall { command: command(number, size), args: &mut args, buffers: &mut [], files: &[] };
         machine.driver.ioctl(file, call).map_err(|error| error.raw_os_error())
     };
-    for (number, size) in [(0x2b, 40), (0x2b, 31), (0x2a, 33), (0x29, 0), (0x99, 16), (0xd3, 16)] {
+    for (number, size) in [
+        (NV_ESC_RM_ALLOC, 40),
+        (NV_ESC_RM_ALLOC, 31),
+        (NV_ESC_RM_CONTROL, 33),
+        (NV_ESC_RM_FREE, 0),
+        (0x99, 16),
+        (NV_ESC_IOCTL_XFER_CMD, 16),
+    ] {
         assert_eq!(call(&program.control, number, size), Err(Some(libc::EINVAL)), "{number:#x} {size}");
     }
-    assert_eq!(call(&card, 0x2a, 32), Err(Some(libc::EINVAL)));
-    assert_eq!(call(&program.control, 0x27, 56), Err(Some(libc::EINVAL)));
+    assert_eq!(call(&card, NV_ESC_RM_CONTROL, 32), Err(Some(libc::EINVAL)));
+    assert_eq!(call(&program.control, NV_ESC_RM_ALLOC_MEMORY, 56), Err(Some(libc::EINVAL)));
     // The type byte and the direction mean nothing.
     let mut args = [0; 48];
-    put(&mut args, 12, 0x41);
-    let foreign =
-        DriverCall { command: 48 << 16 | u32::from(b'Q') << 8 | 0x2b, args: &mut args, buffers: &mut [], files: &[] };
+    put(&mut args, 12, NV01_ROOT_CLIENT);
+    let command = 48 << 16 | u32::from(b'Q') << 8 | u32::from(NV_ESC_RM_ALLOC);
+    let foreign = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
     machine.driver.ioctl(&program.control, foreign).unwrap();
     assert_ne!(get(&args, 8), 0);
 }
@@ -183,11 +197,11 @@ fn the_older_way_to_memory_leads_to_the_same() {
     put(&mut args, 8, 2);
     put(&mut args, 40, 0xc1d0_0001);
     put_u64(&mut args, 88, 3 * MIB);
-    program.escape(0x4a, &mut args, 20).unwrap();
+    program.escape(NV_ESC_RM_VID_HEAP_CONTROL, &mut args, 20).unwrap();
     assert_eq!((get_u64(&args, 88), get_u64(&args, 24), get_u64(&args, 32)), (4 * MIB, CARD, CARD - 4 * MIB));
     assert_eq!(machine.used(0), 4 * MIB);
     put(&mut args, 8, 3);
-    program.escape(0x4a, &mut args, 20).unwrap();
+    program.escape(NV_ESC_RM_VID_HEAP_CONTROL, &mut args, 20).unwrap();
     assert_eq!(machine.used(0), 0);
     // Tiled: height times pitch.
     put(&mut args, 8, 6);
@@ -195,6 +209,6 @@ fn the_older_way_to_memory_leads_to_the_same() {
     put(&mut args, 56, 1024);
     put(&mut args, 60, 8192);
     put(&mut args, 64, 0);
-    program.escape(0x4a, &mut args, 20).unwrap();
+    program.escape(NV_ESC_RM_VID_HEAP_CONTROL, &mut args, 20).unwrap();
     assert_eq!(machine.used(0), 8 * MIB);
 }

@@ -56,16 +56,16 @@ proptest! {
                 Step::Alloc { size, page } => {
                     let mut params = memory_params(size);
                     put(&mut params, 24, page << 23);
-                    if let Ok(handle) = program.alloc(device, 0, 0x40, Some(&mut params)) {
+                    if let Ok(handle) = program.alloc(device, 0, NV01_MEMORY_LOCAL_USER, Some(&mut params)) {
                         handles.push((handle, get_u64(&params, 64)));
                     }
                 }
                 Step::Group => {
                     let mut params = vec![0; 20];
                     put(&mut params, 12, 1);
-                    if let Ok(handle) = program.alloc(device, 0, 0xa06c, Some(&mut params)) {
-                        program.alloc(handle, 0, 0xc86f, Some(&mut vec![0; 368])).unwrap();
-                        let _answer = program.control(handle, 0xa06c_0101, &mut vec![1, 0, 0]);
+                    if let Ok(handle) = program.alloc(device, 0, KEPLER_CHANNEL_GROUP_A, Some(&mut params)) {
+                        program.alloc(handle, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut vec![0; 368])).unwrap();
+                        let _answer = program.control(handle, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![1, 0, 0]);
                         handles.push((handle, 0));
                     }
                 }
@@ -95,7 +95,7 @@ proptest! {
                         for (at, value) in [(0, 1), (4, device), (12, handle)] {
                             put(&mut params, at, value);
                         }
-                        program.control_with(program.client, 0x3d05, &mut params, Some((16, &carrier))).unwrap();
+                        program.control_with(program.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params, Some((16, &carrier))).unwrap();
                         exports.push(carrier);
                     }
                 }

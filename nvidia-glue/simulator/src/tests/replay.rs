@@ -111,7 +111,7 @@ impl Replay {
         }
         self.handles.answered(call, args);
         // Memory has the size that the driver gave it.
-        if is_escape(call, 0x2b) && matches!(number(call), 0x40 | 0x3e) {
+        if is_escape(call, NV_ESC_RM_ALLOC) && matches!(number(call), NV01_MEMORY_LOCAL_USER | NV01_MEMORY_SYSTEM) {
             let (is, was) = (get_u64(&buffers[0].bytes, 64), get_u64(call.buffers[0].bytes.after(), 64));
             if is != was {
                 self.differences.insert(format!("{name}: {is} bytes, were {was}"));

@@ -7,7 +7,7 @@ use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement,
 use cards::SimulatedEdges;
 use driver::OwnClient;
 use schedule::{
-    Course, Epoch, Member, PlanSettings, Presence, Switch, SwitchLog, Timetable, Turn,
+    Epoch, Member, PlanSettings, Presence, Switch, SwitchLog, Timeline, Timetable, Turn,
     pacer::{Move, Next, Pacer},
     plan,
 };
@@ -124,7 +124,7 @@ fn played(turns: &[Turn], edges: SimulatedEdges, most_late_us: u64) -> Vec<(u64,
         let context =
             switches.iter().rfind(|switch| switch.presence == Presence::On).map_or(0, |switch| switch.context);
         worker.disable(&[(worker.program.client, channel)], true).unwrap();
-        let pacer = Pacer::new(Course::of(&table, &turn.grant_id, "GPU-a", &Course::never()));
+        let pacer = Pacer::new(Timeline::of(&table, &turn.grant_id, "GPU-a", &Timeline::never()));
         let next = Next { what: Move::Open, at_us: 0 };
         all.push(Paced { worker, channel, context, pacer, next, late_us: 0, opening: (0, 0), switches: Vec::new() });
     }

@@ -5,12 +5,13 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 use abi::{
     Abi, Call, Decoded, Node, Row,
     decode::{self, Alloc, Control},
+    escapes::command_size,
     layout::{Descriptor, Pointer, read_u32},
 };
 
 use crate::{Traced, TracedBuffer};
 
-/// What is copied of the parameters of a class that the tables do not know.
+/// Bytes that are copied of the parameters of a class that the tables do not know.
 const UNKNOWN_PARAMS: usize = 256;
 
 /// A process's memory.
@@ -48,7 +49,8 @@ pub(super) struct Captured {
     pub(super) call: Option<Call>,
     args: Piece,
     buffers: Vec<(Option<usize>, usize, Piece)>,
-    /// Descriptors that it names: where (`None`: in the argument struct, else in that buffer), and their numbers.
+    /// Descriptors that it names: where (`None`: in the argument struct, else in that buffer), and
+    /// their numbers.
     pub(super) descriptors: Vec<(Option<usize>, usize, i32)>,
 }
 
@@ -70,11 +72,11 @@ impl Piece {
 }
 
 impl Captured {
-    /// What a thread is about to ask of the driver.
+    /// Returns what a thread is about to ask of the driver.
     pub(super) fn before(memory: &Memory, abi: Abi, node: Node, command: u32, argument: u64) -> Self {
         let row = decode::row(abi, node, command).ok();
         // Type and size of a command (asm-generic/ioctl.h); UVM's have neither.
-        let in_command = if node == Node::Uvm { 0 } else { (command >> 16 & 0x3fff) as usize };
+        let in_command = if node == Node::Uvm { 0 } else { command_size(command) };
         let length = row.map_or(in_command, |row| row.size().max(in_command));
         let args = Piece::read(memory, argument, length);
         let call = decode::decode(abi, node, command, &args.before).ok().map(|Decoded { call, .. }| call);
@@ -151,7 +153,8 @@ impl Captured {
         self.descriptors.extend(numbers);
     }
 
-    /// All bytes, now that it has returned; without `memory` (the process is gone) only what they were before.
+    /// All bytes, now that it has returned; without `memory` (the process is gone) only what they
+    /// were before.
     pub(super) fn after(&self, memory: Option<&Memory>) -> (Traced, Vec<TracedBuffer>) {
         let buffers = self.buffers.iter().map(|(holder, offset, piece)| TracedBuffer {
             holder: *holder,

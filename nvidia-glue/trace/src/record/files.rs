@@ -1,4 +1,4 @@
-//! Which of the driver's open files a descriptor is.
+//! The driver's open files, by descriptor.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,12 +15,12 @@ pub(super) struct OpenFiles {
     last: u32,
 }
 
-/// What an open file is of.
+/// Node of an open file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OpenNode {
     /// The node's file name.
     pub(super) name: String,
-    /// Which one that is.
+    /// The node.
     pub(super) node: Node,
 }
 
@@ -132,7 +132,8 @@ impl OpenFiles {
     }
 }
 
-/// By the file's name, so that a simulated card's nodes are seen as well; the calls themselves tell what they are.
+/// By the file's name, so that a simulated card's nodes are seen as well; the calls themselves tell
+/// what they are.
 fn node_of(pid: i32, fd: i32) -> io::Result<Option<OpenNode>> {
     let path = fs::read_link(format!("/proc/{pid}/fd/{fd}"))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -22,7 +22,7 @@ use sink::Sink;
 
 use crate::Header;
 
-/// Why a program cannot be traced.
+/// Reason for which a program cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// Its file cannot be created.
@@ -51,8 +51,9 @@ pub enum RecordError {
     Write(#[source] io::Error),
 }
 
-/// Runs a program to its end, and writes its trace to `output` (standard error where there is none), as JSON lines or as text
-/// for people. Returns its exit code; 128 and the signal that ended it.
+/// Runs a program to its end, and writes its trace to `output` (standard error where there is
+/// none), as JSON lines or as text for people. Returns its exit code; 128 and the signal that ended
+/// it.
 ///
 /// # Errors
 /// When the program cannot be run or followed, or the trace cannot be written.

@@ -1,4 +1,4 @@
-//! What threads do, as events of a trace.
+//! System calls of threads as events of a trace.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -97,7 +97,8 @@ impl Recorder {
         self.emit(tid, self.started.elapsed(), Event::Fork { child })
     }
 
-    /// Another program runs in a thread's process; `former` is the thread that has become its only one.
+    /// Another program runs in a thread's process; `former` is the thread that has become its only
+    /// one.
     pub(super) fn executed(&mut self, tid: i32, former: i32) -> io::Result<()> {
         if former != tid {
             self.threads.remove(&former);
@@ -192,7 +193,8 @@ impl Recorder {
         Some(Pending::Mmap { at: self.started.elapsed(), mmap })
     }
 
-    /// The driver's file behind a descriptor. One that is seen for the first time was passed to the process, or is older than it.
+    /// The driver's file behind a descriptor. One that is seen for the first time was passed to the
+    /// process, or is older than it.
     fn file(&mut self, tid: i32, fd: i32) -> Option<(u32, Node)> {
         let seen = self.files.find(self.pid(tid), fd)?;
         let node = self.files.node(seen.file)?.clone();

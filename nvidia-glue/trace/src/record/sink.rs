@@ -1,4 +1,4 @@
-//! Where events go: lines for people, or JSON.
+//! Output of events: lines for people, or JSON.
 
 use std::{
     fmt,

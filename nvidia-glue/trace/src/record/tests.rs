@@ -1,4 +1,5 @@
-//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls fail with ENOTTY.
+//! Traces of programs that use files named like the driver's nodes: no driver is needed, all calls
+//! fail with ENOTTY.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +10,13 @@ use std::{
     sync::Arc,
 };
 
-use abi::Node;
+use abi::{
+    Handle, Node,
+    classes::NV01_DEVICE_0,
+    encode,
+    escapes::{NV_ESC_RM_ALLOC, command},
+    params::{NV0080_ALLOC_PARAMETERS, NVOS64_PARAMETERS},
+};
 use base::Roots;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, Holder, NvidiaDriver};
 
@@ -17,10 +24,10 @@ use super::record;
 use crate::{Event, Ioctl, Line, read};
 
 const VICTIM: &str = "EGPU_TRACE_VICTIM";
-const ALLOC: u32 = 0xc030_462b;
-const UNKNOWN: u32 = 0xc008_4699;
+const ALLOC: u32 = command(NV_ESC_RM_ALLOC, NVOS64_PARAMETERS::SIZE);
+const UNKNOWN: u32 = command(0x99, 8);
 
-/// What the traced program does: run by the tests below, in a process of its own.
+/// Body of the traced program: run by the tests below, in a process of its own.
 #[test]
 #[ignore = "is run by the other tests, under the tracer"]
 fn victim() {
@@ -33,11 +40,10 @@ fn victim() {
         file: Arc::new(OpenOptions::new().read(true).write(true).open(directory.join(name)).unwrap()),
     };
     let control = open("nvidiactl", Node::Control);
-    let mut args = [0_u8; 48];
-    args[0..4].copy_from_slice(&0xc1d0_0001_u32.to_le_bytes());
-    args[12..16].copy_from_slice(&0x80_u32.to_le_bytes());
-    let mut params = Buffer { holder: Holder::Args, offset: 16, bytes: vec![0; 56] };
-    params.bytes[0] = 5;
+    let mut args = encode!(NVOS64_PARAMETERS { hRoot: Handle(0xc1d0_0001), hClass: NV01_DEVICE_0 });
+    let offset = NVOS64_PARAMETERS::pAllocParms.at();
+    let bytes = encode!(NV0080_ALLOC_PARAMETERS { deviceId: 5 }).to_vec();
+    let mut params = Buffer { holder: Holder::Args, offset, bytes };
     let mut call = || {
         let buffers = std::slice::from_mut(&mut params);
         driver.ioctl(&control, DriverCall { command: ALLOC, args: &mut args, buffers, files: &[] }).unwrap_err()

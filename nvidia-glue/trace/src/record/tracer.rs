@@ -15,8 +15,8 @@ use rustix::process::{WaitOptions, WaitStatus};
 use super::{RecordError, recorder::Recorder};
 use crate::sys::{self, SyscallStop};
 
-/// Runs `command` to its end and tells `recorder` of all that it does. What it exits with: its own code, or 128 and the signal
-/// that ended it, as shells say it.
+/// Runs `command` to its end and tells `recorder` of all that it does. What it exits with: its own
+/// code, or 128 and the signal that ended it, as shells say it.
 pub(super) fn run(command: &[OsString], recorder: &mut Recorder) -> Result<u8, RecordError> {
     let Some((program, arguments)) = command.split_first() else { return Ok(0) };
     // Those of the terminal are for the program; it decides.
@@ -96,7 +96,8 @@ impl Follower {
             )?;
             return Ok(0);
         }
-        // wait(2): the signal is in the second byte; ptrace(2): events are above it, and system calls set its highest bit.
+        // wait(2): the signal is in the second byte; ptrace(2): events are above it, and system
+        // calls set its highest bit.
         let raw = status.as_raw();
         let (signal, event) = ((raw >> 8) & 0xff, raw >> 16);
         match (signal, event) {

@@ -11,7 +11,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use nvidia_glue::{
     driver::count_thread,
     schedule::{
-        Course, Edge, EdgeError, Gate, Timetable,
+        Edge, EdgeError, Gate, Timeline, Timetable,
         pacer::{Move, Next, Pacer},
         priority::FIRST_LOOK_US,
     },
@@ -57,8 +57,8 @@ impl CardPlace {
     }
 
     /// Returns the windows that hold without a timetable.
-    fn default_timeline(&self) -> Course {
-        if self.starts_closed() { Course::never() } else { Course::always() }
+    fn default_timeline(&self) -> Timeline {
+        if self.starts_closed() { Timeline::never() } else { Timeline::always() }
     }
 }
 
@@ -224,18 +224,18 @@ impl<C: Clock> CardScheduler<C> {
 
     fn set_course(&mut self, now_us: u64) {
         let default_timeline = self.place.default_timeline();
-        let course = if self.edge_failures.is_degraded() {
-            Course::always()
+        let timeline = if self.edge_failures.is_degraded() {
+            Timeline::always()
         } else if self.is_yielding {
-            Course::never()
+            Timeline::never()
         } else {
             match &self.table {
-                Some(table) => Course::of(table, &self.place.grant_id, self.gate.uuid(), &default_timeline),
+                Some(table) => Timeline::of(table, &self.place.grant_id, self.gate.uuid(), &default_timeline),
                 None => default_timeline,
             }
         };
-        if course != *self.pacer.course() {
-            self.pacer.follow(course, now_us);
+        if timeline != *self.pacer.timeline() {
+            self.pacer.follow(timeline, now_us);
             self.planned = None;
         }
     }
@@ -254,7 +254,7 @@ impl<C: Clock> CardScheduler<C> {
         self.planned = None;
         // A channel may be made at this instant; then the next step, for which it wakes this
         // thread, sees the failure.
-        let _ = if self.pacer.course().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
+        let _ = if self.pacer.timeline().is_unlimited(now_us) { self.gate.open() } else { self.gate.close() };
         self.set_slices(now_us);
         let mut status = self.status(now_us, [None; 2]);
         status.utilization_ppm = self.report_measured(now_us).utilization_ppm;

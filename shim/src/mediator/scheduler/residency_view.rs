@@ -8,7 +8,7 @@ use nvidia_glue::{
     schedule::{
         Presence, Residency, StatusFile, Switch, SwitchLog, SwitchLogError,
         priority::{Verdict, Yielding, low_on_card, low_slice_us},
-        soft::{Groups, Member, Steering},
+        soft::{Groups, SoftMember, Steering},
     },
 };
 use runtime_config::request::Priority;
@@ -156,13 +156,13 @@ impl ResidencyView {
     /// `closed_us`: the time, in all, that it was off the card, and all others with it.
     pub(super) fn slice_us(&mut self, now_us: u64, terms: &ShareTerms, groups: usize, closed_us: u64) -> Option<u64> {
         let now_ns = now_us.saturating_mul(1_000);
-        let member = |weight, process| Member {
+        let member = |weight, process| SoftMember {
             weight,
             used_us: if process == 0 { 0 } else { self.residency.used_us(process, now_ns) },
             idle_us: if process == 0 { 0 } else { self.residency.idle_us(process, now_ns) },
         };
         let others = terms.others.iter().zip(&self.others).map(|(other, process)| member(other.weight, *process));
-        let others: Vec<Member> = others.collect();
+        let others: Vec<SoftMember> = others.collect();
         let own = member(terms.weight, self.own);
         let groups = self.groups(now_us, terms, groups);
         let slice_us = self.steering.slice_us(now_us, own, groups, &others, closed_us)?;

@@ -69,8 +69,9 @@ fn damaged_caches_are_refused() {
     assert!(parse(&good[..good.len() / 2]).is_err());
 }
 
-/// This machine's own cache, as its ldconfig wrote it, read and written again, is the same to ldconfig.
-/// As many entries as are read, all with the longest path there is: what reading them costs is bounded before that.
+/// This machine's own cache, as its ldconfig wrote it, read and written again, is the same to
+/// ldconfig. As many entries as are read, all with the longest path there is: what reading them
+/// costs is bounded before that.
 #[test]
 fn many_entries_with_one_long_string_are_refused() {
     let count = u32::try_from(MOST_ENTRIES).unwrap();

@@ -48,7 +48,7 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Returns whether it is taken off the card at times, so that it is not there without work.
     fn has_windows(&self, now_us: u64) -> bool {
-        self.terms.sharing == Sharing::Windows && !self.pacer.course().is_unlimited(now_us)
+        self.terms.sharing == Sharing::Windows && !self.pacer.timeline().is_unlimited(now_us)
     }
 
     /// Returns whether the use of the card can be attributed: no other container is on it at the
@@ -137,7 +137,7 @@ impl<C: Clock> CardScheduler<C> {
             Running::Waiting
         } else if self.terms.sharing == Sharing::Weights {
             Running::Slices
-        } else if self.pacer.course().is_unlimited(now_us) {
+        } else if self.pacer.timeline().is_unlimited(now_us) {
             Running::Free
         } else if self.pacer.is_open() {
             Running::Open

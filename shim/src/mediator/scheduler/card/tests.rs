@@ -18,8 +18,8 @@ use nvidia_glue::{
     mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchLog,
-        SwitchLogError, Taken, Turn, Window,
+        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchBatch, SwitchLog,
+        SwitchLogError, Turn, Window,
         meter::{Measured, Meter},
         now_us,
         priority::LOW_SLICE_US,
@@ -154,9 +154,9 @@ impl FakeSwitchLog {
 }
 
 impl SwitchLog for FakeSwitchLog {
-    fn take(&mut self, into: &mut Vec<Switch>) -> Result<Taken, SwitchLogError> {
+    fn take(&mut self, into: &mut Vec<Switch>) -> Result<SwitchBatch, SwitchLogError> {
         into.append(&mut lock(&self.0));
-        Ok(Taken::default())
+        Ok(SwitchBatch::default())
     }
 }
 
@@ -180,7 +180,7 @@ struct FakeCardState {
 impl Utilization for FakeCard {
     fn measured(&self, _: &str, measured: Measured, in_doubt: bool) -> Seen {
         let FakeCardState { meter, work, samples, busy_ppm, is_own, is_silent, asked } = &mut *lock(&self.state);
-        meter.tell(measured);
+        meter.add(measured);
         let now_us = measured.at_us;
         while !*is_silent && samples.last().map_or(0, |sample| sample.at_us) + 200_000 <= now_us {
             let at_us = samples.last().map_or(0, |sample| sample.at_us) + 200_000;

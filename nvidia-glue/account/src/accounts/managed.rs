@@ -1,0 +1,179 @@
+//! Managed memory: ranges of a process's address space that may come to live on any card of the
+//! grant.
+//!
+//! A range is made by `mmap` of a UVM file, which the kernel executes in the caller's own context:
+//! nobody says whether it has happened. So a range counts from before its `mmap`, and is only
+//! believed to be gone when the process's mappings, read after its thread has come back from the
+//! `mmap`, do not show it. Each range is charged on every card in full. Within one address space
+//! the charge is that of the union of all ranges: a mapping that replaces another one at its
+//! address needs no room of its own. Crumbs are charged more than their bytes ([`blocks`]).
+
+mod blocks;
+mod ranges;
+mod sync;
+
+use base::{Pid, units::Bytes};
+pub(super) use ranges::Managed;
+use ranges::{Range, RangeState};
+pub use sync::{ManagedDrift, ManagedSync, Mapping};
+
+use super::{Accounts, page_tables::cost, reserve::Armed};
+use crate::{Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span};
+
+/// Room on every card for a range; to be given to [`Accounts::commit_managed`] or
+/// [`Accounts::cancel_managed`].
+#[must_use = "what is reserved stays charged until it is committed or cancelled"]
+#[derive(Debug)]
+pub struct ManagedReservation {
+    process: Pid,
+    start: u64,
+    length: u64,
+    padding: u128,
+    armed: Armed,
+}
+
+impl ManagedReservation {
+    fn charge(&self) -> u128 {
+        u128::from(self.length) + self.padding
+    }
+}
+
+impl Accounts {
+    /// Reserves `length` bytes (whole pages) of managed memory on every card, for a `mmap` that
+    /// `process` is about to execute at `start` (the driver demands that address and offset are
+    /// equal, so it is known before).
+    ///
+    /// # Errors
+    /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far
+    /// apart (page tables).
+    pub fn reserve_managed(&mut self, process: Pid, start: u64, length: Bytes) -> Result<ManagedReservation, Refusal> {
+        if self.managed.len() >= self.limits.managed_ranges as usize {
+            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
+        }
+        let padding = Span::new(start, length.0).map_or(0, |span| blocks::padding(span, false));
+        let charge = u128::from(length.0) + padding;
+        self.managed_fits(saturated(charge))?;
+        let tables = self.managed.page_tables().saturating_add(cost(length.0));
+        self.cards.all().try_for_each(|card| self.page_tables_fit(card, tables))?;
+        self.charge_everywhere(process, charge);
+        self.managed.reserved += 1;
+        Ok(ManagedReservation { process, start, length: length.0, padding, armed: Armed::new(&self.abandoned) })
+    }
+
+    /// Returns whether `length` bytes of managed memory would fit now.
+    ///
+    /// # Errors
+    /// When they do not on one of the cards.
+    pub fn managed_fits(&self, length: Bytes) -> Result<(), Refusal> {
+        self.cards.all().try_for_each(|card| self.cards.fits(card, length))
+    }
+
+    /// The `mmap` will not be executed.
+    pub fn cancel_managed(&mut self, reservation: ManagedReservation) {
+        self.discharge_everywhere(reservation.process, reservation.charge());
+        self.managed.reserved = self.managed.reserved.saturating_sub(1);
+        reservation.armed.disarm();
+    }
+
+    /// The `mmap` is about to be executed by `thread`, in `mm`. It stays charged until a
+    /// [`ManagedSync`] begun after [`Accounts::thread_called`] for that thread misses it.
+    pub fn commit_managed(&mut self, reservation: ManagedReservation, mm: Mm, file: UvmFile, thread: i32) {
+        let Some(span) = Span::new(reservation.start, reservation.length) else {
+            // Empty or wrapping: the kernel refuses it.
+            return self.cancel_managed(reservation);
+        };
+        let mut range = Range {
+            process: reservation.process,
+            file: Some(file),
+            is_cut: false,
+            state: RangeState::Pending { thread, epoch: self.managed.epoch },
+        };
+        self.discharge_everywhere(reservation.process, reservation.padding);
+        for cut in self.managed.cut(mm, span) {
+            match cut.value.state {
+                RangeState::Pending { thread: other, .. } if other != thread => {
+                    self.managed.supersede(mm, cut.span, cut.value);
+                }
+                _ => self.discharge_everywhere(cut.value.process, cut.span.length()),
+            }
+            if cut.value.file != Some(file) {
+                // Should the `mmap` fail, what was there stays, and keeps its own file.
+                range.file = None;
+            }
+        }
+        self.managed.insert(mm, span, range);
+        self.charge_padding();
+        self.managed.reserved = self.managed.reserved.saturating_sub(1);
+        reservation.armed.disarm();
+    }
+
+    /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when
+    /// there was none.
+    pub fn thread_called(&mut self, thread: i32) {
+        for (process, length) in self.managed.settle(thread) {
+            self.discharge_everywhere(process, length);
+        }
+        self.charge_padding();
+    }
+
+    /// Threads whose `mmap` is not known to have returned. Before a look at what processes have
+    /// mapped, call [`Accounts::thread_called`] for those that are gone.
+    pub fn pending_threads(&self) -> Vec<i32> {
+        self.managed.pending_threads()
+    }
+
+    /// Managed memory of `file` that has outlived its process was freed
+    /// (`UVM_CLEAN_UP_ZOMBIE_RESOURCES`). What that released, of each card.
+    pub fn drop_zombies(&mut self, file: UvmFile) -> Bytes {
+        let mut released = self.discharge_all(Some(file));
+        // Those of unknown files may be of any file that is shared.
+        if !self.uvm.any_shared() {
+            released += self.discharge_all(None);
+        }
+        saturated(released)
+    }
+
+    fn discharge_all(&mut self, file: Option<UvmFile>) -> u128 {
+        let mut released = 0_u128;
+        self.managed.zombie_tables.remove(&file);
+        for (process, length) in self.managed.zombies.remove(&file).unwrap_or_default() {
+            self.discharge_everywhere(process, length);
+            released += length;
+        }
+        released
+    }
+
+    /// The process of a range is gone, and the range with it, except where a file that several
+    /// processes share keeps it. What that released.
+    fn end_range(&mut self, range: Range, span: Span) -> u128 {
+        if range.file.map_or_else(|| self.uvm.any_shared(), |file| self.uvm.is_shared(file)) {
+            self.managed.add_zombie(span, range);
+            return 0;
+        }
+        self.discharge_everywhere(range.process, span.length());
+        span.length()
+    }
+
+    /// Charges what the ranges have come to beyond their bytes, over the limit, too: a part of a
+    /// range that was unmapped may have freed nothing.
+    fn charge_padding(&mut self) {
+        for (process, change) in self.managed.take_padding() {
+            match u128::try_from(change) {
+                Ok(more) => self.charge_everywhere(process, more),
+                Err(_) => self.discharge_everywhere(process, change.unsigned_abs()),
+            }
+        }
+    }
+
+    fn charge_everywhere(&mut self, process: Pid, length: u128) {
+        for card in self.cards.all() {
+            self.cards.add(process, card, length);
+        }
+    }
+
+    fn discharge_everywhere(&mut self, process: Pid, length: u128) {
+        for card in self.cards.all() {
+            self.cards.subtract(process, card, length);
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Waiting for room: who may, who does, and who goes first.
+//!
+//! A container that finds no room waits for it where that is of use: where it would fit once those
+//! have ended that are *leaving*, or, if the node's administrator wants that, once anybody has. No
+//! lock is held meanwhile. Who waits is written down, in the order of coming, for all shims of the
+//! node to see; what a dead shim has written is void.
+//!
+//! Whoever would be admitted while others have waited longer is admitted only if none of them loses
+//! by it: each that would fit, in its turn, once those have ended that are leaving, must still do
+//! so. Who waits for somebody that stays keeps nobody from what is free.
+
+use std::{
+    fs,
+    io::ErrorKind,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use runtime_config::request::GpuRequest;
+use serde::{Deserialize, Serialize};
+
+use super::{Admission, reserve::forecast};
+use crate::{
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
+    StoreError,
+    index::Index,
+    select::{self, Plan},
+    store::{Locked, RECORD_VERSION, Store, failed, stamp},
+};
+
+/// Version of [`Waiter`]'s format.
+const WAITER_VERSION: u32 = 1;
+/// Interval at which a waiter looks whether any grant has changed, or who waits.
+const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
+/// so.
+const RETRY: Duration = Duration::from_millis(200);
+
+/// Most containers that wait on one node. Each of them tries again and again, under the ledger's
+/// one lock, and looks at all that are ahead of it: the work grows with their square.
+pub(crate) const MAX_WAITERS: usize = 32;
+
+/// Limit on an admission's wait for room.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience<'a> {
+    /// At the most; zero: it does not.
+    pub most: Duration,
+    /// For whoever is in the way; else only for those that are leaving.
+    pub any_tenant: bool,
+    /// Set by whoever wants the wait to end.
+    pub ended: &'a AtomicBool,
+}
+
+impl Patience<'_> {
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+/// A container that waits for room. A file of its own in `waiting/`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Waiter {
+    /// Version of this format, 1.
+    version: u32,
+    /// The container that waits.
+    pub container: ContainerKey,
+    /// See [`Record::pid_namespace`].
+    pid_namespace: u64,
+    /// The shim in which it waits.
+    pub shim: ProcessId,
+    /// The order of coming.
+    pub order: u64,
+    /// Its request.
+    pub request: GpuRequest,
+    /// Since when, RFC 3339.
+    pub since: String,
+    /// Until when at the most, microseconds of `CLOCK_MONOTONIC`.
+    until_us: u64,
+}
+
+/// A place among those who wait; given up when dropped.
+#[derive(Debug)]
+pub(super) struct QueuePlace<'a> {
+    store: &'a Store,
+    path: PathBuf,
+    order: u64,
+    began_us: u64,
+}
+
+impl Drop for QueuePlace<'_> {
+    fn drop(&mut self) {
+        // What cannot be removed is void after the time that it names.
+        if let Err(error) = self.store.remove(&self.path) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a container is shown as waiting, and is not");
+        }
+    }
+}
+
+/// One admission's wait.
+#[derive(Debug)]
+pub(crate) struct Wait<'a> {
+    ledger: &'a Ledger,
+    patience: Patience<'a>,
+    place: Option<QueuePlace<'a>>,
+    /// As of the last look at the ledger.
+    stamps: Option<[(i64, i64); 2]>,
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(ledger: &'a Ledger, patience: Patience<'a>) -> Self {
+        Self { ledger, patience, place: None, stamps: None }
+    }
+
+    /// Its order among those who wait; `None` while it does not.
+    pub(super) fn order(&self) -> Option<u64> {
+        self.place.as_ref().map(|place| place.order)
+    }
+
+    /// Time since it began; zero before that.
+    pub(super) fn waited(&self) -> Duration {
+        let waited_us = |place: &QueuePlace<'_>| self.ledger.node.now_us().saturating_sub(place.began_us);
+        Duration::from_micros(self.place.as_ref().map_or(0, waited_us))
+    }
+
+    /// Somebody has ended it.
+    pub(super) fn is_ended(&self) -> bool {
+        self.place.is_some() && self.patience.is_ended()
+    }
+
+    /// Returns whether it is worth while to wait (further): the time is not over, and those whom it
+    /// waits for are all that is in the way.
+    pub(super) fn is_of_use(
+        &self,
+        locked: &Locked<'_>,
+        admission: &Admission<'_>,
+        plan: &Plan,
+    ) -> Result<bool, StoreError> {
+        if self.waited() >= self.patience.most || self.patience.is_ended() {
+            return Ok(false);
+        }
+        let mut rest = Vec::new();
+        if !self.patience.any_tenant {
+            rest = self.ledger.store.records()?;
+            rest.retain(|record| !self.ledger.is_leaving(record));
+        }
+        Ok(fits(locked, &mut Index::of(locked, &rest), admission, plan)?.is_some())
+    }
+
+    /// Tells that it may not begin, since so many wait.
+    pub(super) fn is_crowded_out(&self, locked: &Locked<'_>) -> Result<bool, StoreError> {
+        Ok(self.place.is_none() && self.ledger.waiters(locked)?.len() >= MAX_WAITERS)
+    }
+
+    /// Queues up, if it has not; whether it just has.
+    pub(super) fn begin(&mut self, locked: &Locked<'_>, admission: &Admission<'_>) -> Result<bool, StoreError> {
+        let is_new = self.place.is_none();
+        if is_new {
+            let store = &self.ledger.store;
+            let last = self.ledger.waiters(locked)?.last().map_or(0, |waiter| waiter.order + 1);
+            // Who is behind another has begun later, too.
+            let began_us = self.ledger.node.now_us();
+            let most_us = u64::try_from(self.patience.most.as_micros()).unwrap_or(u64::MAX);
+            let waiter = Waiter {
+                version: WAITER_VERSION,
+                container: admission.container.clone(),
+                pid_namespace: store.pid_namespace(),
+                shim: admission.shim,
+                order: last,
+                request: admission.request.clone(),
+                since: Timestamp::now().to_string(),
+                until_us: began_us.saturating_add(most_us),
+            };
+            // The same container's earlier shim may not have taken its own away yet.
+            let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
+            let place = QueuePlace { store, path: store.waiting_dir().join(name), order: last, began_us };
+            let bytes =
+                serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
+            // Where the next one removes what is not understood.
+            locked.replace(&place.path, &store.waiting_dir().join("new.tmp"), &bytes)?;
+            self.place = Some(place);
+        }
+        self.stamps = self.ledger.stamps();
+        Ok(is_new)
+    }
+
+    /// Returns when it may have come to an end, or after a while.
+    pub(super) fn pause(&self) {
+        let begin = Instant::now();
+        let while_it_lasts = RETRY.min(self.patience.most.saturating_sub(self.waited()));
+        while begin.elapsed() < while_it_lasts && !self.patience.is_ended() && self.ledger.stamps() == self.stamps {
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Ledger {
+    /// Returns who waits for room, in the order of coming. Takes no lock; the list may be a moment
+    /// old.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn waiting(&self) -> Result<Vec<Waiter>, StoreError> {
+        self.read_waiters(|_| Ok(()))
+    }
+
+    /// The same; what dead shims and earlier boots have left is removed.
+    fn waiters(&self, _: &Locked<'_>) -> Result<Vec<Waiter>, StoreError> {
+        self.read_waiters(|name| self.store.remove(&self.store.waiting_dir().join(name)))
+    }
+
+    fn read_waiters(&self, remove: impl Fn(&str) -> Result<(), StoreError>) -> Result<Vec<Waiter>, StoreError> {
+        let directory = self.store.waiting_dir();
+        let mut waiters = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed("list", &directory))? {
+            let entry = entry.map_err(failed("list", &directory))?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            let bytes = match fs::read(entry.path()) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                read => read.map_err(failed("read", &entry.path()))?,
+            };
+            // One that is not understood is nobody's place.
+            let waiter = serde_json::from_slice::<Waiter>(&bytes).ok();
+            match waiter.filter(|waiter| waiter.version == WAITER_VERSION && self.store.is_of_this_boot(&name)) {
+                Some(waiter) if self.is_there(waiter.pid_namespace, waiter.shim) => waiters.push(waiter),
+                _ => remove(&name)?,
+            }
+        }
+        waiters.retain(|waiter| self.node.now_us() <= waiter.until_us);
+        waiters.sort_by_key(|waiter| waiter.order);
+        Ok(waiters)
+    }
+
+    /// Returns whether a process lives, as far as is known.
+    fn is_there(&self, pid_namespace: u64, process: ProcessId) -> bool {
+        pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
+    }
+
+    /// Returns whether a container is about to end: its init was asked to, or has, or its shim has.
+    fn is_leaving(&self, record: &Record) -> bool {
+        let has_ended = |process| !self.is_there(record.pid_namespace, process);
+        record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
+    }
+
+    /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where
+    /// that is the next container's of the name.
+    ///
+    /// # Errors
+    /// When it cannot be written down.
+    pub fn set_leaving(&self, container: &ContainerKey, init: ProcessId) -> Result<(), StoreError> {
+        let stays = |record: &Record| record.init == Some(init) && !record.leaving;
+        // Mostly it is said more than once.
+        if !self.store.find_record(container)?.as_ref().is_some_and(stays) {
+            return Ok(());
+        }
+        let locked = self.store.lock()?;
+        let mut index = self.open_index(&locked)?;
+        match self.store.find_record(container)? {
+            Some(record) if stays(&record) => self.replace(&locked, &mut index, &Record { leaving: true, ..record }),
+            _ => Ok(()),
+        }
+    }
+
+    fn stamps(&self) -> Option<[(i64, i64); 2]> {
+        Some([stamp(&self.store.records_dir()).ok()?, stamp(&self.store.waiting_dir()).ok()?])
+    }
+
+    /// Those who have waited longer than a newcomer, or than who waits as `waits_as`.
+    pub(super) fn ahead(
+        &self,
+        locked: &Locked<'_>,
+        admission: &Admission<'_>,
+        waits_as: Option<u64>,
+    ) -> Result<EarlierWaiters, StoreError> {
+        let mut waiters = self.waiters(locked)?;
+        let is_other = |waiter: &Waiter| waiter.container != *admission.container;
+        waiters.retain(|waiter| is_other(waiter) && waits_as.is_none_or(|order| waiter.order < order));
+        if waiters.is_empty() {
+            return Ok(EarlierWaiters::default());
+        }
+        let mut staying = self.store.records()?;
+        waiters.retain(|waiter| staying.iter().all(|record| record.container != waiter.container));
+        staying.retain(|record| !self.is_leaving(record));
+        let mut index = Index::of(locked, &staying);
+        let mut ahead = EarlierWaiters { staying, waiters: Vec::new() };
+        for waiter in waiters {
+            let Ok(plan) = select::plan(admission.inventory, &waiter.request) else { continue };
+            let its = waiter.admission(admission);
+            if let Some(grants) = fits(locked, &mut index, &its, &plan)? {
+                index.add_hypothetical(hypothetical_record(locked, &its, grants));
+                ahead.waiters.push((waiter, plan));
+            }
+        }
+        Ok(ahead)
+    }
+}
+
+/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all
+/// that stay.
+#[derive(Debug, Default)]
+pub(super) struct EarlierWaiters {
+    staying: Vec<Record>,
+    waiters: Vec<(Waiter, Plan)>,
+}
+
+impl EarlierWaiters {
+    /// The first one that does not fit any more once `newcomer` has `grants`.
+    pub(super) fn first_displaced(
+        &self,
+        locked: &Locked<'_>,
+        newcomer: &Admission<'_>,
+        grants: &[CardGrant],
+    ) -> Result<Option<ContainerName<'_>>, StoreError> {
+        if self.waiters.is_empty() {
+            return Ok(None);
+        }
+        let mut index = Index::of(locked, &self.staying);
+        index.add_hypothetical(hypothetical_record(locked, newcomer, grants.to_vec()));
+        for (waiter, plan) in &self.waiters {
+            let its = waiter.admission(newcomer);
+            match fits(locked, &mut index, &its, plan)? {
+                Some(grants) => index.add_hypothetical(hypothetical_record(locked, &its, grants)),
+                None => return Ok(Some(waiter.into())),
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<'a> From<&'a Waiter> for ContainerName<'a> {
+    fn from(waiter: &'a Waiter) -> Self {
+        Self { key: &waiter.container, pod: waiter.request.pod.as_ref() }
+    }
+}
+
+impl Waiter {
+    /// Returns what it asks, on the node of `other`.
+    fn admission<'a>(&'a self, other: &Admission<'a>) -> Admission<'a> {
+        Admission { request: &self.request, container: &self.container, ..*other }
+    }
+}
+
+/// The record that would come of an admission.
+pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>, cards: Vec<CardGrant>) -> Record {
+    Record {
+        version: RECORD_VERSION,
+        boot_id: locked.store().boot_id().to_owned(),
+        grant_id: locked.store().record_name(admission.container),
+        container: admission.container.clone(),
+        state: GrantState::Pending,
+        pid_namespace: locked.store().pid_namespace(),
+        shim: admission.shim,
+        creators: Vec::new(),
+        init: None,
+        mediator: None,
+        cgroups: Vec::new(),
+        order: 0,
+        priority: None,
+        present: false,
+        leaving: false,
+        request: admission.request.clone(),
+        exclusive: false,
+        cards,
+        admitted_at: String::new(),
+    }
+}
+
+/// Returns what the request would be granted beside what is in `index`.
+fn fits(
+    locked: &Locked<'_>,
+    index: &mut Index,
+    admission: &Admission<'_>,
+    plan: &Plan,
+) -> Result<Option<Vec<CardGrant>>, StoreError> {
+    match forecast(locked, index, admission, plan) {
+        Ok(grants) => Ok(Some(grants)),
+        Err(AdmitError::Store { source, .. }) => Err(source),
+        Err(error) => {
+            debug_assert_eq!(error.kind(), AdmitErrorKind::Exhausted);
+            Ok(None)
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Errors of the ledger's files.
+
+use std::{
+    io::{self, ErrorKind},
+    path::PathBuf,
+};
+
+use super::RECORD_VERSION;
+use crate::ContainerKey;
+
+/// Error of the ledger's files.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// A file operation failed.
+    #[error("cannot {action} {}{}", path.display(), hint(source))]
+    Io {
+        /// The attempted action.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A record cannot be read, so what it grants is not known.
+    #[error(
+        "record {} is not understood, so nothing can be granted beside it; move it away once its container is gone",
+        path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// A record of another version of egpu.
+    #[error(
+        "record {} has format {found}, and this egpu knows {RECORD_VERSION}; end its container with the egpu that started it",
+        path.display()
+    )]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// Two containers' records have one name.
+    #[error("record {} is of another container, {other}", path.display())]
+    Collision {
+        /// The file.
+        path: PathBuf,
+        /// The container that it is of.
+        other: ContainerKey,
+    },
+    /// Somebody holds the lock.
+    #[error("the ledger's lock {} was held by others for {waited_ms} ms; `fuser` on it tells by whom", path.display())]
+    LockTimeout {
+        /// The lock file.
+        path: PathBuf,
+        /// Milliseconds that were waited.
+        waited_ms: u128,
+    },
+}
+
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; make room on its file system",
+        ErrorKind::PermissionDenied => "; run egpu as root",
+        ErrorKind::ReadOnlyFilesystem => "; choose another state_dir",
+        _ => "",
+    }
+}
