@@ -13,7 +13,7 @@ pub struct Number {
     pub pid: i32,
 }
 
-/// What a process is called: a number in its pid namespace and in each around it.
+/// Numbers of a process: one in its pid namespace and in each around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Numbers(Vec<Number>);
 
@@ -23,28 +23,31 @@ impl Numbers {
         Self(inwards)
     }
 
-    /// In the container's first namespace, which is the next after the mediator's; in the mediator's where the container has none of its own.
+    /// In the container's first namespace, which is the next after the mediator's; in the
+    /// mediator's where the container has none of its own.
     pub fn in_container(&self) -> i32 {
         self.0.get(1).or(self.0.first()).map_or(0, |number| number.pid)
     }
 
-    /// As `viewer` would call it; `None`: it is not in the viewer's namespace, nor in one below that, so it does not exist there.
+    /// As `viewer` would call it; `None`: it is not in the viewer's namespace, nor in one below
+    /// that, so it does not exist there.
     pub fn seen_by(&self, viewer: &Self) -> Option<i32> {
         let namespace = viewer.0.last()?.namespace;
         self.0.iter().find(|number| number.namespace == namespace).map(|number| number.pid)
     }
 }
 
-/// Why the caller could not be reached.
+/// Reason why the caller could not be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum CallerError {
-    /// It is gone, or its call was interrupted: nobody waits for an answer, and whatever the call has done must be undone.
+    /// It is gone, or its call was interrupted: nobody waits for an answer, and whatever the call
+    /// has done must be undone.
     #[error("the calling thread is gone")]
     Gone,
     /// The address is not mapped, or not writable: EFAULT.
     #[error("the caller's memory at {address:#x} cannot be accessed")]
     Fault {
-        /// Where.
+        /// Address.
         address: u64,
     },
     /// No such descriptor: EBADF.
@@ -58,10 +61,11 @@ pub enum CallerError {
     Other(#[source] io::Error),
 }
 
-/// Access to the calling thread. Every method but [`Caller::is_waiting`] and those that say who calls may block on the caller's memory (a
-/// page can be made to): hold no lock.
+/// Access to the calling thread. Every method but [`Caller::is_waiting`] and those that say who
+/// calls may block on the caller's memory (a page can be made to): hold no lock.
 ///
-/// What a look at the caller brings is its, or another's that has its number by now. Which, [`Caller::is_waiting`] tells for all looks before it.
+/// What a look at the caller brings is its, or another's that has its number by now. Which,
+/// [`Caller::is_waiting`] tells for all looks before it.
 pub trait Caller {
     /// Fills `bytes` from `address`.
     ///
@@ -77,7 +81,8 @@ pub trait Caller {
         self.read(address, bytes)
     }
 
-    /// Fills as much of `bytes` from `address` as is readable without a gap, and says how much that is; 0 when nothing is.
+    /// Fills as much of `bytes` from `address` as is readable without a gap, and says how much that
+    /// is; 0 when nothing is.
     ///
     /// # Errors
     /// When the caller is gone.
@@ -95,14 +100,15 @@ pub trait Caller {
     /// [`CallerError::BadDescriptor`] when there is none of that number.
     fn file(&self, fd: i32) -> Result<File, CallerError>;
 
-    /// Installs a file of the mediator's in the caller's table, close-on-exec, and says its number there.
+    /// Installs a file of the mediator's in the caller's table, close-on-exec, and says its number
+    /// there.
     ///
     /// # Errors
     /// When the caller's table is full, or it is gone.
     fn install(&self, file: &File) -> Result<i32, CallerError>;
 
-    /// Puts a file of the mediator's under a number of the caller's table, in place of what is there
-    /// (`SECCOMP_IOCTL_NOTIF_ADDFD` with `SECCOMP_ADDFD_FLAG_SETFD`, Linux 5.9).
+    /// Puts a file of the mediator's under a number of the caller's table, in place of what is
+    /// there (`SECCOMP_IOCTL_NOTIF_ADDFD` with `SECCOMP_ADDFD_FLAG_SETFD`, Linux 5.9).
     ///
     /// # Errors
     /// When the kernel does not know how, or the caller is gone.
@@ -126,6 +132,6 @@ pub trait Caller {
     /// When it is gone.
     fn numbers(&self) -> Result<Numbers, CallerError>;
 
-    /// Whether the call still waits for its answer, and so has all the time.
+    /// Returns whether the call still waits for its answer, and so has all the time.
     fn is_waiting(&self) -> bool;
 }

@@ -89,7 +89,7 @@ impl Grant {
         Ok(Self { cards, names })
     }
 
-    /// What the driver calls them.
+    /// Returns the names that the driver has for them.
     pub(super) fn names(&self) -> &[CardNames] {
         &self.names
     }
@@ -134,7 +134,8 @@ impl Grant {
         self.get(card).map_or("", |card| &card.granted.uuid)
     }
 
-    /// What the container is to see of a card's memory; `None`: it has the whole card or looks at it, and sees what there is.
+    /// Returns what the container is to see of a card's memory; `None`: it has the whole card or
+    /// looks at it, and sees what there is.
     pub(super) fn shown(&self, card: Card, accounts: &Accounts) -> Option<memory::ShownMemory> {
         self.get(card).filter(|own| !own.granted.monitored && !own.granted.whole)?;
         let usage = accounts.card(card).ok()?;
@@ -142,7 +143,7 @@ impl Grant {
     }
 }
 
-/// Where a card is on PCI.
+/// Address of a card on PCI.
 struct PciPlace {
     domain: u32,
     bus: u16,

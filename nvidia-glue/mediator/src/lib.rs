@@ -1,7 +1,25 @@
 //! Mediation of a container's driver calls: notification -> call -> verdict -> action -> answer.
 //!
-//! [`Session::handle`] is the whole way of one call. What it needs of the kernel comes in through [`Caller`] (the thread that
-//! made the call) and [`Driver`](driver::Driver) (who executes it); it holds no lock while it touches the caller's memory.
+//! [`Session::handle`] is the whole way of one call. The kernel's part comes in through [`Caller`]
+//! (the thread that made the call) and [`Driver`](driver::Driver) (which executes it); no lock is
+//! held while the caller's memory is touched.
+//!
+//! **Parts.** A session is made of parts that own their state: `Objects` (accounts, topology, open
+//! files), `ManagedMemory`, `PinnedMemory`, `Channels` (gates, driver time) and `View`.
+//!
+//! **Order of locks.** Whoever holds one takes only later ones:
+//!
+//! 1. `ReclaimThrottle`: one thread reclaims at a time, and holds nothing else when it begins
+//! 2. the staging client (`Staging::client`)
+//! 3. named locks (`locks::LockName`): control files, clients, UVM files, exports, in this order
+//! 4. `ManagedMemory`: `scanning`, then `sharing`
+//! 5. `CardGate::acting`, by the cards' numbers: the driver is told where channels are to be
+//! 6. `Objects::topology`
+//! 7. `Objects::files`, the state of a gate
+//! 8. all others, such as `Objects::accounts`: held for a few statements, and nothing is locked
+//!    meanwhile
+//!
+//! A function that needs a named lock says so in a line "Precondition:".
 #![forbid(unsafe_code)]
 
 pub mod caller;
@@ -23,8 +41,8 @@ mod view;
 
 use std::time::Duration;
 
-/// How long an exported file may be on its way from one process to another through a socket, when no process has it: while the memory has other
-/// holders, and when nothing else holds it.
+/// Time for which an exported file may be on its way from one process to another through a socket,
+/// when no process has it: while the memory has other holders, and when nothing else holds it.
 const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)];
 
 pub use base::{GrantedCard, Pid};
@@ -64,17 +82,19 @@ pub enum Trapped {
     },
 }
 
-/// How the caller's system call ends.
+/// End of the caller's system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// It returns this.
     Return(i64),
     /// It fails with this errno.
     Errno(i32),
-    /// The kernel executes it as it stands (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). Only for calls that cannot decide about memory,
-    /// sharing or scheduling, whatever a racing thread turns them into.
+    /// The kernel executes it as it stands (`SECCOMP_USER_NOTIF_FLAG_CONTINUE`). Only for calls
+    /// that cannot decide about memory, sharing or scheduling, whatever a racing thread turns them
+    /// into.
     Continue,
-    /// The calling process asked for more memory than its container may have, and its container's policy is to end it
-    /// (`OverMemory::Kill`): it is not answered, and killed. The observer has been told.
+    /// The calling process asked for more memory than its container may have, and its container's
+    /// policy is to end it (`OverMemory::Kill`): it is not answered, and killed. The observer has
+    /// been told.
     KillCaller,
 }

@@ -1,4 +1,5 @@
-//! Locks by name, so that what is done to one thing is done in one order, by the driver and in the accounts.
+//! Locks by name, so that what is done to one thing is done in one order, by the driver and in the
+//! accounts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,7 +8,7 @@ use account::{ExportFile, UvmFile};
 
 use crate::objects::open_files::ControlFile;
 
-/// What can be locked. Several are locked in this order.
+/// Thing that can be locked. Several are locked in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum LockName {
     /// An open control file, and which clients are on it.
@@ -18,11 +19,10 @@ pub(super) enum LockName {
     Uvm(UvmFile),
     /// A file that objects are exported to.
     Export(ExportFile),
-    /// The container's managed memory, when it is looked at.
-    Managed,
 }
 
-/// Locks by name. One exists for as long as somebody holds or wants it: there are a few for each thread that is in a call, and no more.
+/// Locks by name. One exists for as long as somebody holds or wants it: there are a few for each
+/// thread that is in a call, and no more.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     wanted: Mutex<Vec<(LockName, Arc<Mutex<()>>)>>,
@@ -34,7 +34,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Locks {
-    /// Does `work` while `names` are locked. Must not be used within itself, nor while a caller's memory is touched.
+    /// Does `work` while `names` are locked. Must not be used within itself, nor while a caller's
+    /// memory is touched.
     pub(super) fn with<T>(&self, names: &[LockName], work: impl FnOnce() -> T) -> T {
         let mut names = names.to_vec();
         names.sort_unstable();

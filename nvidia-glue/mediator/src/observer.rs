@@ -1,67 +1,72 @@
-//! What a session tells of: each is told once, where it happens; whoever listens logs, counts and kills.
+//! Events of a session: each is reported once, where it happens; whoever listens logs, counts and
+//! kills.
 
 use std::fmt;
 
 use account::Bound;
 use base::{Bytes, OverMemory, Pid};
 
-/// Is told what happens in a session. Called on listener threads, without locks held: it should return soon.
+/// Is told what happens in a session. Called on listener threads, without locks held: it should
+/// return soon.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A process asked for more memory than its container was granted.
     fn over_memory(&self, event: &OverMemoryEvent);
 
-    /// A process made its first driver call. It should be watched: [`Session::process_ended`](crate::Session::process_ended)
-    /// when it is gone.
+    /// A process made its first driver call. It should be watched:
+    /// [`Session::process_ended`](crate::Session::process_ended) when it is gone.
     fn new_process(&self, pid: Pid);
 
-    /// A call that no table has. TestClock for the first of each kind; all are counted in the usage.
+    /// A call that no table has. TestClock for the first of each kind; all are counted in the
+    /// usage.
     fn unknown_call(&self, call: &UnknownCall);
 
-    /// A program asked for an object of `class`, which is one of 3D, and the container has neither driver capability that there is for that. TestClock
-    /// for the first.
+    /// A program asked for an object of `class`, which is one of 3D, and the container has neither
+    /// driver capability that there is for that. TestClock for the first.
     fn lacks_graphics(&self, _class: &str) {}
 
-    /// What was found in [`Session::compare`](crate::Session::compare), too.
+    /// Reports what was found, in [`Session::compare`](crate::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
-    /// The container has more than it may, and to kill processes has not helped: all of it is to be ended. TestClock again as long as that is so.
+    /// The container has more than it may, and to kill processes has not helped: all of it is to be
+    /// ended. TestClock again as long as that is so.
     fn end_container(&self, why: &str);
 
-    /// On card `uuid`, where the container had none, there is a channel on an engine that is throttled. Whoever opens and closes
-    /// the card's [`Gate`](schedule::Gate) slept, and the gate is most likely closed. To be told after the channel is
-    /// counted and before anything waits for the gate.
+    /// On card `uuid`, where the container had none, there is a channel on an engine that is
+    /// throttled. Whoever opens and closes the card's [`Gate`](schedule::Gate) slept, and the gate
+    /// is most likely closed. To be told after the channel is counted and before anything waits for
+    /// the gate.
     fn first_channel(&self, _uuid: &str) {}
 }
 
 /// A process asked for too much.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverMemoryEvent {
-    /// Which process.
+    /// Process.
     pub pid: Pid,
     /// `GPU-...`.
     pub card: String,
-    /// What it asked for, as the card would have given it (rounded).
+    /// Bytes that it asked for, as the card would have given it (rounded).
     pub asked: Bytes,
-    /// What the container had by then.
+    /// Bytes that the container had by then.
     pub used: Bytes,
-    /// What it may have.
+    /// Bytes that it may have.
     pub limit: Bytes,
     /// Of what these are.
     pub bound: Bound,
-    /// What follows.
+    /// Action that follows.
     pub action: OverMemory,
 }
 
 /// A call that is in none of the tables.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UnknownCall {
-    /// What it is.
+    /// Kind.
     pub kind: UnknownKind,
-    /// Whether it was executed all the same: it cannot take memory.
+    /// Set if it was executed all the same: it cannot take memory.
     pub passed: bool,
 }
 
-/// What an unknown call is, by its number.
+/// Kind of an unknown call, with its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum UnknownKind {
     /// An ioctl of `/dev/nvidiactl` or `/dev/nvidiaN`.
@@ -88,18 +93,18 @@ impl fmt::Display for UnknownKind {
 /// The accounts and the driver, or the processes, disagree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drift {
-    /// Which disagreement.
+    /// Kind of disagreement.
     pub kind: DriftKind,
-    /// Whether the container has more than it may: the processes named are to be killed.
+    /// Set if the container has more than it may: the processes named are to be killed.
     pub excess: bool,
     /// Processes that it is about; empty: all of the container.
     pub pids: Vec<Pid>,
 }
 
-/// Which disagreement.
+/// Kind of disagreement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriftKind {
-    /// What the driver says it has handed to the container's clients.
+    /// Memory that the driver says it has handed to the container's clients.
     Card {
         /// `GPU-...`.
         card: String,
@@ -107,7 +112,7 @@ pub enum DriftKind {
         accounted: Bytes,
         /// By the driver.
         driver: Bytes,
-        /// What the container may have.
+        /// Bytes that the container may have.
         limit: Bytes,
     },
     /// A process maps managed memory that was never charged.
@@ -117,17 +122,19 @@ pub enum DriftKind {
         /// By `/proc/PID/maps`.
         mapped: Bytes,
     },
-    /// A call that pins a program's own memory was rewritten between the look at it and its execution.
+    /// A call that pins a program's own memory was rewritten between the look at it and its
+    /// execution.
     Pinned {
-        /// Who made it; the thread that rewrote it may be another process's.
+        /// Process that made it; the thread that rewrote it may be another process's.
         by: Pid,
-        /// How much was asked for.
+        /// Bytes that were asked for.
         asked: Bytes,
-        /// How much the driver has.
+        /// Bytes that the driver has.
         found: Bytes,
-        /// Of which class that is: 0x71, the program's memory; 0x3e, memory that the driver has made for it.
+        /// Of which class that is: 0x71, the program's memory; 0x3e, memory that the driver has
+        /// made for it.
         class: u32,
-        /// What the driver may make for the container.
+        /// Bytes that the driver may make for the container.
         limit: Bytes,
     },
 }

@@ -1,10 +1,10 @@
 //! One container's mediation.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::HashSet,
     fmt,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 use abi::{
     Abi, Call, Handle, Node, Status, Undecodable, classes::Class, decode, decode::Decoded, escapes::Action, row,
 };
-use account::{Accounts, Card, Mm, ObjectLimits};
+use account::{Accounts, Card, ObjectLimits};
 use base::{
     Bytes, OverMemory, Pid,
     usage::{CardUsage, ProcessUsage, Usage},
@@ -29,18 +29,17 @@ use crate::{
         object_alloc::AllocatedObject,
         version::DriverVersion,
     },
-    channels::{driver_time::DriverTime, gate::CardGate},
+    channels::{Channels, gate::CardGate},
     grant::{Grant, OwnCard},
     locks::{Locks, lock},
     memory::{
         host_mappings::HostMappings,
-        inflight_pins::InflightPins,
-        managed::{ManagedSpaces, ScanProgress, UnchargedMemory},
-        staging::Staging,
+        managed::{ManagedMemory, ScanEnv},
+        pinned::PinnedMemory,
     },
-    objects::{open_files::OpenFiles, topology::Topology},
+    objects::Objects,
     reclaim::{process_table::ProcessTable, reclaim_throttle::ReclaimThrottle},
-    view::utilization_controls::CardUtilization,
+    view::View,
 };
 
 /// One container's mediation. Shared by its listener threads.
@@ -49,49 +48,32 @@ pub struct Session {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) processes: Arc<dyn Processes>,
     pub(super) observer: Arc<dyn Observer>,
-    /// Whether there are objects of 3D for the container.
+    /// Set if there are objects of 3D for the container.
     pub(super) may_draw: bool,
     pub(super) over_memory: OverMemory,
     /// The mediator's own client; its control file is open for as long as the session lives.
     pub(super) own: Arc<OwnClient>,
     pub(super) grant: Grant,
-    /// By the cards' numbers.
-    pub(super) gates: Vec<Arc<CardGate>>,
-    pub(super) utilizations: Vec<CardUtilization>,
-    pub(super) accounts: Mutex<Accounts>,
-    pub(super) topology: Mutex<Topology>,
+    pub(super) locks: Locks,
+    pub(super) objects: Objects,
+    pub(super) managed: ManagedMemory,
+    pub(super) pinned: PinnedMemory,
+    pub(super) host_mappings: HostMappings,
+    pub(super) channels: Channels,
+    pub(super) view: View,
     pub(super) process_table: Mutex<ProcessTable>,
-    /// Held while it is asked who shares memory with whom.
-    pub(super) address_spaces: Mutex<()>,
-    /// Managed memory that was found and is not told yet.
-    pub(super) uncharged: Mutex<BTreeMap<Mm, UnchargedMemory>>,
-    /// Address spaces with managed memory.
-    pub(super) spaces: Mutex<ManagedSpaces>,
-    /// How the looks at those went.
-    pub(super) progress: ScanProgress,
+    pub(super) reclaim_throttle: ReclaimThrottle,
     /// Since when the driver says that the container has too much of a card.
     pub(super) over_since: Mutex<Option<Duration>>,
-    pub(super) files: Mutex<OpenFiles>,
-    pub(super) host_mappings: HostMappings,
-    /// Calls that pin memory, of which it is not known yet what came of them.
-    pub(super) pinning: InflightPins,
-    /// Where the kernel makes that; from the first card's file on.
-    pub(super) staging: OnceLock<Staging>,
-    pub(super) locks: Locks,
-    /// Looks at what may be gone.
-    pub(super) reclaim_throttle: ReclaimThrottle,
     /// Objects that the driver was asked for and did not make.
     pub(super) failures: FailureThrottle,
-    /// By the cards' numbers.
-    pub(super) driver_times: Vec<DriverTime>,
     pub(super) version: DriverVersion,
-    /// The driver has refused a client that is known here, which most likely went with its file. It writes a line into the kernel's
-    /// log for each control in such a client: from then on it is asked first whether a client is there, which costs a microsecond.
+    /// The driver has refused a client that is known here, which most likely went with its file. It
+    /// writes a line into the kernel's log for each control in such a client: from then on it is
+    /// asked first whether a client is there, which costs a microsecond.
     checks_clients: AtomicBool,
     /// The observer has been told that an object of 3D was refused.
     graphics_reported: AtomicBool,
-    /// That the driver does not make a context preemptible was logged.
-    pub(super) preemption_mode_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
 }
@@ -113,7 +95,8 @@ impl fmt::Debug for Session {
     }
 }
 
-/// What was made in a call, to be unmade if nobody hears of it. Keeps the caller's file open.
+/// Objects that were made in a call, to be unmade if nobody hears of it. Keeps the caller's file
+/// open.
 #[derive(Debug)]
 pub struct Undo {
     file: DeviceFile,
@@ -121,13 +104,15 @@ pub struct Undo {
     pinning: Option<Handle>,
 }
 
-/// Whether a command is one of those that a control file or a card's takes (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
+/// Returns whether a command is one of those that a control file or a card's takes
+/// (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
 const fn is_escape(command: u32) -> bool {
     command >> 8 & 0xff == b'F' as u32
 }
 
 impl Session {
-    /// Opens a control file and a client of the mediator's own, and finds the granted cards among the driver's.
+    /// Opens a control file and a client of the mediator's own, and finds the granted cards among
+    /// the driver's.
     ///
     /// # Errors
     /// When the driver is not known, refuses its first calls, or lacks a card.
@@ -168,8 +153,6 @@ impl Session {
         let grant = Grant::find(driver.as_ref(), abi, &own, cards)?;
         let gate = |card: &OwnCard| Arc::new(CardGate::new(card, throttle, &driver, abi, &own));
         let gates = grant.cards.iter().map(gate).collect();
-        let utilizations = grant.cards.iter().map(|_| CardUtilization::default()).collect();
-        let driver_times = grant.cards.iter().map(|_| DriverTime::default()).collect();
         Ok(Self {
             abi,
             driver,
@@ -178,46 +161,39 @@ impl Session {
             may_draw,
             over_memory,
             own,
-            grant,
-            gates,
-            utilizations,
-            accounts: Mutex::new(accounts),
-            topology: Mutex::default(),
-            process_table: Mutex::default(),
-            address_spaces: Mutex::default(),
-            uncharged: Mutex::default(),
-            spaces: Mutex::default(),
-            progress: ScanProgress::default(),
-            over_since: Mutex::default(),
-            files: Mutex::default(),
-            host_mappings,
-            pinning: InflightPins::default(),
-            staging: OnceLock::new(),
             locks: Locks::default(),
+            objects: Objects::new(accounts),
+            managed: ManagedMemory::default(),
+            pinned: PinnedMemory::default(),
+            host_mappings,
+            channels: Channels::new(gates),
+            view: View::new(grant.cards.len()),
+            grant,
+            process_table: Mutex::default(),
             reclaim_throttle: ReclaimThrottle::default(),
+            over_since: Mutex::default(),
             failures: FailureThrottle::default(),
-            driver_times,
             version: DriverVersion::default(),
             checks_clients: AtomicBool::new(false),
             graphics_reported: AtomicBool::new(false),
-            preemption_mode_reported: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
     }
 
-    /// The whole way of one call. May block for as long as the caller's memory does; any number of threads may be in it.
+    /// The whole way of one call. May block for as long as the caller's memory does; any number of
+    /// threads may be in it.
     pub fn handle(&self, caller: &dyn Caller, stopped: &Trapped) -> Answer {
         self.handle_undoably(caller, stopped).0
     }
 
-    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller (`ENOENT` from
-    /// `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV` a signal interrupts a call that has been executed,
-    /// and the program makes it again.
+    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller
+    /// (`ENOENT` from `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`
+    /// a signal interrupts a call that has been executed, and the program makes it again.
     pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
         let mut undo = None;
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
-        lock(&self.accounts).thread_called(caller.thread());
+        lock(&self.objects.accounts).thread_called(caller.thread());
         let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {
             Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
             Trapped::Mmap { .. } => self.mmap(caller, stopped),
@@ -235,22 +211,18 @@ impl Session {
 
     /// The container's channels, card by card in its order.
     pub fn gates(&self) -> Vec<Arc<dyn Gate>> {
-        self.gates.iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
+        self.channels.gates().iter().map(|gate| Arc::clone(gate) as Arc<dyn Gate>).collect()
     }
 
-    pub(super) fn gate(&self, card: Card) -> Option<&CardGate> {
-        self.gates.get(usize::from(card.0)).map(AsRef::as_ref)
-    }
-
-    /// Whether channels can be taken off a card at all, which takes a card with firmware that schedules (GSP); asks the driver.
-    /// `None`: no such card.
+    /// Returns whether channels can be taken off a card at all, which takes a card with firmware
+    /// that schedules (GSP); asks the driver. `None`: no such card.
     pub fn can_close(&self, uuid: &str) -> Option<bool> {
-        self.grant.by_uuid(uuid).and_then(|card| self.gate(card)).map(CardGate::can_close)
+        self.grant.by_uuid(uuid).and_then(|card| self.channels.gate(card)).map(CardGate::can_close)
     }
 
     /// While `true`, no call waits for a gate: the container is about to be paused, or to end.
     pub fn hurry(&self, hurried: bool) {
-        self.gates.iter().for_each(|gate| gate.hurry(hurried));
+        self.channels.gates().iter().for_each(|gate| gate.hurry(hurried));
     }
 
     /// The caller will never hear of what was made for it.
@@ -262,7 +234,7 @@ impl Session {
         }
     }
 
-    /// Who calls; tells the observer of a process that is new.
+    /// Returns who calls; tells the observer of a process that is new.
     pub(super) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, CallEnd> {
         let pid = caller.pid()?;
         if !lock(&self.process_table).knows(pid) {
@@ -280,8 +252,8 @@ impl Session {
         (fd, command, argument): (i32, u32, u64),
         undo: &mut Option<Undo>,
     ) -> Result<Answer, CallEnd> {
-        // Not the driver's file, says a look that another thread of the caller may make wrong by the time that the kernel looks:
-        // so it is never continued.
+        // Not the driver's file, says a look that another thread of the caller may make wrong by
+        // the time that the kernel looks: so it is never continued.
         let file = self.file_called(caller, fd, command)?.ok_or(CallEnd::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;
         let row = row(self.abi, file.node, command).map_err(|error| self.undecodable(file.node, error))?;
@@ -302,12 +274,13 @@ impl Session {
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }
 
-    /// The file that a call is made on, if it is one of the driver's. Most are made on the file that the process used before, of which a
-    /// duplicate is kept: to ask whether it is that costs less than to ask which node it is, and it is known again by the duplicate.
+    /// The file that a call is made on, if it is one of the driver's. Most are made on the file
+    /// that the process used before, of which a duplicate is kept: to ask whether it is that costs
+    /// less than to ask which node it is, and it is known again by the duplicate.
     fn file_called(&self, caller: &dyn Caller, fd: i32, command: u32) -> Result<Option<DeviceFile>, CallEnd> {
         let file = caller.file(fd)?;
         let pid = caller.pid()?;
-        let likely = lock(&self.files).likely(pid, is_escape(command));
+        let likely = lock(&self.objects.files).likely(pid, is_escape(command));
         if let Some(likely) = likely
             && same_open_file(&likely.file, &file).unwrap_or(false)
         {
@@ -372,7 +345,8 @@ impl Session {
             Call::BindContextDma { client, .. } => self.on_client(flight, client),
             Call::AllocOsEvent(event) => self.alloc_os_event(flight, event),
             Call::FreeOsEvent(event) => self.free_os_event(flight, event),
-            // It is made of the caller's own pages, which only the kernel finds, and only in the caller's place.
+            // It is made of the caller's own pages, which only the kernel finds, and only in the
+            // caller's place.
             Call::AllocMemory(_) => Err(CallEnd::Status(Status::NOT_SUPPORTED)),
             Call::Uvm(call) => self.uvm(flight, call),
             Call::RegisterFd { .. } => self.register_file(flight),
@@ -402,7 +376,7 @@ impl Session {
 
     /// A client that was not made through this session is nobody's business here.
     pub(super) fn own_client(&self, client: Handle) -> Result<(), CallEnd> {
-        let is_known = lock(&self.accounts).knows_client(client);
+        let is_known = lock(&self.objects.accounts).knows_client(client);
         let is_gone = || {
             self.checks_clients.load(Ordering::Relaxed)
                 && matches!(self.driver.client_exists(&self.own, client), Ok(false))
@@ -442,24 +416,25 @@ impl Session {
         }
     }
 
-    /// Whether something is held that only [`Session::look_for_closed_files`] can find gone: it is to be called, though no process makes calls.
+    /// Returns whether something is held that only [`Session::look_for_closed_files`] can find
+    /// gone: it is to be called, though no process makes calls.
     pub fn holds_anything(&self) -> bool {
         let keeps_files = {
-            let files = lock(&self.files);
+            let files = lock(&self.objects.files);
             files.has_controls() || !files.all_tokens().is_empty()
         };
-        let keeps_client = self.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
-        let accounts = lock(&self.accounts);
+        let keeps_client = self.pinned.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
+        let accounts = lock(&self.objects.accounts);
         keeps_files
             || keeps_client
             || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
             || accounts.has_freed_while_mapped()
     }
 
-    /// What the container uses now.
+    /// Returns what the container uses now.
     pub fn usage(&self) -> Usage {
         let (cards, users, pinned_memory) = {
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             let cards = accounts.cards().map(|(card, usage)| (card, usage, accounts.channels(card)));
             let (cards, users): (Vec<_>, Vec<_>) = (cards.collect(), accounts.users().collect());
             let kept = accounts.kept_by_pins();
@@ -501,6 +476,15 @@ impl Session {
             unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
             unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),
             calls: self.counters.calls.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns what a scan of managed memory looks at.
+    pub(super) fn scan_env(&self) -> ScanEnv<'_> {
+        ScanEnv {
+            accounts: &self.objects.accounts,
+            processes: self.processes.as_ref(),
+            clock: self.reclaim_throttle.clock.as_ref(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a [`Session`](crate::Session) is made of, and what goes wrong in making it.
+//! Parts that a [`Session`](crate::Session) is made of, and errors in making it.
 
 use std::{io, sync::Arc};
 
@@ -8,7 +8,7 @@ use driver::{Driver, OpenClientError};
 
 use crate::{Observer, Processes};
 
-/// What one container was granted, and who executes its driver calls.
+/// Grant of one container, and who executes its driver calls.
 #[derive(Debug)]
 pub struct SessionSetup {
     /// Its cards; no other exists for it.
@@ -17,23 +17,25 @@ pub struct SessionSetup {
     pub pinned_memory: Bytes,
     /// The driver that runs.
     pub release: DriverRelease,
-    /// Whether a driver outside the known range is treated like the nearest known one. `false`: refused.
+    /// Set if a driver outside the known range is treated like the nearest known one. `false`:
+    /// refused.
     pub pass_unknown_driver: bool,
-    /// Who executes.
+    /// Executes the calls.
     pub driver: Arc<dyn Driver>,
-    /// Whose channels are off a card outside the container's time.
+    /// Engines whose channels are off a card outside the container's time.
     pub throttle: Throttle,
-    /// Whether the container has the driver capability `graphics` or `display`: without, no object of 3D is made for it.
+    /// Set if the container has the driver capability `graphics` or `display`: without, no object
+    /// of 3D is made for it.
     pub may_draw: bool,
-    /// What happens to a process that asks for more than the container's grant.
+    /// Treatment of a process that asks for more than the container's grant.
     pub over_memory: OverMemory,
     /// Looks at the container's processes.
     pub processes: Arc<dyn Processes>,
-    /// Who is told.
+    /// Receives the events.
     pub observer: Arc<dyn Observer>,
 }
 
-/// Why there can be no mediation for a container.
+/// Reason why there can be no mediation for a container.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The driver's layouts are not known.
@@ -48,9 +50,9 @@ pub enum SessionError {
     /// A card's node cannot be opened.
     #[error("/dev/nvidia{minor} cannot be opened; check that the driver is loaded and that the mediator may open it")]
     Open {
-        /// Which.
+        /// Minor number.
         minor: u32,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -68,7 +70,7 @@ pub enum SessionError {
     Refused {
         /// Its name.
         call: &'static str,
-        /// What it answered.
+        /// Answer.
         status: Status,
     },
     /// A granted card is not among the driver's.
@@ -78,7 +80,7 @@ pub enum SessionError {
     NoSuchCard {
         /// Its UUID.
         uuid: String,
-        /// Where it should be.
+        /// Expected address.
         pci: PciBusId,
     },
 }

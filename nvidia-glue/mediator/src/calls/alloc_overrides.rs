@@ -1,4 +1,5 @@
-//! What the driver is told otherwise than the program said it, in the parameters of an allocation.
+//! Fields that the driver is told otherwise than the program said them, in the parameters of an
+//! allocation.
 
 use abi::{
     Handle, Status,
@@ -20,13 +21,14 @@ const ALLOWED_ADDRESS_SPACE_FLAGS: u32 = 0x1def;
 /// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).
 const WITHOUT_DATA: u32 = 0x1000_0000;
 
-/// What the program has there.
+/// Values that the program has there.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct SavedFields(Vec<(usize, u32)>);
 
 impl SavedFields {
-    /// Once the driver has read them, they are the program's again, which may have them where it cannot be written.
+    /// Once the driver has read them, they are the program's again, which may have them where it
+    /// cannot be written.
     pub(crate) fn restore(self, params: &mut [u8]) {
         for (at, value) in self.0 {
             let _ = write_u32(params, at, value);
@@ -34,16 +36,22 @@ impl SavedFields {
     }
 }
 
-/// Puts into an allocation's parameters what the driver is to read there instead, and refuses what nobody is to have.
+/// Puts into an allocation's parameters what the driver is to read there instead, and refuses what
+/// nobody is to have.
 ///
-/// - **Devices.** A device has an address space for whoever names none: without `hClientShare` one that all clients of the card have in common,
-///   neighbours too; it gets one of its own. Its page tables are to come from the card's memory like everybody's, not from the driver's own
-///   small heap, without which no new program starts on the card (device_share.c, `deviceInitClientShare`).
-/// - **Address spaces** are the program's own (index 0), and their page tables come from the card's memory, too (vaspace_api.c).
-/// - **Memory of a card** in pages smaller than 2 MiB is contiguous where that is left to the driver: what is scattered is counted at its worst. The driver
-///   says afterwards which it was, in any case.
-/// - **Events** wake, and bring no data: those that bring some are queued in the kernel without limit until they are read, and each interrupt of
-///   an engine makes one (kernel-open/nvidia/nv.c, `nv_post_event`). CUDA has all of its own without data.
+/// - **Devices.** A device has an address space for whoever names none: without `hClientShare` one
+///   that all clients of the card have in common, neighbours too; it gets one of its own. Its page
+///   tables are to come from the card's memory like everybody's, not from the driver's own small
+///   heap, without which no new program starts on the card (device_share.c,
+///   `deviceInitClientShare`).
+/// - **Address spaces** are the program's own (index 0), and their page tables come from the card's
+///   memory, too (vaspace_api.c).
+/// - **Memory of a card** in pages smaller than 2 MiB is contiguous where that is left to the
+///   driver: what is scattered is counted at its worst. The driver says afterwards which it was, in
+///   any case.
+/// - **Events** wake, and bring no data: those that bring some are queued in the kernel without
+///   limit until they are read, and each interrupt of an engine makes one (kernel-open/nvidia/nv.c,
+///   `nv_post_event`). CUDA has all of its own without data.
 pub(crate) fn apply(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<SavedFields, CallEnd> {
     let invalid = CallEnd::Status(Status::INVALID_ARGUMENT);
     let mut saved = SavedFields::default();

@@ -1,8 +1,9 @@
-//! What the parameters of an allocation say: which memory it takes, where it belongs, what it goes with; and whether the container may have it.
+//! Requirements in the parameters of an allocation: which memory it takes, where it belongs, what
+//! it goes with; and whether the container may have it.
 
 use abi::{
     Handle, Status,
-    classes::{Class, ClassKind, EventKind, NV01_CONTEXT_DMA, NV50_MEMORY_VIRTUAL, OS_EVENT},
+    classes::{Class, ClassKind, EventKind, MPS_COMPUTE, NV01_CONTEXT_DMA, NV50_MEMORY_VIRTUAL, OS_EVENT},
     decode::Alloc,
     memory::{self, Layout, MemoryRequest},
     params::{
@@ -11,7 +12,7 @@ use abi::{
         NV83DE_ALLOC_PARAMETERS as Debugger,
     },
 };
-use account::{Card, ObjectName};
+use account::{AllocRequest, Card, Kind, ObjectName};
 use base::Bytes;
 
 use super::{
@@ -20,7 +21,7 @@ use super::{
         userd_memory,
     },
     in_flight::{CallEnd, InFlightCall},
-    object_alloc::SchedulingRole,
+    object_alloc::{AllocRequirements, Charge, SchedulingRole},
 };
 use crate::{
     Session,
@@ -30,41 +31,28 @@ use crate::{
     view,
 };
 
-/// Whether memory of a card may be asked for so. What is at an address of the program's choice may take more than it says, what is in a range of its
-/// choice opens any frame, and what is localized keeps 64 MiB: no program on a shared card has a use for them.
+/// Returns whether memory of a card may be asked for so. What is at an address of the program's
+/// choice may take more than it says, what is in a range of its choice opens any frame, and what is
+/// localized keeps 64 MiB: no program on a shared card has a use for them.
 pub(crate) fn may_be_placed(request: MemoryRequest) -> Result<(), CallEnd> {
     let is_refused = request.chooses_place() || request.is_localized();
     if is_refused { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) } else { Ok(()) }
 }
 
-/// What of an object's parameters says what it is, beside its class.
-#[derive(Debug, Default)]
-pub(crate) struct AllocRequirements {
-    pub(crate) memory: Option<(Card, Bytes)>,
-    /// How that lies in the frames of the card; `None`: in frames of its own.
-    pub(crate) layout: Option<Layout>,
-    /// Memory for which it is addresses on the fabric, and how many bytes of these.
-    pub(crate) fabric: Option<(Handle, u64)>,
-    pub(crate) place: Option<(Card, ObjectRole)>,
-    pub(crate) dependencies: Vec<Handle>,
-    /// Memory to which it is a reference.
-    pub(crate) references: Vec<Handle>,
-    /// What is told of its errors.
-    pub(crate) notifiers: Vec<Handle>,
-    pub(crate) role: Option<SchedulingRole>,
-}
-
 impl Session {
-    /// Looks at an object's parameters.
-    pub(crate) fn alloc_requirements(
+    /// Returns what an object of a class needs, as its parameters say.
+    pub(crate) fn class_requirements(
         &self,
         flight: &InFlightCall<'_>,
         alloc: Alloc,
         class: &Class,
     ) -> Result<AllocRequirements, CallEnd> {
         let params = flight.params();
-        let on_card = || lock(&self.topology).card_of(alloc.client, alloc.parent);
-        let mut needs = AllocRequirements::default();
+        let on_card = || lock(&self.objects.topology).card_of(alloc.client, alloc.parent);
+        let process = flight.pid;
+        let mut ask =
+            AllocRequest { client: alloc.client, kind: Kind::Other, memory: None, layout: Layout::OwnFrames, process };
+        let mut needs = AllocRequirements::from(Charge::Object(ask));
         match class.kind {
             ClassKind::Device => needs.place = Some((self.device_requirements(params)?, ObjectRole::Device)),
             ClassKind::Subdevice => needs.place = on_card().map(|card| (card, ObjectRole::Subdevice)),
@@ -77,29 +65,37 @@ impl Session {
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
                 may_be_placed(request)?;
-                needs.memory = Some((card, Bytes(request.rounded_size())));
-                needs.layout = Some(request.layout());
+                ask.memory = Some((card, Bytes(request.rounded_size())));
+                ask.layout = request.layout();
             }
             ClassKind::SystemMemory => {
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
-                needs.memory = Some((Card::HOST, Bytes(request.host_size())));
+                ask.memory = Some((Card::HOST, Bytes(request.host_size())));
             }
             ClassKind::VirtualMemory if alloc.class == NV50_MEMORY_VIRTUAL => {
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
                 let request = MemoryRequest::of_params(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
                 let tables = request.page_tables_at_once();
-                needs.memory = (tables > 0).then_some((card, Bytes(tables)));
-                // The driver takes granules for them one by one (pool_alloc.c, `allocUpstreamTopPool`).
-                needs.layout = Some(Layout::Scattered);
+                ask.memory = (tables > 0).then_some((card, Bytes(tables)));
+                // The driver takes granules for them one by one (pool_alloc.c,
+                // `allocUpstreamTopPool`).
+                ask.layout = Layout::Scattered;
             }
             ClassKind::ChannelGroup => {
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-                return self.channel_group_requirements(params, alloc, card);
+                self.channel_group_requirements(params, alloc, card, &mut needs)?;
+                ask.memory = Some((card, context_buffers::expected(group_engine(params))));
+                ask.layout = context_buffers::LAYOUT;
             }
             ClassKind::Channel => {
                 // One on a card that is not known would run whenever it likes.
                 let card = on_card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-                return self.channel_requirements(params, alloc, card);
+                let is_grouped = lock(&self.objects.topology).group(alloc.client, alloc.parent).is_some();
+                self.channel_requirements(params, alloc, (card, is_grouped), &mut needs)?;
+                // One that is not in a group gets buffers of its own.
+                let engine = channel_engine(params);
+                ask.memory = (!is_grouped).then(|| (card, context_buffers::expected(engine)));
+                ask.layout = context_buffers::LAYOUT;
             }
             ClassKind::ContextShare => {
                 needs.dependencies = handles(params, &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace])
@@ -108,13 +104,18 @@ impl Session {
                 needs.references = handles(params, &[Surface::hSemaphoreMem, Surface::hMaxSubmittedMem]);
                 self.are_small(alloc.client, &needs.references)?;
             }
-            ClassKind::FabricMemory => needs.fabric = Some(self.fabric_requirements(params)?),
+            ClassKind::FabricMemory => {
+                let (memory, bytes) = self.fabric_requirements(params)?;
+                return Ok(Charge::Fabric(ObjectName::new(alloc.client, memory), bytes).into());
+            }
             ClassKind::Plain if alloc.class == NV01_CONTEXT_DMA => {
                 ContextDmaFields::CLASS.limit_kernel_mapping(params)?
             }
             ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}
         }
+        ask.kind = kind_of(class, needs.place, ask.memory.is_some());
+        needs.charge = Charge::Object(ask);
         Ok(needs)
     }
 
@@ -128,8 +129,9 @@ impl Session {
         Ok(card)
     }
 
-    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map {offset, hVidMem at 40, flags}}, as since 535. To a flexible
-    /// object memory is attached later, with which it would be kept.
+    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map
+    /// {offset, hVidMem at 40, flags}}, as since 535. To a flexible object memory is attached
+    /// later, with which it would be kept.
     fn fabric_requirements(&self, params: &[u8]) -> Result<(Handle, u64), CallEnd> {
         const CONTIGUOUS_OR_NOT: u32 = 1 << 1 | 1 << 2;
         let fields = (Fabric::allocSize.get(params), Fabric::allocFlags.get(params), Fabric::hVidMem.get(params));
@@ -147,43 +149,37 @@ impl Session {
         params: &[u8],
         alloc: Alloc,
         card: Card,
-    ) -> Result<AllocRequirements, CallEnd> {
-        let notifiers = handles(params, GROUP_NOTIFIERS);
-        self.notifiers_are_known(alloc.client, &notifiers)?;
-        let engine = NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::engineType.get(params).unwrap_or(0);
-        Ok(AllocRequirements {
-            memory: Some((card, context_buffers::expected(engine))),
-            layout: Some(context_buffers::LAYOUT),
-            place: Some((card, ObjectRole::NEW_GROUP)),
-            role: Some(SchedulingRole::Group(engine)),
-            dependencies: handles(params, GROUP_DEPENDENCIES),
-            notifiers,
-            ..AllocRequirements::default()
-        })
+        needs: &mut AllocRequirements,
+    ) -> Result<(), CallEnd> {
+        needs.notifiers = handles(params, GROUP_NOTIFIERS);
+        self.notifiers_are_known(alloc.client, &needs.notifiers)?;
+        needs.place = Some((card, ObjectRole::NEW_GROUP));
+        needs.role = Some(SchedulingRole::Group(group_engine(params)));
+        needs.dependencies = handles(params, GROUP_DEPENDENCIES);
+        Ok(())
     }
 
-    fn channel_requirements(&self, params: &[u8], alloc: Alloc, card: Card) -> Result<AllocRequirements, CallEnd> {
+    fn channel_requirements(
+        &self,
+        params: &[u8],
+        alloc: Alloc,
+        (card, is_grouped): (Card, bool),
+        needs: &mut AllocRequirements,
+    ) -> Result<(), CallEnd> {
         self.userd_is_known(alloc.client, params)?;
-        let notifiers = handles(params, CHANNEL_NOTIFIERS);
-        self.notifiers_are_known(alloc.client, &notifiers)?;
-        // One that is not in a group gets buffers of its own.
-        let is_grouped = lock(&self.topology).group(alloc.client, alloc.parent).is_some();
+        needs.notifiers = handles(params, CHANNEL_NOTIFIERS);
+        self.notifiers_are_known(alloc.client, &needs.notifiers)?;
         takes_one_address_space(params, is_grouped)?;
-        let engine = NV_CHANNEL_ALLOC_PARAMS::engineType.get(params).unwrap_or(0);
-        Ok(AllocRequirements {
-            memory: (!is_grouped).then(|| (card, context_buffers::expected(engine))),
-            place: Some((card, ObjectRole::NEW_CHANNEL)),
-            role: Some(SchedulingRole::Channel(engine)),
-            dependencies: handles(params, CHANNEL_DEPENDENCIES),
-            references: userd_memory(params),
-            notifiers,
-            layout: Some(context_buffers::LAYOUT),
-            fabric: None,
-        })
+        needs.place = Some((card, ObjectRole::NEW_CHANNEL));
+        needs.role = Some(SchedulingRole::Channel(channel_engine(params)));
+        needs.dependencies = handles(params, CHANNEL_DEPENDENCIES);
+        needs.references = userd_memory(params);
+        Ok(())
     }
 
-    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its own user look into an object of any client that
-    /// CUDA made, and all mediators are of one user. What it does not find it writes into the kernel's log.
+    /// `NV83DE_ALLOC_PARAMETERS` {obsolete, client, object}: the driver would let anybody of its
+    /// own user look into an object of any client that CUDA made, and all mediators are of one
+    /// user. What it does not find it writes into the kernel's log.
     fn debugs_own(&self, params: &[u8], client: Handle) -> Result<(), CallEnd> {
         let field = |field: Field<Handle>| field.get(params).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT));
         let (obsolete, named) = (field(Debugger::hDebuggerClient_Obsolete)?, field(Debugger::hAppClient)?);
@@ -193,7 +189,7 @@ impl Session {
         }
         let named = if named == Handle::NONE { client } else { named };
         self.own_client(named)?;
-        let known = lock(&self.accounts).object(ObjectName::new(named, object));
+        let known = lock(&self.objects.accounts).object(ObjectName::new(named, object));
         if known.is_some() { Ok(()) } else { Err(CallEnd::Status(Status::OBJECT_NOT_FOUND)) }
     }
 
@@ -207,5 +203,29 @@ impl Session {
             self.own_client(Handle(event.source_client))?;
         }
         Ok(())
+    }
+}
+
+fn group_engine(params: &[u8]) -> u32 {
+    NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::engineType.get(params).unwrap_or(0)
+}
+
+fn channel_engine(params: &[u8]) -> u32 {
+    NV_CHANNEL_ALLOC_PARAMS::engineType.get(params).unwrap_or(0)
+}
+
+/// Returns what an object counts as. `has_memory`: it takes memory of its own, as a channel does
+/// that is in no group.
+fn kind_of(class: &Class, place: Option<(Card, ObjectRole)>, has_memory: bool) -> Kind {
+    match (class.kind, place) {
+        (_, Some((card, ObjectRole::Device | ObjectRole::Subdevice))) => Kind::Device(card),
+        (ClassKind::ChannelGroup, Some((card, _))) => Kind::ChannelGroup(card),
+        (ClassKind::Channel, Some((card, _))) => Kind::Channel { card, is_bare: has_memory },
+        (ClassKind::VideoMemory | ClassKind::SystemMemory | ClassKind::VirtualMemory, _) => Kind::Memory,
+        (ClassKind::AddressSpace, _) => Kind::AddressSpace,
+        (ClassKind::Event(_), _) => Kind::Event,
+        (ClassKind::Engine, _) => Kind::Engine(class.id),
+        _ if class.id == MPS_COMPUTE => Kind::Engine(MPS_COMPUTE),
+        _ => Kind::Other,
     }
 }

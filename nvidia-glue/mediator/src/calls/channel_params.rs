@@ -1,5 +1,7 @@
-//! What the parameters of a channel and of a channel group name: what they go with, keep and tell, and what may not be named
-//! (`NV_CHANNEL_ALLOC_PARAMS`, src/common/sdk/nvidia/inc/alloc/alloc_channel.h; `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`, nvos.h).
+//! Objects that the parameters of a channel and of a channel group name: what they go with, keep
+//! and tell, and what may not be named (`NV_CHANNEL_ALLOC_PARAMS`,
+//! src/common/sdk/nvidia/inc/alloc/alloc_channel.h; `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`,
+//! nvos.h).
 
 use abi::{
     Handle, Status,
@@ -27,8 +29,9 @@ pub(crate) fn userd_memory(params: &[u8]) -> Vec<Handle> {
     Channel::hUserdMemory.element(0).map_or_else(Vec::new, |memory| handles(params, &[memory]))
 }
 
-/// A channel has the address space of its context share, its group or its own. The driver refuses more of them, too, with a line in the kernel's
-/// log each time (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
+/// A channel has the address space of its context share, its group or its own. The driver refuses
+/// more of them, too, with a line in the kernel's log each time
+/// (src/nvidia/src/kernel/gpu/fifo/kernel_channel.c).
 pub(crate) fn takes_one_address_space(params: &[u8], is_grouped: bool) -> Result<(), CallEnd> {
     let has = |field| !handles(params, &[field]).is_empty();
     let (has_share, has_space) = (has(Channel::hContextShare), has(Channel::hVASpace));
@@ -41,13 +44,16 @@ pub(crate) fn handles(params: &[u8], fields: &[Field<Handle>]) -> Vec<Handle> {
 }
 
 impl Session {
-    /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is pinned memory of the program's
-    /// (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`): whoever opens and closes the gate would go on naming a channel that is not there. No program that
-    /// was recorded has it there, and none may.
+    /// A channel keeps the memory that its USERD is in, but goes with it (570 to 595) where that is
+    /// pinned memory of the program's (`NV01_MEMORY_SYSTEM_OS_DESCRIPTOR`): whoever opens and
+    /// closes the gate would go on naming a channel that is not there. No program that was recorded
+    /// has it there, and none may.
     ///
-    /// The driver adds the offset to the memory's first physical address and asks no further (`kchannelCreateUserdMemDesc_GV100`,
-    /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the memory's end the card would write into
-    /// whatever lies there. A range of addresses (0x50a0) is none that it could be in.
+    /// The driver adds the offset to the memory's first physical address and asks no further
+    /// (`kchannelCreateUserdMemDesc_GV100`,
+    /// src/nvidia/src/kernel/gpu/fifo/arch/volta/kernel_channel_gv100.c, 525 to 595): beyond the
+    /// memory's end the card would write into whatever lies there. A range of addresses (0x50a0) is
+    /// none that it could be in.
     pub(crate) fn userd_is_known(&self, client: Handle, params: &[u8]) -> Result<(), CallEnd> {
         for index in 0..NV_MAX_SUBDEVICES {
             let memory = Channel::hUserdMemory.element(index).and_then(|field| field.get(params));
@@ -60,7 +66,7 @@ impl Session {
             if index > 0 {
                 return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
             }
-            let memory = lock(&self.accounts).object(ObjectName::new(client, memory));
+            let memory = lock(&self.objects.accounts).object(ObjectName::new(client, memory));
             let memory = memory.filter(|memory| memory.kind == Kind::Memory && memory.length.0 > 0);
             let length = memory.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?.length.0;
             if offset.checked_add(USERD_SIZE).is_none_or(|end| end > length) {
@@ -70,10 +76,11 @@ impl Session {
         Ok(())
     }
 
-    /// The driver goes on writing a channel's errors to where it found that memory when the channel was made, and holds it by nothing
-    /// (`pErrContextMemDesc`, src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
+    /// The driver goes on writing a channel's errors to where it found that memory when the channel
+    /// was made, and holds it by nothing (`pErrContextMemDesc`,
+    /// src/nvidia/src/kernel/gpu/fifo/kernel_channel.c): only what is seen to be freed may be told.
     pub(crate) fn notifiers_are_known(&self, client: Handle, notifiers: &[Handle]) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_known = |notifier: &Handle| {
             let object = accounts.object(ObjectName::new(client, *notifier));
             // Memory, or a context DMA, which goes with the memory that it is of.

@@ -158,14 +158,15 @@ impl Session {
 
     /// Refuses parameters that name a client of somebody else's.
     fn clients_are_own(&self, params: &[u8], mut fields: impl Iterator<Item = u16>) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_own = |at: u16| {
             read_u32(params, usize::from(at)).is_none_or(|client| client == 0 || accounts.knows_client(Handle(client)))
         };
         if fields.all(is_own) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
     }
 
-    /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object, policy}.
+    /// `NV0000_CTRL_CMD_CLIENT_SET_INHERITED_SHARE_POLICY` {policy}, `..._SHARE_OBJECT` {object,
+    /// policy}.
     fn share_control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         let policy = match control.id {
             NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT => NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS::sharePolicy,
@@ -177,7 +178,7 @@ impl Session {
     }
 }
 
-/// What the driver knows the container's processes as.
+/// Returns the pid by which the driver knows the container's processes.
 pub(crate) fn mediator_pid() -> u32 {
     std::process::id()
 }

@@ -1,9 +1,10 @@
 //! Objects that are given out to open files, and taken in from them (ctrl0000unix.h).
 //!
-//! What the driver exports to a file lives as long as the file, which may travel anywhere (`SCM_RIGHTS`) and so hide from its
-//! container's account. The file that the container names is therefore only a token: the export is really on a control file of the
-//! mediator's own, which an import through the token is made from. It ends with the mediator at the latest, and a token that comes
-//! into another container names nothing there.
+//! What the driver exports to a file lives as long as the file, which may travel anywhere
+//! (`SCM_RIGHTS`) and so hide from its container's account. The file that the container names is
+//! therefore only a token: the export is really on a control file of the mediator's own, which an
+//! import through the token is made from. It ends with the mediator at the latest, and a token that
+//! comes into another container names nothing there.
 
 use std::{
     fs::File,
@@ -33,7 +34,7 @@ use driver::{FileField, Holder};
 
 use super::{
     in_flight::{CallEnd, InFlightCall, errno},
-    object_alloc::{AllocatedObject, ObjectAlloc},
+    object_alloc::{AllocSource, AllocatedObject, ObjectAlloc},
 };
 use crate::{
     Answer, Session,
@@ -44,7 +45,7 @@ use crate::{
 /// Fields of a control's parameters.
 struct ExportLayout {
     fd: Field<i32>,
-    /// What objects are imported below.
+    /// Parent of imported objects.
     parent: Option<Field<Handle>>,
     /// Offset of the first object's handle.
     objects_at: usize,
@@ -128,7 +129,7 @@ impl Session {
         match result {
             Ok(status) if status.is_ok() => {}
             // Nothing is on it: the file stands for nothing.
-            _ if is_new => lock(&self.files).remove_token(token.id),
+            _ if is_new => lock(&self.objects.files).remove_token(token.id),
             _ => {}
         }
         result?;
@@ -142,14 +143,14 @@ impl Session {
         token: &Token,
         objects: &[(u32, Handle)],
     ) -> Result<Status, CallEnd> {
-        if !lock(&self.files).knows_token(token.id) {
+        if !lock(&self.objects.files).knows_token(token.id) {
             // It was given up meanwhile.
             return Err(INVALID);
         }
-        // The driver gives out whatever can be duplicated. Whoever took a channel group in would have one that nobody counts; the page about
-        // the card, as the driver tells it.
+        // The driver gives out whatever can be duplicated. Whoever took a channel group in would
+        // have one that nobody counts; the page about the card, as the driver tells it.
         let is_memory = |object: Handle| {
-            let known = lock(&self.accounts).object(ObjectName::new(control.client, object));
+            let known = lock(&self.objects.accounts).object(ObjectName::new(control.client, object));
             known.is_some_and(|known| matches!(known.kind, Kind::Memory | Kind::Pinned))
         };
         if !objects.iter().all(|(_, object)| *object == Handle::NONE || is_memory(*object)) {
@@ -157,18 +158,18 @@ impl Session {
         }
         let mut held: Vec<(u32, Hold)> = Vec::new();
         for (index, object) in objects.iter().filter(|(_, object)| *object != Handle::NONE) {
-            let hold = lock(&self.accounts).hold(ObjectName::new(control.client, *object));
+            let hold = lock(&self.objects.accounts).hold(ObjectName::new(control.client, *object));
             match hold {
                 Ok(hold) => held.push((*index, hold)),
                 Err(refusal) => {
-                    held.into_iter().for_each(|(_, hold)| lock(&self.accounts).release(hold));
+                    held.into_iter().for_each(|(_, hold)| lock(&self.objects.accounts).release(hold));
                     return Err(CallEnd::Status(refusal.status()));
                 }
             }
         }
         let status = flight.execute(self.driver.as_ref());
         let exported = status.is_ok_and(Status::is_ok);
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         for (index, hold) in held {
             if exported {
                 accounts.export(hold, token.id, index);
@@ -176,8 +177,8 @@ impl Session {
                 accounts.release(hold);
             }
         }
-        // Nothing took the place of what was there. Whoever imported from there would be told that it has what the handle names that it has
-        // written where the driver leaves the new one's.
+        // Nothing took the place of what was there. Whoever imported from there would be told that
+        // it has what the handle names that it has written where the driver leaves the new one's.
         let emptied = objects.iter().filter(|(_, object)| exported && *object == Handle::NONE);
         emptied.for_each(|(index, _)| accounts.unexport(token.id, *index));
         status
@@ -213,21 +214,17 @@ impl Session {
         index: u32,
     ) -> Result<Answer, CallEnd> {
         let parent = layout.parent(flight.params());
-        let prepare = |_: &InFlightCall<'_>| {
-            self.is_parent(control.client, parent)?;
-            Ok(lock(&self.accounts).reserve_import(token.id, index, control.client)?.into())
-        };
-        let making = ObjectAlloc {
-            client: control.client,
-            parent,
-            handle: (Holder::Buffer(0), layout.objects_at),
-            size: None,
-            prepare: &prepare,
-        };
-        match self.make(flight, &making, &[LockName::Export(token.id)])? {
-            Some(made) => self.finish_made(flight, made),
-            None => flight.finish(),
-        }
+        let made = self.make_object(
+            flight,
+            &ObjectAlloc {
+                client: control.client,
+                parent,
+                handle: (Holder::Buffer(0), layout.objects_at),
+                size: None,
+                source: AllocSource::Import(token.id, index),
+            },
+        )?;
+        self.finish_object(flight, made.map(|(made, _)| made))
     }
 
     /// Several at once: the driver makes all or none.
@@ -243,20 +240,20 @@ impl Session {
         let parent = layout.parent(flight.params());
         let names = [LockName::Client(client), LockName::Export(token.id)];
         let made = self.locks.with(&names, || -> Result<Vec<AllocatedObject>, CallEnd> {
-            self.is_parent(client, parent)?;
+            self.objects.is_parent(client, parent)?;
             let mut reserved = Vec::new();
             for (index, _) in objects {
-                let asked = lock(&self.accounts).reserve_import(token.id, *index, client);
+                let asked = lock(&self.objects.accounts).reserve_import(token.id, *index, client);
                 match asked {
                     Ok(reservation) => reserved.push(reservation),
                     Err(refusal) => {
-                        reserved.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+                        reserved.into_iter().for_each(|reservation| lock(&self.objects.accounts).cancel(reservation));
                         return Err(CallEnd::Status(refusal.status()));
                     }
                 }
             }
             let status = flight.execute(self.driver.as_ref());
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             if !status.is_ok_and(Status::is_ok) {
                 reserved.into_iter().for_each(|reservation| accounts.cancel(reservation));
                 return status.map(|_| Vec::new());
@@ -272,14 +269,15 @@ impl Session {
             }
             Ok(made)
         })?;
-        self.finish_all(flight, made)
+        self.finish_objects(flight, made)
     }
 
-    /// What the file that a control names stands for; the file itself when it stands for nothing.
+    /// Returns what the file that a control names stands for; the file itself when it stands for
+    /// nothing.
     fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
         let fd = layout.fd.get(flight.params()).ok_or(INVALID)?;
         let file = self.control_file(flight, fd)?;
-        let mut files = lock(&self.files);
+        let mut files = lock(&self.objects.files);
         let token = files.token(&file).map_err(errno)?;
         if let Some(token) = &token {
             files.set_unheld(token.id, None);
@@ -288,14 +286,14 @@ impl Session {
     }
 
     fn new_token(&self, flight: &InFlightCall<'_>, file: Arc<File>) -> Result<Token, CallEnd> {
-        if !lock(&self.files).has_room_for_a_token() {
+        if !lock(&self.objects.files).has_room_for_a_token() {
             self.drop_unheld_tokens(crate::TRANSIT);
-            if !lock(&self.files).has_room_for_a_token() {
+            if !lock(&self.objects.files).has_room_for_a_token() {
                 return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
             }
         }
         let own = self.driver.open(Node::Control).map_err(errno)?;
-        Ok(lock(&self.files).add_token(file, own, flight.pid))
+        Ok(lock(&self.objects.files).add_token(file, own, flight.pid))
     }
 
     /// The driver is told the mediator's own file where the caller's struct names its token.
@@ -312,25 +310,27 @@ impl Session {
         Ok(())
     }
 
-    /// What was exported to files that no process has any more is let go of, once they have been gone for as long as one can be on its way through a
-    /// socket. That is less where memory is held by nothing else: whoever exports keeps it until it has arrived.
+    /// Lets go of what was exported to files that no process has any more, once they have been gone
+    /// for as long as one can be on its way through a socket. That is less where memory is held by
+    /// nothing else: whoever exports keeps it until it has arrived.
     pub(crate) fn drop_unheld_tokens(&self, [transit, alone]: [Duration; 2]) {
-        let all = lock(&self.files).all_tokens();
+        let all = lock(&self.objects.files).all_tokens();
         for token in all {
             if self.is_held(&token.token, token.exporter) {
-                lock(&self.files).set_unheld(token.id, None);
+                lock(&self.objects.files).set_unheld(token.id, None);
                 continue;
             }
-            let is_alone = lock(&self.accounts).held_by_exports_alone(token.id).0 > 0;
+            let is_alone = lock(&self.objects.accounts).held_by_exports_alone(token.id).0 > 0;
             let since = token.unheld_since.unwrap_or_else(Instant::now);
             if since.elapsed() < if is_alone { alone } else { transit } {
-                lock(&self.files).set_unheld(token.id, Some(since));
+                lock(&self.objects.files).set_unheld(token.id, Some(since));
                 continue;
             }
             self.locks.with(&[LockName::Export(token.id)], || {
-                // The mediator's file closes with its last holder; then the driver lets go of what was exported to it.
-                lock(&self.files).remove_token(token.id);
-                lock(&self.accounts).export_file_gone(token.id);
+                // The mediator's file closes with its last holder; then the driver lets go of what
+                // was exported to it.
+                lock(&self.objects.files).remove_token(token.id);
+                lock(&self.objects.accounts).export_file_gone(token.id);
             });
         }
     }

@@ -1,8 +1,10 @@
-//! How often the driver may be asked for what it refuses.
+//! Limit on how often the driver is asked for what it refuses.
 //!
-//! For many objects that it does not make, and many controls whose parameters are wrong ("size mismatch", "Invalid engine ID", failed checks), it
-//! writes a line into the kernel's log, which is the node's. A program that looks what there is is refused some dozens of times when it starts,
-//! and `nvidia-smi` ten times a card. Whoever goes on is made to wait, whatever it is given in between.
+//! For many objects that it does not make, and many controls whose parameters are wrong ("size
+//! mismatch", "Invalid engine ID", failed checks), it writes a line into the kernel's log, which is
+//! the node's. A program that looks what there is is refused some dozens of times when it starts,
+//! and `nvidia-smi` ten times a card. Whoever goes on is made to wait, whatever it is given in
+//! between.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -14,10 +16,11 @@ use crate::{locks::lock, reclaim::reclaim_throttle::Clock};
 const BURST: u32 = 1024;
 /// And one object in that time.
 const EVERY: Duration = Duration::from_millis(50);
-/// Anything else that is refused counts as this part of an object: tools that look at many cards each second are refused that often.
+/// Anything else that is refused counts as this part of an object: tools that look at many cards
+/// each second are refused that often.
 const OTHERS: u32 = 5;
 
-/// What the driver has refused.
+/// Kind of a refused call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailedCall {
     /// To make an object.
@@ -27,7 +30,7 @@ pub(crate) enum FailedCall {
 }
 
 impl FailedCall {
-    /// What a call would have done.
+    /// Returns the kind of a call.
     pub(crate) const fn at(call: Call) -> Self {
         match call {
             Call::Alloc(_) | Call::AllocObject(_) | Call::AllocContextDma(_) | Call::VidHeap(_) | Call::Dup(_) => {
@@ -41,7 +44,7 @@ impl FailedCall {
 /// Those of one container.
 #[derive(Debug, Default)]
 pub(crate) struct FailureThrottle {
-    /// When all that were are paid for, each by the time that it takes.
+    /// Time at which all that were are paid for, each by the time that it takes.
     paid: Mutex<Duration>,
 }
 

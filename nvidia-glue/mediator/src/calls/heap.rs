@@ -1,7 +1,5 @@
 //! The old way to memory: `NV_ESC_RM_VID_HEAP_CONTROL`.
 
-use std::cell::Cell;
-
 use abi::{
     Status,
     decode::{VidHeap, VidHeapAlloc, VidHeapFunction},
@@ -10,13 +8,13 @@ use abi::{
     params::{Field, NVOS32_PARAMETERS},
 };
 use account::{AllocRequest, Card, Kind};
-use base::Bytes;
+use base::{Bytes, Pid};
 use driver::Holder;
 
 use super::{
     alloc_params::may_be_placed,
     in_flight::{CallEnd, InFlightCall},
-    object_alloc::ObjectAlloc,
+    object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
 };
 use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view};
 
@@ -44,8 +42,8 @@ impl Session {
         heap: VidHeap,
         alloc: VidHeapAlloc,
     ) -> Result<Answer, CallEnd> {
-        let made = alloc.request.heap_memory();
-        match made {
+        let memory = alloc.request.heap_memory();
+        match memory {
             // As in an allocation by class.
             HeapMemory::Video => {
                 may_be_placed(alloc.request)?;
@@ -56,51 +54,54 @@ impl Session {
             HeapMemory::Extended => return Err(CallEnd::Status(Status::INVALID_CLASS)),
             HeapMemory::Virtual | HeapMemory::System => {}
         }
-        let process = flight.pid;
-        // Known while nobody else works in the client: afterwards its device may be freed.
-        let scrubbed = Cell::new(None);
-        let prepare = |_: &InFlightCall<'_>| {
-            let card = || self.card_of(heap.client, heap.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
-            let memory = match made {
-                HeapMemory::Video => Some((card()?, Bytes(alloc.request.rounded_size()))),
-                HeapMemory::System | HeapMemory::Extended => Some((Card::HOST, Bytes(alloc.request.host_size()))),
-                HeapMemory::Virtual => match alloc.request.page_tables_at_once() {
-                    0 => None,
-                    tables => Some((card()?, Bytes(tables))),
-                },
-            };
-            scrubbed.set(memory.filter(|_| made == HeapMemory::Video).map(|(card, _)| card));
-            let layout = match made {
-                HeapMemory::Video => alloc.request.layout(),
-                HeapMemory::Virtual => Layout::Scattered,
-                HeapMemory::System | HeapMemory::Extended => Layout::OwnFrames,
-            };
-            let ask = AllocRequest { client: heap.client, kind: Kind::Memory, memory, layout, process };
-            Ok(lock(&self.accounts).reserve(ask)?.into())
-        };
-        let making = ObjectAlloc {
-            client: heap.client,
-            parent: heap.parent,
-            handle: (Holder::Args, alloc.memory_at),
-            size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
-            prepare: &prepare,
-        };
-        let made = self.make(flight, &making, &[])?;
+        let made = self.make_object(
+            flight,
+            &ObjectAlloc {
+                client: heap.client,
+                parent: heap.parent,
+                handle: (Holder::Args, alloc.memory_at),
+                size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
+                source: AllocSource::Heap(alloc, memory),
+            },
+        )?;
         self.show_heap(flight, heap, None);
-        match made {
-            Some(made) => {
-                let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
-                self.takes_driver_time(flight, scrubbed.get(), scrubbing(bytes));
-                self.finish_made(flight, made)
-            }
-            None => flight.finish(),
+        if let Some((_, card)) = made
+            && memory == HeapMemory::Video
+        {
+            let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
+            self.takes_driver_time(flight, card, scrubbing(bytes));
         }
+        self.finish_object(flight, made.map(|(made, _)| made))
+    }
+
+    /// Returns what memory of a heap call needs.
+    ///
+    /// Precondition: the client is locked.
+    pub(crate) fn heap_requirements(
+        &self,
+        alloc: &ObjectAlloc<'_>,
+        VidHeapAlloc { request, .. }: VidHeapAlloc,
+        memory: HeapMemory,
+        process: Pid,
+    ) -> Result<AllocRequirements, CallEnd> {
+        let card = || self.objects.card_of(alloc.client, alloc.parent).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND));
+        let (memory, layout) = match memory {
+            HeapMemory::Video => (Some((card()?, Bytes(request.rounded_size()))), request.layout()),
+            HeapMemory::System | HeapMemory::Extended => {
+                (Some((Card::HOST, Bytes(request.host_size()))), Layout::OwnFrames)
+            }
+            HeapMemory::Virtual => match request.page_tables_at_once() {
+                0 => (None, Layout::Scattered),
+                tables => (Some((card()?, Bytes(tables))), Layout::Scattered),
+            },
+        };
+        Ok(Charge::Object(AllocRequest { client: alloc.client, kind: Kind::Memory, memory, layout, process }).into())
     }
 
     /// Any function may be answered with the card's total and free memory.
     fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<Field<u64>>) {
-        let Some(card) = self.card_of(heap.client, heap.parent) else { return };
-        let shown = self.grant.shown(card, &lock(&self.accounts));
+        let Some(card) = self.objects.card_of(heap.client, heap.parent) else { return };
+        let shown = self.grant.shown(card, &lock(&self.objects.accounts));
         if let Some(shown) = shown {
             view::memory::vid_heap(&mut flight.args, largest, shown);
         }

@@ -14,12 +14,14 @@ use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 use super::object_alloc::AllocatedObject;
 use crate::{Answer, Caller, CallerError};
 
-/// Why a call goes no further. What it has done until then must be undone by whoever ends it.
+/// Reason why a call goes no further. What it has done until then must be undone by whoever ends
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CallEnd {
     /// The system call fails with this.
     Errno(i32),
-    /// The driver's struct gets this status, and the system call succeeds, as with the driver's own refusals.
+    /// The driver's struct gets this status, and the system call succeeds, as with the driver's own
+    /// refusals.
     Status(Status),
     /// The caller is to be killed.
     Kill,
@@ -38,10 +40,11 @@ impl From<CallerError> for CallEnd {
 }
 
 thread_local! {
-    /// Memory of calls that are done, for the next: the longest argument is beyond what the allocator has at hand.
+    /// Memory of calls that are done, for the next: the longest argument is beyond what the
+    /// allocator has at hand.
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
-/// What a call with parameters has.
+/// Buffers of a call with parameters.
 const MOST_SPARE: usize = 4;
 /// Twice the longest argument.
 const LONGEST_SPARE: usize = 18 << 10;
@@ -86,7 +89,7 @@ impl Drop for InFlightCall<'_> {
 /// A call on its way.
 pub(crate) struct InFlightCall<'a> {
     pub(crate) caller: &'a dyn Caller,
-    /// Who calls.
+    /// Calling process.
     pub(crate) pid: Pid,
     /// The file that it is made on.
     pub(crate) file: DeviceFile,
@@ -97,7 +100,7 @@ pub(crate) struct InFlightCall<'a> {
     /// The struct that goes to the driver.
     pub(crate) args: Vec<u8>,
     original: Vec<u8>,
-    /// What pointers point to; the parameters of an allocation or control are the first.
+    /// Copies of what pointers point to; the parameters of an allocation or control are the first.
     pub(crate) buffers: Vec<Buffer>,
     origins: Vec<Origin>,
     /// Files that descriptors name.
@@ -109,17 +112,17 @@ pub(crate) struct InFlightCall<'a> {
     pub(crate) has_failed: bool,
     /// Work of the driver's on a card that the call has caused.
     pub(crate) driver_time: Option<(Card, Duration)>,
-    /// What has been made for the caller, to be unmade should it never hear of it.
+    /// Objects that were made for the caller, to be unmade should it never hear of it.
     pub(crate) made: Vec<AllocatedObject>,
-    /// What the kernel is to pin for the caller, by its handle in the staging client.
+    /// Memory that the kernel is to pin for the caller, by its handle in the staging client.
     pub(crate) pinning: Option<Handle>,
 }
 
-/// Where a buffer came from.
+/// Origin of a buffer.
 struct Origin {
     address: u64,
     original: Vec<u8>,
-    /// How much of it the caller has; the rest is padding.
+    /// Bytes of it that the caller has; the rest is padding.
     present: usize,
     direction: Direction,
 }
@@ -155,12 +158,14 @@ impl<'a> InFlightCall<'a> {
         }
     }
 
-    /// Asks whether what was looked at so far is of the call that is handled. To be asked before anything is decided that lasts: a
-    /// reservation, a denial, the driver's own execution.
+    /// Asks whether what was looked at so far is of the call that is handled. To be asked before
+    /// anything is decided that lasts: a reservation, a denial, the driver's own execution.
     ///
-    /// Once is enough, however much was copied before: a call that still waits has waited all the time since it was received, with its thread
-    /// and its thread's memory its own, and its number is never another's. What is decided afterwards is decided on the copies, and whether
-    /// somebody still hears the answer is asked before the caller's memory is written to ([`InFlightCall::finish`], [`InFlightCall::end`]).
+    /// Once is enough, however much was copied before: a call that still waits has waited all the
+    /// time since it was received, with its thread and its thread's memory its own, and its number
+    /// is never another's. What is decided afterwards is decided on the copies, and whether
+    /// somebody still hears the answer is asked before the caller's memory is written to
+    /// ([`InFlightCall::finish`], [`InFlightCall::end`]).
     pub(crate) fn confirm(&mut self) -> Result<(), CallEnd> {
         if !self.is_confirmed {
             if !self.caller.is_waiting() {
@@ -171,7 +176,8 @@ impl<'a> InFlightCall<'a> {
         Ok(())
     }
 
-    /// Copies `length` bytes, to which the pointer at `offset` of `holder` points; all must be there.
+    /// Copies `length` bytes, to which the pointer at `offset` of `holder` points; all must be
+    /// there.
     pub(crate) fn copy(
         &mut self,
         holder: Holder,
@@ -189,7 +195,8 @@ impl<'a> InFlightCall<'a> {
         Ok(())
     }
 
-    /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long they are.
+    /// Copies what is there of parameters that are at most `most` bytes long; nobody says how long
+    /// they are.
     pub(crate) fn copy_unsized(&mut self, offset: usize, address: u64, most: usize) -> Result<(), CallEnd> {
         let mut bytes = zeroes(most);
         self.is_confirmed = false;
@@ -229,7 +236,8 @@ impl<'a> InFlightCall<'a> {
         Ok(())
     }
 
-    /// Duplicates the files that the descriptors of `holder` name. Only the driver's own files may be named.
+    /// Duplicates the files that the descriptors of `holder` name. Only the driver's own files may
+    /// be named.
     pub(crate) fn duplicate_files(
         &mut self,
         driver: &dyn Driver,
@@ -288,8 +296,8 @@ impl<'a> InFlightCall<'a> {
         Ok(status)
     }
 
-    /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the caller's place; `None`: let the
-    /// kernel do it.
+    /// Has a driver that is not in the kernel execute a call that the kernel's own executes in the
+    /// caller's place; `None`: let the kernel do it.
     pub(crate) fn execute_in_callers_place(&mut self, driver: &dyn Driver) -> Option<Result<(), CallEnd>> {
         if let Err(end) = self.confirm() {
             return Some(Err(end));
@@ -306,7 +314,8 @@ impl<'a> InFlightCall<'a> {
         Some(result.map(|returned| self.returned = returned).map_err(errno))
     }
 
-    /// Has the caller's own struct say something else from `at` on, for a call that the kernel reads from there.
+    /// Has the caller's own struct say something else from `at` on, for a call that the kernel
+    /// reads from there.
     pub(crate) fn rewrite(&mut self, at: usize, bytes: &[u8]) -> Result<(), CallEnd> {
         self.write_if_waiting(&mut false, self.address, at, bytes)?;
         for copy in [&mut self.args, &mut self.original] {
@@ -336,8 +345,8 @@ impl<'a> InFlightCall<'a> {
         Ok(Answer::Return(self.returned.into()))
     }
 
-    /// A thread that does not wait uses its memory for something else by now. Asked once, right before the first byte is written: where there
-    /// is none, the answer itself tells.
+    /// A thread that does not wait uses its memory for something else by now. Asked once, right
+    /// before the first byte is written: where there is none, the answer itself tells.
     fn write_if_waiting(&self, is_asked: &mut bool, base: u64, at: usize, bytes: &[u8]) -> Result<(), CallEnd> {
         if !std::mem::replace(is_asked, true) && !self.caller.is_waiting() {
             return Err(CallerError::Gone.into());
@@ -347,7 +356,7 @@ impl<'a> InFlightCall<'a> {
         Ok(self.caller.write(address, bytes)?)
     }
 
-    /// How the call ends when it goes no further.
+    /// Ends the call when it goes no further.
     pub(crate) fn end(&self, end: CallEnd) -> Answer {
         let status = match end {
             CallEnd::Errno(errno) => return Answer::Errno(errno),
@@ -391,8 +400,8 @@ fn errno_of(status: Status) -> i32 {
     }
 }
 
-/// The part in which two copies of one length differ, and where it starts. The longest struct has 9264 bytes, most of which never differ:
-/// pieces are compared as a whole before bytes are.
+/// The part in which two copies of one length differ, and where it starts. The longest struct has
+/// 9264 bytes, most of which never differ: pieces are compared as a whole before bytes are.
 fn changed<'a>(before: &[u8], after: &'a [u8]) -> Option<(usize, &'a [u8])> {
     const PIECE: usize = 256;
     let differ = |(before, after): (&[u8], &[u8])| before != after;

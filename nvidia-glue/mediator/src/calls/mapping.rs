@@ -38,12 +38,12 @@ impl Session {
         self.with_room(pid, &[LockName::Client(map.client)], || {
             // Another thread may have made a page of the handle meanwhile.
             if self.hidden_page(map).is_some() {
-                return Err(AllocAbort::CallEnd(CallEnd::Status(Status::INVALID_ARGUMENT)));
+                return Err(AllocAbort::End(CallEnd::Status(Status::INVALID_ARGUMENT)));
             }
             let object = ObjectName::new(map.client, map.memory);
             self.map_for_processor(flight, object)?;
             if flight.row.status(&flight.args).is_some_and(Status::is_ok) {
-                lock(&self.accounts).processor_mapped(object);
+                lock(&self.objects.accounts).processor_mapped(object);
             }
             Ok(())
         })?;
@@ -57,17 +57,18 @@ impl Session {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         self.locks.with(&[LockName::Client(unmap.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).processor_unmapped(ObjectName::new(unmap.client, unmap.memory));
+                lock(&self.objects.accounts).processor_unmapped(ObjectName::new(unmap.client, unmap.memory));
             }
             Ok(())
         })?;
         flight.finish()
     }
 
-    /// Memory is mapped in an address space of the resource manager's: what that costs are page tables.
+    /// Memory is mapped in an address space of the resource manager's: what that costs are page
+    /// tables.
     pub(crate) fn map_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
         self.own_client(map.client)?;
-        let card = self.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let card = self.objects.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
         let length = NVOS46_PARAMETERS::length.get(&flight.args).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         flight.confirm()?;
         let tables = self.reserve(flight.pid, |accounts| {
@@ -79,11 +80,17 @@ impl Session {
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
             if let Some(offset) = offset.filter(|_| status.is_ok()) {
-                lock(&self.accounts).dma_mapped(ObjectName::new(map.client, map.dma), map.device, card, offset, length);
+                lock(&self.objects.accounts).dma_mapped(
+                    ObjectName::new(map.client, map.dma),
+                    map.device,
+                    card,
+                    offset,
+                    length,
+                );
             }
             Ok(())
         });
-        lock(&self.accounts).release_page_tables(tables);
+        lock(&self.objects.accounts).release_page_tables(tables);
         done.and_then(|()| flight.finish())
     }
 
@@ -101,7 +108,7 @@ impl Session {
                 && let Some(offset) = NVOS47_PARAMETERS::dmaOffset.get(&flight.args)
             {
                 let object = ObjectName::new(map.client, map.dma);
-                lock(&self.accounts).dma_unmapped(object, map.device, offset, length);
+                lock(&self.objects.accounts).dma_unmapped(object, map.device, offset, length);
             }
             Ok(())
         })?;
@@ -114,33 +121,35 @@ impl Session {
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.os_event_fits())?;
         if self.execute_row(flight)?.is_ok() {
-            lock(&self.accounts).os_event(event.client, event.fd);
+            lock(&self.objects.accounts).os_event(event.client, event.fd);
         }
         flight.finish()
     }
 
-    /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in three lines: it is not asked for those.
+    /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in
+    /// three lines: it is not asked for those.
     pub(crate) fn free_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
         self.own_client(event.client)?;
-        if !lock(&self.accounts).has_os_event(event.client, event.fd) {
+        if !lock(&self.objects.accounts).has_os_event(event.client, event.fd) {
             return Err(CallEnd::Status(Status::INVALID_EVENT));
         }
         let status = self.execute_row(flight)?;
         if matches!(status, Status::OK | Status::INVALID_EVENT) {
-            lock(&self.accounts).os_event_gone(event.client, event.fd);
+            lock(&self.objects.accounts).os_event_gone(event.client, event.fd);
         }
         flight.finish()
     }
 
     /// The card, if it is the driver's page about one that the container does not only look at.
     fn hidden_page(&self, map: MapMemory) -> Option<Card> {
-        let card = lock(&self.topology).shared_data(map.client, map.memory)?;
+        let card = lock(&self.objects.topology).shared_data(map.client, map.memory)?;
         self.grant.get(card).filter(|own| !own.granted.monitored).map(|_| card)
     }
 
-    /// The page on which the driver tells the card's real memory and load cannot be rewritten where it is: the driver prepares the mapping
-    /// on a file of the mediator's own, and the program gets a page of the mediator's, on which its own load stands and all else is zero, which
-    /// to it means that it is not valid.
+    /// The page on which the driver tells the card's real memory and load cannot be rewritten where
+    /// it is: the driver prepares the mapping on a file of the mediator's own, and the program gets
+    /// a page of the mediator's, on which its own load stands and all else is zero, which to it
+    /// means that it is not valid.
     fn map_own_page(&self, flight: &mut InFlightCall<'_>, map: MapMemory, card: Card) -> Result<Answer, CallEnd> {
         let descriptor = flight.row.descriptors().first().map(|fd| usize::from(fd.at));
         let file = flight.named_file(self.driver.as_ref(), map.fd)?;
@@ -161,14 +170,15 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.processor_mapping_fits())?;
         self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).processor_mapped(ObjectName::new(map.client, map.memory));
+                lock(&self.objects.accounts).processor_mapped(ObjectName::new(map.client, map.memory));
             }
             Ok(())
         })?;
         flight.finish()
     }
 
-    /// The driver waits for channels that are named by client, and nothing keeps it from waiting for anybody's.
+    /// The driver waits for channels that are named by client, and nothing keeps it from waiting
+    /// for anybody's.
     pub(crate) fn idle_channels(&self, flight: &mut InFlightCall<'_>, idle: IdleChannels) -> Result<Answer, CallEnd> {
         self.own_client(idle.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
@@ -176,7 +186,7 @@ impl Session {
         let clients = flight.buffers.iter().find(|buffer| (buffer.holder, buffer.offset) == list);
         let mut clients = clients.map(|buffer| buffer.bytes.chunks_exact(4)).into_iter().flatten();
         {
-            let accounts = lock(&self.accounts);
+            let accounts = lock(&self.objects.accounts);
             if !clients.all(|client| read_u32(client, 0).is_some_and(|client| accounts.knows_client(Handle(client)))) {
                 return Err(CallEnd::Status(Status::INVALID_CLIENT));
             }
@@ -194,10 +204,12 @@ impl Session {
         self.pass(flight)
     }
 
-    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client. For each time that it does, the driver keeps an entry with the
-    /// target, and copies all that there are to whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there anything to
-    /// do: to the driver, all clients of a container are of one process, the mediator, and may duplicate each other's objects. That others may is
-    /// harmless: whoever is mediated can only name clients of its own container.
+    /// An `RS_SHARE_POLICY` {target, access mask, type, action} names no client. For each time that
+    /// it does, the driver keeps an entry with the target, and copies all that there are to
+    /// whatever is shared below (`clientAddAccessBackRef`, `rsShareListCopy`). Nor is there
+    /// anything to do: to the driver, all clients of a container are of one process, the mediator,
+    /// and may duplicate each other's objects. That others may is harmless: whoever is mediated can
+    /// only name clients of its own container.
     pub(crate) fn may_be_shared(&self, policy: &[u8]) -> Result<(), CallEnd> {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
         const CLIENT: u16 = 3;

@@ -1,13 +1,16 @@
-//! How an object comes to be: reserved, made by the driver and taken into the accounts, in one step to whoever else uses its client.
+//! Making of an object: check, reserve, execute, commit, register, in one step to whoever else uses
+//! its client.
 
 use abi::{
     Handle, Status,
+    classes::{Class, ClassKind},
+    decode::{Alloc, VidHeapAlloc},
     layout::{read_u32, read_u64},
-    memory,
+    memory::{self, HeapMemory},
 };
-use account::{Card, CommitError, Hold, ObjectName, Placement, Refusal, Reservation};
+use account::{AllocRequest, Card, CommitError, ExportFile, Hold, ObjectName, Placement, Refusal, Reservation};
 use base::{Bytes, Pid};
-use driver::{DeviceFile, Holder};
+use driver::Holder;
 
 use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
@@ -16,36 +19,59 @@ use crate::{
     objects::topology::ObjectRole,
 };
 
-/// An object that the driver is about to be asked for.
+/// An object that a call asks for.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct ObjectAlloc<'a> {
     pub(crate) client: Handle,
     pub(crate) parent: Handle,
-    /// Where the driver leaves its handle: in the struct, or in its parameters.
+    /// Field in which the driver leaves its handle.
     pub(crate) handle: (Holder, usize),
-    /// Where the size is that the driver returns.
+    /// Field in which the driver leaves the size that it has given out.
     pub(crate) size: Option<(Holder, usize)>,
-    /// Says what it is to be charged for and where it belongs. Asked while nobody else works in the client: what the handles that the call
-    /// names stand for is the same to the driver.
-    pub(crate) prepare: &'a dyn Fn(&InFlightCall<'_>) -> Result<PreparedAlloc, AllocAbort>,
+    pub(crate) source: AllocSource<'a>,
 }
 
-/// What is known of an object before the driver makes it.
+/// The call that asks for an object, and what it names.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum AllocSource<'a> {
+    /// `NV_ESC_RM_ALLOC`, `NV_ESC_RM_ALLOC_OBJECT`.
+    Class(Alloc, &'a Class),
+    /// `NV_ESC_RM_DUP_OBJECT`, of this object.
+    Duplicate(ObjectName),
+    /// `NV_ESC_RM_ALLOC_CONTEXT_DMA2`, over this memory.
+    ContextDma(Handle),
+    /// `NV_ESC_RM_VID_HEAP_CONTROL`.
+    Heap(VidHeapAlloc, HeapMemory),
+    /// An import, by the index of the object in the export.
+    Import(ExportFile, u32),
+}
+
+/// Needs of an object, as its call's parameters say.
 #[derive(Debug)]
-pub(crate) struct PreparedAlloc {
-    pub(crate) reservation: Reservation,
-    /// What else it goes with.
+pub(crate) struct AllocRequirements {
+    pub(crate) charge: Charge,
+    /// Card and role, where they matter to later calls.
+    pub(crate) place: Option<(Card, ObjectRole)>,
+    /// Objects with which it goes.
     pub(crate) dependencies: Vec<Handle>,
     /// Memory to which it is a reference.
     pub(crate) references: Vec<Handle>,
-    /// What is told of its errors.
+    /// Objects to which its errors are written.
     pub(crate) notifiers: Vec<Handle>,
-    /// What matters of it to later calls.
-    pub(crate) place: Option<(Card, ObjectRole)>,
-    /// What it is to the card's gate.
     pub(crate) role: Option<SchedulingRole>,
 }
 
-/// What an object is to the gate of its card.
+/// Request to the accounts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Charge {
+    Object(AllocRequest),
+    /// Addresses on the fabric for this memory, and how many bytes of these.
+    Fabric(ObjectName, u64),
+    Duplicate(ObjectName),
+    Import(ExportFile, u32),
+}
+
+/// Part of an object in scheduling, as the gate of its card sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SchedulingRole {
     /// A channel group of an `NV2080_ENGINE_TYPE_*`.
@@ -56,24 +82,35 @@ pub(crate) enum SchedulingRole {
     Duplicate(ObjectName),
 }
 
-impl From<Reservation> for PreparedAlloc {
-    fn from(reservation: Reservation) -> Self {
+impl From<Charge> for AllocRequirements {
+    fn from(charge: Charge) -> Self {
         Self {
-            reservation,
+            charge,
+            place: None,
             dependencies: Vec::new(),
             references: Vec::new(),
             notifiers: Vec::new(),
-            place: None,
             role: None,
         }
     }
 }
 
-/// Why an object is not made.
+impl AllocRequirements {
+    /// Returns the card that the object is on, as far as it matters.
+    fn card(&self) -> Option<Card> {
+        let charged = match self.charge {
+            Charge::Object(ask) => ask.memory.map(|(card, _)| card),
+            _ => None,
+        };
+        charged.or(self.place.map(|(card, _)| card))
+    }
+}
+
+/// Reason why an object is not made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum AllocAbort {
     /// The call goes no further.
-    CallEnd(CallEnd),
+    End(CallEnd),
     /// The accounts have no room for it; the driver was not asked.
     Refused(Refusal),
     /// The driver has made it, the accounts do not take it, and it is gone again.
@@ -82,7 +119,7 @@ pub(crate) enum AllocAbort {
 
 impl From<CallEnd> for AllocAbort {
     fn from(end: CallEnd) -> Self {
-        Self::CallEnd(end)
+        Self::End(end)
     }
 }
 
@@ -92,57 +129,40 @@ impl From<Refusal> for AllocAbort {
     }
 }
 
-/// What has been made.
+/// An object that was made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AllocatedObject {
     pub(crate) client: Handle,
     pub(crate) object: Handle,
 }
 
+impl AllocatedObject {
+    pub(crate) const fn name(self) -> ObjectName {
+        ObjectName { client: self.client, object: self.object }
+    }
+}
+
 impl Session {
-    /// Holds memory to which an object is about to be a reference.
-    fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, Refusal> {
-        let mut holds = Vec::new();
-        for memory in memories {
-            let held = lock(&self.accounts).hold(ObjectName::new(client, *memory));
-            match held {
-                Ok(hold) => holds.push(hold),
-                Err(refusal) => {
-                    self.attach_all(holds, None);
-                    return Err(refusal);
-                }
-            }
-        }
-        Ok(holds)
-    }
-
-    /// The object that was made holds what was held for it; without one, nothing does.
-    fn attach_all(&self, holds: Vec<Hold>, made: Option<AllocatedObject>) {
-        let mut accounts = lock(&self.accounts);
-        for hold in holds {
-            let left = match made {
-                Some(made) => accounts.attach(hold, ObjectName::new(made.client, made.object)).err(),
-                None => Some(hold),
-            };
-            left.into_iter().for_each(|hold| accounts.release(hold));
-        }
-    }
-
-    /// Has the driver make an object, and takes it into the accounts, in one step to whoever else uses the client. `None`: the driver
-    /// refused, with its status in the struct.
-    pub(crate) fn make(
+    /// Makes an object. Returns the card that it is on, too, if that matters: afterwards its device
+    /// may be freed. `None`: the driver refused, with its status in the struct.
+    pub(crate) fn make_object(
         &self,
         flight: &mut InFlightCall<'_>,
-        making: &ObjectAlloc<'_>,
-        also: &[LockName],
-    ) -> Result<Option<AllocatedObject>, CallEnd> {
+        alloc: &ObjectAlloc<'_>,
+    ) -> Result<Option<(AllocatedObject, Option<Card>)>, CallEnd> {
         flight.confirm()?;
+        let client = LockName::Client(alloc.client);
+        let also = match alloc.source {
+            AllocSource::Duplicate(source) => LockName::Client(source.client),
+            AllocSource::Import(export, _) => LockName::Export(export),
+            _ => client,
+        };
         let pid = flight.pid;
-        let names: Vec<LockName> = [LockName::Client(making.client)].into_iter().chain(also.iter().copied()).collect();
-        self.with_room(pid, &names, || self.make_locked(flight, making))
+        self.with_room(pid, &[client, also], || self.make_object_locked(flight, alloc))
     }
 
-    /// Does `work` with these locked. If there is no room, what is gone meanwhile is looked for, and it is done once more.
+    /// Does `work` with these locked. If there is no room, reclaims what is gone, and does it once
+    /// more.
     pub(crate) fn with_room<T>(
         &self,
         pid: Pid,
@@ -156,102 +176,129 @@ impl Session {
             self.reclaim();
             done = self.locks.with(names, &mut work);
         }
-        done.map_err(|stop| self.stopped(pid, stop))
-    }
-
-    /// How a call ends that was stopped for good.
-    fn stopped(&self, pid: Pid, stop: AllocAbort) -> CallEnd {
-        match stop {
-            AllocAbort::CallEnd(end) => end,
+        done.map_err(|abort| match abort {
+            AllocAbort::End(end) => end,
             AllocAbort::Refused(refusal) => self.refused(pid, refusal),
             // It was more than the driver had been expected to give.
             AllocAbort::CommitRefused(CommitError::OverQuota(over)) => self.refused(pid, over.into()),
             AllocAbort::CommitRefused(CommitError::ClientGone) => CallEnd::Status(Status::INVALID_CLIENT),
-        }
+        })
     }
 
-    /// The same for whoever has the client locked.
-    pub(crate) fn make_locked(
+    /// Precondition: the client is locked, and what else the call names.
+    fn make_object_locked(
         &self,
         flight: &mut InFlightCall<'_>,
-        making: &ObjectAlloc<'_>,
-    ) -> Result<Option<AllocatedObject>, AllocAbort> {
-        let PreparedAlloc { reservation, dependencies, references, notifiers, place, role } = (making.prepare)(flight)?;
-        let holds = match self.hold_all(making.client, &references) {
+        alloc: &ObjectAlloc<'_>,
+    ) -> Result<Option<(AllocatedObject, Option<Card>)>, AllocAbort> {
+        let needs = self.check_object(flight, alloc)?;
+        let reservation = self.reserve_object(alloc.client, needs.charge)?;
+        let holds = match self.hold_all(alloc.client, &needs.references) {
             Ok(holds) => holds,
             Err(refusal) => {
-                lock(&self.accounts).cancel(reservation);
+                lock(&self.objects.accounts).cancel(reservation);
                 return Err(refusal.into());
             }
         };
         // No edge passes between the driver's making it and its being known.
-        let turn = match role {
-            Some(SchedulingRole::Channel(_)) => self.begin_attach(ObjectName::new(making.client, making.parent)),
+        let guard = match needs.role {
+            Some(SchedulingRole::Channel(_)) => self.channels.begin_attach(ObjectName::new(alloc.client, alloc.parent)),
             _ => None,
         };
-        let made = self.execute_reserved(flight, making, reservation, (&dependencies, &notifiers));
-        let object = made.as_ref().ok().copied().flatten();
-        self.attach_all(holds, object);
-        if let Some(made) = object {
-            self.handle_is_anew(ObjectName::new(made.client, made.object));
-            if let Some((card, place)) = place {
-                lock(&self.topology).add(made.client, making.parent, made.object, card, place);
-            }
-            self.register_with_gate(made, making.parent, place.map(|(card, _)| card), role);
-            if let Some(turn) = turn {
-                // What is refused here is found by the next edge.
-                let _ = turn.bring(&[ObjectName::new(made.client, made.object)]);
-            }
-        }
-        made
-    }
-
-    /// An object was made: whatever had its handle before is gone.
-    pub(crate) fn handle_is_anew(&self, name: ObjectName) {
-        let is_handle_used = {
-            let mut topology = lock(&self.topology);
-            let is_handle_used = topology.card_of(name.client, name.object).is_some();
-            topology.remove(name.client, name.object);
-            is_handle_used
-        };
-        // The gates are left alone where they have nothing to do with it: who opens and closes them should find them free.
-        if is_handle_used {
-            self.remove_from_gates(name);
-        }
-    }
-
-    /// Tells the gates what an object is to them.
-    fn register_with_gate(
-        &self,
-        made: AllocatedObject,
-        parent: Handle,
-        card: Option<Card>,
-        role: Option<SchedulingRole>,
-    ) {
-        let name = ObjectName::new(made.client, made.object);
-        let (Some(role), Some(gate)) = (role, card.and_then(|card| self.gate(card))) else { return };
-        match role {
-            SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(name, engine)),
-            SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(name, source)),
-            SchedulingRole::Channel(engine) => gate.add_channel(name, parent, engine),
-        }
-    }
-
-    fn execute_reserved(
-        &self,
-        flight: &mut InFlightCall<'_>,
-        making: &ObjectAlloc<'_>,
-        reservation: Reservation,
-        (dependencies, notifiers): (&[Handle], &[Handle]),
-    ) -> Result<Option<AllocatedObject>, AllocAbort> {
-        let &ObjectAlloc { client, parent, handle, size, .. } = making;
-        match flight.execute(self.driver.as_ref()) {
-            Ok(status) if status.is_ok() => {}
+        let made = match flight.execute(self.driver.as_ref()) {
+            Ok(status) if status.is_ok() => self.commit_object(flight, alloc, reservation, &needs).map(Some),
             refused => {
-                lock(&self.accounts).cancel(reservation);
-                return Ok(refused.map(|_| None)?);
+                lock(&self.objects.accounts).cancel(reservation);
+                refused.map(|_| None).map_err(AllocAbort::from)
+            }
+        };
+        self.attach_all(holds, made.ok().flatten());
+        let Some(made) = made? else { return Ok(None) };
+        self.replace_handle(made.name());
+        if let Some((card, role)) = needs.place {
+            lock(&self.objects.topology).add(made.client, alloc.parent, made.object, card, role);
+        }
+        self.channels.register_with_gate(made, alloc.parent, needs.place.map(|(card, _)| card), needs.role);
+        if let Some(guard) = guard {
+            // What is refused here is found by the next edge.
+            let _ = guard.bring(&[made.name()]);
+        }
+        if let AllocSource::Class(request, class) = alloc.source {
+            self.complete_object(flight, request, class, made)?;
+        }
+        Ok(Some((made, needs.card())))
+    }
+
+    /// Checks what a call names, and says what the object needs.
+    ///
+    /// Precondition: the client is locked, so that what the handles stand for is the same to the
+    /// driver.
+    fn check_object(&self, flight: &InFlightCall<'_>, alloc: &ObjectAlloc<'_>) -> Result<AllocRequirements, CallEnd> {
+        match alloc.source {
+            AllocSource::Class(request, class) => {
+                if class.kind == ClassKind::Engine {
+                    self.make_preemptible(flight, request)?;
+                }
+                self.class_requirements(flight, request, class)
+            }
+            AllocSource::Duplicate(source) => self.duplicate_requirements(alloc, source),
+            AllocSource::ContextDma(memory) => Ok(context_dma_requirements(alloc.client, memory, flight.pid)),
+            AllocSource::Heap(request, memory) => self.heap_requirements(alloc, request, memory, flight.pid),
+            AllocSource::Import(export, index) => {
+                self.objects.is_parent(alloc.client, alloc.parent)?;
+                Ok(Charge::Import(export, index).into())
             }
         }
+    }
+
+    fn reserve_object(&self, client: Handle, charge: Charge) -> Result<Reservation, Refusal> {
+        let mut accounts = lock(&self.objects.accounts);
+        match charge {
+            Charge::Object(ask) => accounts.reserve(ask),
+            Charge::Fabric(memory, bytes) => accounts.reserve_fabric(memory, bytes),
+            Charge::Duplicate(source) => accounts.reserve_duplicate(source, client),
+            Charge::Import(export, index) => accounts.reserve_import(export, index, client),
+        }
+    }
+
+    /// Holds memory to which an object is about to be a reference.
+    fn hold_all(&self, client: Handle, memories: &[Handle]) -> Result<Vec<Hold>, Refusal> {
+        let mut holds = Vec::new();
+        for memory in memories {
+            let held = lock(&self.objects.accounts).hold(ObjectName::new(client, *memory));
+            match held {
+                Ok(hold) => holds.push(hold),
+                Err(refusal) => {
+                    self.attach_all(holds, None);
+                    return Err(refusal);
+                }
+            }
+        }
+        Ok(holds)
+    }
+
+    /// Hands what was held to the object that was made; without one, nothing holds it.
+    fn attach_all(&self, holds: Vec<Hold>, made: Option<AllocatedObject>) {
+        let mut accounts = lock(&self.objects.accounts);
+        for hold in holds {
+            let left = match made {
+                Some(made) => accounts.attach(hold, made.name()).err(),
+                None => Some(hold),
+            };
+            left.into_iter().for_each(|hold| accounts.release(hold));
+        }
+    }
+
+    /// Takes what the driver has made into the accounts, at the size that the driver says; frees it
+    /// if they do not take it.
+    fn commit_object(
+        &self,
+        flight: &InFlightCall<'_>,
+        alloc: &ObjectAlloc<'_>,
+        reservation: Reservation,
+        needs: &AllocRequirements,
+    ) -> Result<AllocatedObject, AllocAbort> {
+        let &ObjectAlloc { client, parent, handle, size, .. } = alloc;
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
         let length = Bytes(bytes.unwrap_or(0));
@@ -260,14 +307,14 @@ impl Session {
         // An allocation in pages of 4 KiB says less than it takes of the card.
         let bytes = bytes.map(|bytes| Bytes(bytes.checked_next_multiple_of(memory::GRANULE).unwrap_or(u64::MAX)));
         let placement = Placement::under(parent, object)
-            .going_with(dependencies)
-            .with_notifiers(notifiers)
+            .going_with(&needs.dependencies)
+            .with_notifiers(&needs.notifiers)
             .long(length)
             .at(address);
-        let committed = lock(&self.accounts).commit(reservation, placement, bytes);
-        let Err(not) = committed else { return Ok(Some(AllocatedObject { client, object })) };
+        let committed = lock(&self.objects.accounts).commit(reservation, placement, bytes);
+        let Err(not) = committed else { return Ok(AllocatedObject { client, object }) };
         let freed = self.raw(&flight.file, client).free(object);
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         match (not.why, freed) {
             (CommitError::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),
             // It exists, and stays charged, over the limit.
@@ -281,13 +328,32 @@ impl Session {
         Err(AllocAbort::CommitRefused(not.why))
     }
 
-    /// Gives the caller its new object; takes it back when that cannot be done.
-    pub(crate) fn finish_made(&self, flight: &mut InFlightCall<'_>, made: AllocatedObject) -> Result<Answer, CallEnd> {
-        self.finish_all(flight, vec![made])
+    /// Forgets whatever had the handle of a new object before.
+    pub(crate) fn replace_handle(&self, name: ObjectName) {
+        let is_handle_used = {
+            let mut topology = lock(&self.objects.topology);
+            let is_handle_used = topology.card_of(name.client, name.object).is_some();
+            topology.remove(name.client, name.object);
+            is_handle_used
+        };
+        // The gates are left alone where they have nothing to do with it: who opens and closes them
+        // should find them free.
+        if is_handle_used {
+            self.channels.remove_from_gates(name);
+        }
     }
 
-    /// The same for several.
-    pub(crate) fn finish_all(
+    /// Gives the caller its new object; takes it back when that cannot be done.
+    pub(crate) fn finish_object(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        made: Option<AllocatedObject>,
+    ) -> Result<Answer, CallEnd> {
+        self.finish_objects(flight, made.into_iter().collect())
+    }
+
+    /// Gives the caller several new objects.
+    pub(crate) fn finish_objects(
         &self,
         flight: &mut InFlightCall<'_>,
         made: Vec<AllocatedObject>,
@@ -296,34 +362,10 @@ impl Session {
         flight.made = made;
         Ok(answer)
     }
+}
 
-    /// Frees what the caller will never hear of.
-    pub(crate) fn unmake(&self, file: &DeviceFile, made: AllocatedObject) {
-        self.locks.with(&[LockName::Client(made.client)], || self.unmake_locked(file, made));
-    }
-
-    /// The same for whoever has the client locked.
-    pub(crate) fn unmake_locked(&self, file: &DeviceFile, made: AllocatedObject) {
-        let AllocatedObject { client, object } = made;
-        // If the driver refuses, the object is still there, and is charged until its client goes.
-        if self.raw(file, client).free(object).is_ok_and(Status::is_ok) {
-            self.forget(client, object);
-        }
-    }
-
-    /// An object is gone, and what went with it.
-    pub(crate) fn forget(&self, client: Handle, object: Handle) {
-        let freed = lock(&self.accounts).free(client, object);
-        let mut topology = lock(&self.topology);
-        topology.remove(client, object);
-        if client == object {
-            lock(&self.files).remove_client(client);
-            self.remove_client_from_gates(client);
-        }
-        // Groups go with other objects than their parents, too. A client that is not known has nothing.
-        for name in freed.map(|freed| freed.channels).unwrap_or_default() {
-            topology.remove(name.client, name.object);
-            self.remove_from_gates(name);
-        }
-    }
+fn context_dma_requirements(client: Handle, memory: Handle, process: Pid) -> AllocRequirements {
+    let layout = memory::Layout::OwnFrames;
+    let ask = AllocRequest { client, kind: account::Kind::Other, memory: None, layout, process };
+    AllocRequirements { dependencies: vec![memory], ..Charge::Object(ask).into() }
 }

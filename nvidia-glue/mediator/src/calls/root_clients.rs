@@ -12,10 +12,12 @@ use crate::{
 };
 
 impl Session {
-    /// A new client: the mediator's own to the driver, the caller's to the accounts. Its file is kept from before it is there, for it would
-    /// outlive the mediator in a file that the container has handed to somebody else.
+    /// A new client: the mediator's own to the driver, the caller's to the accounts. Its file is
+    /// kept from before it is there, for it would outlive the mediator in a file that the container
+    /// has handed to somebody else.
     pub(crate) fn alloc_root(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
-        // The driver makes one on a card's file too, on which it takes no call to free it. No program was seen to want it.
+        // The driver makes one on a card's file too, on which it takes no call to free it. No
+        // program was seen to want it.
         if flight.file.node != Node::Control {
             return Err(CallEnd::Errno(libc::EINVAL));
         }
@@ -24,35 +26,36 @@ impl Session {
         let client = match self.make_client(flight) {
             Ok(Some(client)) => client,
             refused => {
-                lock(&self.accounts).cancel_client(reservation);
+                lock(&self.objects.accounts).cancel_client(reservation);
                 refused?;
                 return flight.finish();
             }
         };
         self.locks.with(&[LockName::Client(client)], || {
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             // The driver gave the handle away: whoever had it is gone.
             accounts.client_gone(client);
             accounts.commit_client(reservation, client);
             drop(accounts);
-            lock(&self.topology).remove(client, client);
-            self.remove_client_from_gates(client);
+            lock(&self.objects.topology).remove(client, client);
+            self.channels.remove_client_from_gates(client);
         });
-        self.finish_made(flight, AllocatedObject { client, object: client })
+        self.finish_object(flight, Some(AllocatedObject { client, object: client }))
     }
 
     /// `None`: the driver refused, with its status in the struct.
     fn make_client(&self, flight: &mut InFlightCall<'_>) -> Result<Option<Handle>, CallEnd> {
-        /// Another thread of the process may have just been refused the first client of the file, or freed the last.
+        /// Another thread of the process may have just been refused the first client of the file,
+        /// or freed the last.
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let file = self.known_control(&flight.file, flight.pid)?;
             let made = self.locks.with(&[LockName::Control(file)], || {
-                if !lock(&self.files).knows_control(file) {
+                if !lock(&self.objects.files).knows_control(file) {
                     return None;
                 }
                 let status = flight.execute(self.driver.as_ref());
-                let mut files = lock(&self.files);
+                let mut files = lock(&self.objects.files);
                 let made = status.map(|status| {
                     let client = NVOS64_PARAMETERS::hObjectNew.get(&flight.args).unwrap_or(Handle::NONE);
                     status.is_ok().then_some(client)

@@ -60,11 +60,11 @@ impl Session {
 
     fn initialize(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
-        self.address_space(flight.pid, flight.caller.thread()).map_err(errno)?;
+        self.managed.address_space(self.processes.as_ref(), flight.pid, flight.caller.thread()).map_err(errno)?;
         flight.confirm()?;
-        // The flag that tells whether managed memory outlives its process may be another one by the time that the
-        // kernel looks, so the worse is taken.
-        lock(&self.accounts).uvm_file(file, flight.pid, true);
+        // The flag that tells whether managed memory outlives its process may be another one by the
+        // time that the kernel looks, so the worse is taken.
+        lock(&self.objects.accounts).uvm_file(file, flight.pid, true);
         self.pass_or_continue(flight)
     }
 
@@ -74,9 +74,10 @@ impl Session {
         let kept = kept.filter(|file| file.node == Node::Uvm).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         let (file, kept) = (self.uvm_file(flight)?, self.known_uvm_file(&kept, flight.pid)?);
         flight.confirm()?;
-        // Should the kernel refuse it, or be told another file of the container's by then, one is kept for too long.
+        // Should the kernel refuse it, or be told another file of the container's by then, one is
+        // kept for too long.
         if file != kept {
-            lock(&self.accounts).uvm_mm_file(file, kept, flight.pid);
+            lock(&self.objects.accounts).uvm_mm_file(file, kept, flight.pid);
         }
         self.pass_or_continue(flight)
     }
@@ -86,24 +87,27 @@ impl Session {
         self.known_uvm_file(&flight.file, flight.pid)
     }
 
-    /// The number of a UVM file. If there are too many, those that nobody has any more are looked for first.
+    /// The number of a UVM file. If there are too many, those that nobody has any more are looked
+    /// for first.
     fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
-        let known = lock(&self.files).uvm(file, pid);
+        let known = lock(&self.objects.files).uvm(file, pid);
         match known {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 self.drop_unheld_uvm_files(|_| true);
-                lock(&self.files).uvm(file, pid).map_err(errno)
+                lock(&self.objects.files).uvm(file, pid).map_err(errno)
             }
             known => known.map_err(errno),
         }
     }
 
-    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a while in coming.
+    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a
+    /// while in coming.
     fn duplicate_named(&self, flight: &mut InFlightCall<'_>) -> Result<(), CallEnd> {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
     }
 
-    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came of it.
+    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came
+    /// of it.
     fn in_order(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -123,7 +127,7 @@ impl Session {
         let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
         self.locks.with(&names, || {
             // It was given up meanwhile: the process has closed it.
-            let is_known = lock(&self.files).knows_uvm(file);
+            let is_known = lock(&self.objects.files).knows_uvm(file);
             if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
         })?;
         flight.finish()
@@ -144,7 +148,7 @@ impl Session {
         self.with_object(flight, object.client)
     }
 
-    /// What the file has mapped on the card ends, whether the card goes or the address space on it.
+    /// Ends what the file has mapped on the card, whether the card goes or the address space on it.
     fn unregister_gpu(&self, flight: &mut InFlightCall<'_>, uuid: [u8; 16]) -> Result<Answer, CallEnd> {
         if flight.row.action() != Action::Execute {
             return self.continue_call(flight);
@@ -155,7 +159,7 @@ impl Session {
         self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
-                lock(&self.accounts).uvm_card_gone(file, card);
+                lock(&self.objects.accounts).uvm_card_gone(file, card);
             }
             Ok(())
         })
@@ -174,7 +178,8 @@ impl Session {
         })
     }
 
-    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the handles.
+    /// The file keeps the channel's number, its group and their buffers, whatever becomes of the
+    /// handles.
     fn register_channel(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
         let UvmObject { uuid, client, object, .. } = object;
         self.own_client(client)?;
@@ -185,7 +190,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.registration_fits())?;
         self.in_order_with(flight, file, &[LockName::Client(client)], |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).register_channel(file, card, ObjectName::new(client, object));
+                lock(&self.objects.accounts).register_channel(file, card, ObjectName::new(client, object));
             }
             Ok(())
         })
@@ -198,7 +203,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.range_group_fits())?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).range_group(file);
+                lock(&self.objects.accounts).range_group(file);
             }
             Ok(())
         })
@@ -208,7 +213,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).range_group_gone(file);
+                lock(&self.objects.accounts).range_group_gone(file);
             }
             Ok(())
         })
@@ -218,7 +223,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).unregister_channel(file, channel);
+                lock(&self.objects.accounts).unregister_channel(file, channel);
             }
             Ok(())
         })
@@ -231,7 +236,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).external_range(file, range.base, range.length);
+                lock(&self.objects.accounts).external_range(file, range.base, range.length);
             }
             Ok(())
         })
@@ -241,7 +246,7 @@ impl Session {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                lock(&self.accounts).free_range(file, base);
+                lock(&self.objects.accounts).free_range(file, base);
             }
             Ok(())
         })
@@ -259,9 +264,10 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
         let answer = self.in_order_with(flight, file, &[LockName::Client(memory.client)], |flight| {
-            let hold = lock(&self.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
+            let hold =
+                lock(&self.objects.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
             let status = flight.execute(self.driver.as_ref());
-            let mut accounts = lock(&self.accounts);
+            let mut accounts = lock(&self.objects.accounts);
             if status.is_ok_and(Status::is_ok) {
                 accounts.map(hold, file, range.base, range.length, &cards);
             } else {
@@ -269,11 +275,12 @@ impl Session {
             }
             status.map(|_| ())
         });
-        lock(&self.accounts).release_page_tables(tables);
+        lock(&self.objects.accounts).release_page_tables(tables);
         answer
     }
 
-    /// Addresses behind which there is no memory, of a range or of one that the call begins itself: they need page tables too.
+    /// Addresses behind which there is no memory, of a range or of one that the call begins itself:
+    /// they need page tables too.
     fn map_nothing(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -290,7 +297,7 @@ impl Session {
         })?;
         let answer = self.in_order(flight, file, |flight| {
             if flight.execute(self.driver.as_ref())?.is_ok() {
-                let mut accounts = lock(&self.accounts);
+                let mut accounts = lock(&self.objects.accounts);
                 if begins {
                     accounts.external_range(file, range.base, range.length);
                 }
@@ -298,34 +305,35 @@ impl Session {
             }
             Ok(())
         });
-        lock(&self.accounts).release_page_tables(tables);
+        lock(&self.objects.accounts).release_page_tables(tables);
         answer
     }
 
-    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file may be another one by then; a refusal
-    /// there is an "unknown error" to it, and so there must be room already.
+    /// The host's memory. libcuda maps it next, which is charged as managed memory, for the file
+    /// may be another one by then; a refusal there is an "unknown error" to it, and so there must
+    /// be room already.
     fn semaphore_pool(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         let length = Bytes(range.length);
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.managed_fits(length))?;
-        let cards: Vec<Card> = lock(&self.accounts).cards().map(|(card, _)| card).collect();
+        let cards: Vec<Card> = lock(&self.objects.accounts).cards().map(|(card, _)| card).collect();
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, length.0))?;
         let mut pool = match self.reserve(flight.pid, |accounts| accounts.reserve_pool(flight.pid, length)) {
             Ok(pool) => Some(pool),
             Err(end) => {
-                lock(&self.accounts).release_page_tables(tables);
+                lock(&self.objects.accounts).release_page_tables(tables);
                 return Err(end);
             }
         };
         let answer = self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(pool) = pool.take_if(|_| is_ok) {
-                lock(&self.accounts).pool(pool, file, range.base, range.length);
+                lock(&self.objects.accounts).pool(pool, file, range.base, range.length);
             }
             Ok(())
         });
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         accounts.release_page_tables(tables);
         if let Some(pool) = pool {
             accounts.release(pool);
@@ -362,19 +370,21 @@ impl Session {
         self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
-                lock(&self.accounts).unmap(file, card, range.base, range.length);
+                lock(&self.objects.accounts).unmap(file, card, range.base, range.length);
             }
             Ok(())
         })
     }
 
-    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the kernel makes it.
+    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the
+    /// kernel makes it.
     pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Trapped) -> Result<Answer, CallEnd> {
         let Trapped::Mmap { address, length, flags, fd, offset } = *stopped else {
             return Err(CallEnd::Errno(libc::EINVAL));
         };
-        // Whose file it is, another thread may change before the kernel looks; where it goes, nobody. UVM maps managed memory only where
-        // address and offset are the same. Where nothing is fixed, the kernel rounds the address down to a page.
+        // Whose file it is, another thread may change before the kernel looks; where it goes,
+        // nobody. UVM maps managed memory only where address and offset are the same. Where nothing
+        // is fixed, the kernel rounds the address down to a page.
         let is_there = address - address % page_size() == offset;
         let file = match driver_file(self.driver.as_ref(), caller, fd) {
             Ok(file) => file,
@@ -383,8 +393,8 @@ impl Session {
             Err(_) => return self.mmap_of_another(caller, flags),
         };
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
-            // A program that maps another file has no reason to choose the offset as the address. One that leaves the address to the
-            // kernel has: what comes of that is left to looks.
+            // A program that maps another file has no reason to choose the offset as the address.
+            // One that leaves the address to the kernel has: what comes of that is left to looks.
             return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
         };
         if !is_there && is_placed(flags) {
@@ -393,7 +403,7 @@ impl Session {
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
-        let memory = self.address_space(pid, caller.thread()).map_err(errno)?;
+        let memory = self.managed.address_space(self.processes.as_ref(), pid, caller.thread()).map_err(errno)?;
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
@@ -405,7 +415,8 @@ impl Session {
         self.commit_mapping(id, reservation, (memory, caller.thread()))
     }
 
-    /// The kernel is about to map managed memory of a file at an address, for a thread: not one that was given up meanwhile.
+    /// The kernel is about to map managed memory of a file at an address, for a thread: not one
+    /// that was given up meanwhile.
     pub(crate) fn commit_mapping(
         &self,
         id: UvmFile,
@@ -413,8 +424,8 @@ impl Session {
         (memory, thread): (Mm, i32),
     ) -> Result<Answer, CallEnd> {
         self.locks.with(&[LockName::Uvm(id)], || {
-            let is_known = lock(&self.files).knows_uvm(id);
-            let mut accounts = lock(&self.accounts);
+            let is_known = lock(&self.objects.files).knows_uvm(id);
+            let mut accounts = lock(&self.objects.accounts);
             if !is_known {
                 accounts.cancel_managed(reservation);
                 return Err(CallEnd::Errno(libc::EBADF));
@@ -424,22 +435,24 @@ impl Session {
         })
     }
 
-    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may place it, it can be managed memory that nobody
-    /// has charged. So it is known from now on in whose memory to look for it, whoever has that by then.
+    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may
+    /// place it, it can be managed memory that nobody has charged. So it is known from now on in
+    /// whose memory to look for it, whoever has that by then.
     fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
         if !is_placed(flags) {
-            self.address_space(caller.pid()?, caller.thread()).map_err(errno)?;
+            self.managed.address_space(self.processes.as_ref(), caller.pid()?, caller.thread()).map_err(errno)?;
         }
         Ok(Answer::Continue)
     }
 }
 
-/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it maps up to them.
+/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it
+/// maps up to them.
 fn page_size() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
 }
 
-/// Whether a mapping goes where it is asked to, or nowhere.
+/// Returns whether a mapping goes where it is asked to, or nowhere.
 fn is_placed(flags: u32) -> bool {
     let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
     flags & placed.cast_unsigned() != 0

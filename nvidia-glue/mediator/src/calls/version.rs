@@ -1,8 +1,9 @@
 //! `NV_ESC_CHECK_VERSION_STR`: whether a program's libraries are of the driver's release.
 //!
-//! The driver writes five lines into the kernel's log for each string that is not its own. So it is asked first which its own is, and only what
-//! it accepts gets there. Releases before 530 tell that only when they refuse a string: the first one
-//! (src/nvidia/arch/nvalloc/unix/src/osapi.c, `rm_perform_version_check`).
+//! The driver writes five lines into the kernel's log for each string that is not its own. So it is
+//! asked first which its own is, and only what it accepts gets there. Releases before 530 tell that
+//! only when they refuse a string: the first one (src/nvidia/arch/nvalloc/unix/src/osapi.c,
+//! `rm_perform_version_check`).
 
 use std::sync::Mutex;
 
@@ -51,7 +52,7 @@ impl Session {
         }
     }
 
-    /// What the driver says that its version is; `None`: it does not say.
+    /// Returns the version that the driver says it has; `None`: it does not say.
     fn own_version(&self, flight: &mut InFlightCall<'_>) -> Result<Option<Vec<u8>>, CallEnd> {
         if let Some(own) = lock(&self.version.0).clone() {
             return Ok(Some(own));
@@ -83,7 +84,8 @@ fn text(args: &[u8]) -> &[u8] {
     args.get(nv_ioctl_rm_api_version_t::versionString.at()..).unwrap_or_default()
 }
 
-/// Whether the driver accepts a string: all of it up to its end is the same or, if that is asked for, all up to the first point.
+/// Returns whether the driver accepts a string: all of it up to its end is the same or, if that is
+/// asked for, all up to the first point.
 fn is_accepted(command: u32, asked: &[u8], own: &[u8]) -> bool {
     for (asked, own) in asked.iter().zip(own) {
         if asked != own {

@@ -1,12 +1,13 @@
-//! Who has the compute engine of the container's cards.
+//! Log of who has the compute engine of the container's cards.
 
 use schedule::{SwitchLog, SwitchLogError};
 
 use crate::Session;
 
 impl Session {
-    /// The log of the context switches of one of the container's cards, of all containers on it. `None`: there is no such card, or
-    /// its driver keeps no log. At most one for each card at a time.
+    /// The log of the context switches of one of the container's cards, of all containers on it.
+    /// `None`: there is no such card, or its driver keeps no log. At most one for each card at a
+    /// time.
     ///
     /// # Errors
     /// When the driver refuses it.

@@ -1,7 +1,8 @@
-//! Which channels and channel groups the container has on one card. Pure: it knows what calls have told it.
+//! Channels and channel groups of the container on one card. Pure: it knows what calls say.
 //!
-//! A channel can do work only once it is scheduled, and only then is it named to the driver. Whatever made it runnable once counts as
-//! runnable until it is gone: a schedule call with `bEnable` = 0 does not keep it off the card (docs/driver-facts.md).
+//! A channel can do work only once it is scheduled, and only then is it named to the driver.
+//! Whatever made it runnable once counts as runnable until it is gone: a schedule call with
+//! `bEnable` = 0 does not keep it off the card (docs/driver-facts.md).
 
 mod engine;
 mod groups;
@@ -23,11 +24,12 @@ struct Group {
     engine: Engine,
     /// As a whole, or a channel of it was.
     is_scheduled: bool,
-    /// More of them work than the container's share has time slices for: it waits for its turn off the card.
+    /// More of them work than the container's share has time slices for: it waits for its turn off
+    /// the card.
     is_surplus: bool,
-    /// What the program set; microseconds.
+    /// Time slice that the program set; microseconds.
     slice_us: Option<u64>,
-    /// How many handles it has.
+    /// Number of handles.
     handles: u32,
 }
 
@@ -40,15 +42,18 @@ struct Channel {
     is_unwanted: bool,
     /// A schedule call of it, or of its group, was executed since it came to be.
     is_told: bool,
-    /// How often it was named to the driver as off, at the most, and not as on since. The card's firmware counts (580.159.04): a channel that
-    /// is taken off twice has to be put back twice; to put back one that is on has no effect.
+    /// Number of times that it was named to the driver as off, at the most, and not as on since.
+    /// The card's firmware counts (580.159.04): a channel that is taken off twice has to be put
+    /// back twice; to put back one that is on has no effect.
     offs: u32,
-    /// It is off for certain: nothing since it was last named so can have put it back, or have made it count from 0.
+    /// It is off for certain: nothing since it was last named so can have put it back, or have made
+    /// it count from 0.
     is_off: bool,
 }
 
-/// How often a channel is taken off because of calls of the program's that may have put it back, before such calls are refused until it has
-/// been put on: each time costs one call more then.
+/// Number of times that a channel is taken off because of calls of the program's that may have put
+/// it back, before such calls are refused until it has been put on: each time costs one call more
+/// then.
 pub(crate) const MOST_OFFS: u32 = 4;
 
 /// See the module.
@@ -59,7 +64,7 @@ pub(crate) struct CardChannels {
     handles: BTreeMap<ObjectName, GroupId>,
     groups: BTreeMap<GroupId, Group>,
     next_group: GroupId,
-    /// How many compute groups are on the card at a time; `None`: all. And where the next turn begins.
+    /// Number of compute groups on the card at a time; `None`: all. And where the next turn begins.
     on_card: Option<usize>,
     next_turn: GroupId,
 }
@@ -103,8 +108,8 @@ impl CardChannels {
         }
     }
 
-    /// A channel under a group or, without one, a device. What its parameters say of an engine counts where its group does not.
-    /// Whether it is the first that is throttled.
+    /// A channel under a group or, without one, a device. What its parameters say of an engine
+    /// counts where its group does not. Whether it is the first that is throttled.
     pub(crate) fn add_channel(&mut self, name: ObjectName, parent: Handle, engine: u32) -> bool {
         self.remove(name);
         let had_any = self.throttled() > 0;
@@ -118,8 +123,9 @@ impl CardChannels {
         !had_any && self.throttled() > 0
     }
 
-    /// A channel works on an engine, beside what was known. So does its group, whatever was said of it: a card before Ampere does not look at
-    /// that, and all channels of a group are on one run list.
+    /// A channel works on an engine, beside what was known. So does its group, whatever was said of
+    /// it: a card before Ampere does not look at that, and all channels of a group are on one run
+    /// list.
     pub(crate) fn works_on(&mut self, name: ObjectName, engine: Engine) {
         let Some(channel) = self.channels.get_mut(&name) else { return };
         channel.engine = channel.engine.max(engine);
@@ -168,12 +174,13 @@ impl CardChannels {
         self.channels.iter().filter(of_them).map(|(name, _)| *name).collect()
     }
 
-    /// Whether it is a channel.
+    /// Returns whether it is a channel.
     pub(crate) fn has_channel(&self, name: ObjectName) -> bool {
         self.channels.contains_key(&name)
     }
 
-    /// The channels that a schedule call on a channel or a group makes runnable; `None`: it is neither.
+    /// The channels that a schedule call on a channel or a group makes runnable; `None`: it is
+    /// neither.
     pub(crate) fn below(&self, name: ObjectName) -> Option<Vec<ObjectName>> {
         if self.channels.contains_key(&name) {
             return Some(vec![name]);
@@ -182,7 +189,8 @@ impl CardChannels {
         Some(self.members(*id).map(|(name, _)| name).collect())
     }
 
-    /// A channel, or a group and all that is in it, can do work from now on; and what will be in the group, by itself or not.
+    /// A channel, or a group and all that is in it, can do work from now on; and what will be in
+    /// the group, by itself or not.
     pub(crate) fn schedule(&mut self, name: ObjectName) {
         let group = self.group_handle(name);
         let id = group.and_then(|group| self.handles.get(&group)).copied();
@@ -198,8 +206,8 @@ impl CardChannels {
         for name in self.below(name).unwrap_or_default() {
             if let Some(channel) = self.channels.get_mut(&name) {
                 channel.is_scheduled = true;
-                // Taken off before its first one, it is on now. Another one changes nothing on the card (580.159.04), so one that has
-                // been doubted so often is believed that.
+                // Taken off before its first one, it is on now. Another one changes nothing on the
+                // card (580.159.04), so one that has been doubted so often is believed that.
                 if !channel.is_told || channel.offs < MOST_OFFS {
                     channel.is_off = false;
                 }
@@ -208,24 +216,24 @@ impl CardChannels {
         }
     }
 
-    /// Whether it is throttled, or any channel in it is, once that can do work.
+    /// Returns whether it is throttled, or any channel in it is, once that can do work.
     pub(crate) fn any_throttled(&self, name: ObjectName) -> bool {
         let names = self.below(name).unwrap_or_default();
         let mut channels = names.iter().filter_map(|name| self.channels.get(name));
         channels.any(|channel| channel.engine.is_throttled(self.throttle))
     }
 
-    /// Whether one of them is throttled and can do work.
+    /// Returns whether one of them is throttled and can do work.
     pub(crate) fn any_at_work(&self, names: &[ObjectName]) -> bool {
         names.iter().filter_map(|name| self.channels.get(name)).any(|channel| self.is_gated(channel))
     }
 
-    /// Whether it is a group that can do work, so that one that joins it may, too.
+    /// Returns whether it is a group that can do work, so that one that joins it may, too.
     pub(crate) fn has_scheduled(&self, name: ObjectName) -> bool {
         self.handles.get(&name).and_then(|id| self.groups.get(id)).is_some_and(|group| group.is_scheduled)
     }
 
-    /// Whether it is a throttled group that can do work.
+    /// Returns whether it is a throttled group that can do work.
     pub(crate) fn is_at_work(&self, name: ObjectName) -> bool {
         let group = self.handles.get(&name).and_then(|id| self.groups.get(id));
         group.is_some_and(|group| group.is_scheduled && group.engine.is_throttled(self.throttle))
@@ -241,7 +249,7 @@ impl CardChannels {
         members.map(|(name, channel)| (*name, channel))
     }
 
-    /// Whether it is a channel on the compute engine that has no group.
+    /// Returns whether it is a channel on the compute engine that has no group.
     pub(crate) fn is_bare_compute(&self, name: ObjectName) -> bool {
         let channel = self.channels.get(&name);
         channel.is_some_and(|channel| channel.group.is_none() && channel.engine == Engine::Compute)

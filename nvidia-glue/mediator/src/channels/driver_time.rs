@@ -1,11 +1,14 @@
 //! Limit on the work that the driver does for a container outside the container's turns.
 //!
-//! The driver makes and frees contexts under locks for which everybody's edges wait, and writes over freed memory (scrubbing) on copy
-//! channels of its own. Neither knows of turns. So each costs time, of which a container may use its share of the card's time, as it may of the
-//! card's engines: who asks for more waits. A program's start, or a framework's first allocations, are within what may be asked for at once.
+//! The driver makes and frees contexts under locks for which everybody's edges wait, and writes
+//! over freed memory (scrubbing) on copy channels of its own. Neither knows of turns. So each costs
+//! time, of which a container may use its share of the card's time, as it may of the card's
+//! engines: who asks for more waits. A program's start, or a framework's first allocations, are
+//! within what may be asked for at once.
 //!
-//! H200, 580.159.04: beside a container of 10 % that took and freed 14 GiB at a time, writes of memory at 40 % fell to 35 %, and kernels at 50 %
-//! to 48.6 %; beside one that made and freed contexts in four loops, kernels at 50 % fell to 46 %
+//! H200, 580.159.04: beside a container of 10 % that took and freed 14 GiB at a time, writes of
+//! memory at 40 % fell to 35 %, and kernels at 50 % to 48.6 %; beside one that made and freed
+//! contexts in four loops, kernels at 50 % fell to 46 %
 //! (docs/results/2026-11-23-580.159.04-1x-NVIDIA-H200-disturbed-before.txt).
 
 use std::{
@@ -21,7 +24,8 @@ use base::Bytes;
 
 use crate::{Session, calls::in_flight::InFlightCall, locks::lock, reclaim::reclaim_throttle::Clock};
 
-/// Driver time of a channel group and of a channel: a CUDA context, which has 4 and 20, takes the driver a tenth of a second to make and free.
+/// Driver time of a channel group and of a channel: a CUDA context, which has 4 and 20, takes the
+/// driver a tenth of a second to make and free.
 pub(crate) const CHANNEL_GROUP: Duration = Duration::from_millis(5);
 pub(crate) const CHANNEL: Duration = Duration::from_millis(4);
 /// Bytes that the driver scrubs in a microsecond: a tenth of an H200's memory bandwidth.
@@ -56,7 +60,7 @@ impl Default for DriverTime {
 #[derive(Debug, Default)]
 struct Debt {
     left: Duration,
-    /// When that was.
+    /// Time of that.
     at: Duration,
 }
 
@@ -75,7 +79,8 @@ impl Debt {
 }
 
 impl DriverTime {
-    /// Adds the cost of a call, and waits until no more than the burst is unpaid. One call at a time: others wait for the lock.
+    /// Adds the cost of a call, and waits until no more than the burst is unpaid. One call at a
+    /// time: others wait for the lock.
     fn wait(&self, cost: Duration, clock: &dyn Clock, is_hurried: impl Fn() -> bool) {
         let mut debt = lock(&self.debt);
         let share_ppm = self.share_ppm.load(Ordering::Relaxed);
@@ -89,16 +94,21 @@ impl DriverTime {
 }
 
 impl Session {
-    /// A call has had the driver work on `card`: the answer waits until the container may use as much.
+    /// A call has had the driver work on `card`: the answer waits until the container may use as
+    /// much.
     pub(crate) fn wait_for_driver_time(&self, flight: &mut InFlightCall<'_>) {
         let Some((card, cost)) = flight.driver_time.take() else { return };
-        let (Some(used), Some(gate)) = (self.driver_times.get(usize::from(card.0)), self.gate(card)) else { return };
+        let (Some(used), Some(gate)) = (self.channels.driver_times.get(usize::from(card.0)), self.channels.gate(card))
+        else {
+            return;
+        };
         used.wait(cost, self.reclaim_throttle.clock.as_ref(), || gate.is_hurried());
     }
 
-    /// Sets the container's share of a card's time, in millionths, as its timetable has it. Cards that are not the container's are passed over.
+    /// Sets the container's share of a card's time, in millionths, as its timetable has it. Cards
+    /// that are not the container's are passed over.
     pub fn set_share(&self, uuid: &str, share_ppm: u32) {
-        let used = self.grant.by_uuid(uuid).and_then(|card| self.driver_times.get(usize::from(card.0)));
+        let used = self.grant.by_uuid(uuid).and_then(|card| self.channels.driver_times.get(usize::from(card.0)));
         if let Some(used) = used {
             used.share_ppm.store(share_ppm, Ordering::Relaxed);
         }

@@ -1,12 +1,15 @@
-//! Taking a container's channels off a card and putting them back, from a client of the mediator's own.
+//! Taking a container's channels off a card and putting them back, from a client of the mediator's
+//! own.
 //!
-//! `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` names channels of any client by handle, so no file of the container's is needed, and
-//! none is kept open (docs/driver-facts.md).
+//! `NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS` names channels of any client by handle, so no file of
+//! the container's is needed, and none is kept open (docs/driver-facts.md).
 //!
-//! **Order.** The scheduler's thread opens and closes; listener threads bring channels that have just come to be in line. Who tells
-//! the driver something holds [`CardGate::acting`] from the decision until it is done, as the card's firmware counts how often a
-//! channel was taken off (docs/driver-facts.md): each is taken off once and put back once. So the scheduler may wait for a listener's
-//! call, as it would in the driver, which makes one at a time; never for anything of the container's.
+//! **Order.** The scheduler's thread opens and closes; listener threads bring channels that have
+//! just come to be in line. Who tells the driver something holds [`CardGate::acting`] from the
+//! decision until it is done, as the card's firmware counts how often a channel was taken off
+//! (docs/driver-facts.md): each is taken off once and put back once. So the scheduler may wait for
+//! a listener's call, as it would in the driver, which makes one at a time; never for anything of
+//! the container's.
 
 mod calls;
 mod slices;
@@ -30,10 +33,11 @@ use crate::{Caller, CallerError, grant::OwnCard, locks::lock};
 /// The most channels that one call names: elements of `hChannelList`.
 pub(crate) const MOST: usize = 64;
 
-/// How long a schedule call waits for the gate: twice the longest period. What is closed for longer lets it be scheduled, and
-/// takes it off right after: to take off what is not scheduled yet has no effect (docs/driver-facts.md).
+/// Longest wait of a schedule call for the gate: twice the longest period. What is closed for
+/// longer lets it be scheduled, and takes it off right after: to take off what is not scheduled yet
+/// has no effect (docs/driver-facts.md).
 pub(crate) const MOST_WAIT: Duration = Duration::from_secs(1);
-/// How often who waits looks whether its caller still does.
+/// Period at which a waiting call checks its caller.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The container's channels on one card.
@@ -60,17 +64,18 @@ struct GateState {
     is_hurried: bool,
     /// There was a first channel, and nobody has been told.
     has_first: bool,
-    /// What the scheduler has set; microseconds.
+    /// Time slice that the scheduler has set; microseconds.
     slice_us: Option<u64>,
-    /// How often it has.
+    /// Number of times that it has.
     slices: u64,
-    /// How long calls of the program's were on their way while the gate was closed, each of which let channels work until they were taken off;
-    /// and nobody has asked.
+    /// Time for which calls of the program's were on their way while the gate was closed, each of
+    /// which let channels work until they were taken off; and nobody has asked.
     overrun: Duration,
 }
 
-/// A call of the program's that may let channels work is on its way: no edge is made, and no other such call, before it is over and what it has
-/// changed is where it is to be. So at most one of them comes between an edge's instant and its call to the driver.
+/// A call of the program's that may let channels work is on its way: no edge is made, and no other
+/// such call, before it is over and what it has changed is where it is to be. So at most one of
+/// them comes between an edge's instant and its call to the driver.
 #[derive(Debug)]
 pub(crate) struct GateGuard<'g> {
     gate: &'g CardGate,
@@ -85,7 +90,8 @@ impl GateGuard<'_> {
         self.gate.act_alone(|_| names.to_vec()).map(drop)
     }
 
-    /// The same after a call of the program's that may have put them back, or may have made them count from 0.
+    /// The same after a call of the program's that may have put them back, or may have made them
+    /// count from 0.
     pub(crate) fn bring_doubted(&self, names: &[ObjectName]) {
         self.gate.with(|channels| channels.doubt(names));
         // What is refused here is found by the next edge.
@@ -103,7 +109,7 @@ impl Drop for GateGuard<'_> {
 }
 
 impl GateState {
-    /// Whether a call that is made until an instant has to wait, if the gate matters to it.
+    /// Returns whether a call that is made until an instant has to wait, if the gate matters to it.
     fn has_to_wait(&self, until: Instant, matters: impl Fn(&CardChannels) -> bool) -> bool {
         self.is_closed && !self.is_hurried && Instant::now() < until && matters(&self.channels)
     }
@@ -144,34 +150,37 @@ impl CardGate {
         work(&mut lock(&self.state).channels)
     }
 
-    /// Whether the card can take channels off: a call that names none says so.
+    /// Returns whether the card can take channels off: a call that names none says so.
     pub(crate) fn can_close(&self) -> bool {
         !matches!(self.name_channels(true, &[]), Err(GateCallError::Refused(Status::NOT_SUPPORTED)))
     }
 
-    /// A channel has come to be, maybe in a group that does work already: it obeys before that call is over.
+    /// A channel has come to be, maybe in a group that does work already: it obeys before that call
+    /// is over.
     pub(crate) fn add_channel(&self, name: ObjectName, parent: Handle, engine: u32) {
         let mut state = lock(&self.state);
         state.has_first |= state.channels.add_channel(name, parent, engine);
     }
 
-    /// Whether there is a first throttled channel, of which nobody was told.
+    /// Returns whether there is a first throttled channel, of which nobody was told.
     pub(crate) fn take_first(&self) -> bool {
         std::mem::take(&mut lock(&self.state).has_first)
     }
 
-    /// Nobody waits for the gate any more, until it is told that they may: the container is paused, or ends.
+    /// Nobody waits for the gate any more, until it is told that they may: the container is paused,
+    /// or ends.
     pub(crate) fn hurry(&self, hurried: bool) {
         lock(&self.state).is_hurried = hurried;
         self.opened.notify_all();
     }
 
-    /// Whether nobody is to wait.
+    /// Returns whether nobody is to wait.
     pub(crate) fn is_hurried(&self) -> bool {
         lock(&self.state).is_hurried
     }
 
-    /// Waits while the gate is closed and it matters to who asks, until an instant: see [`MOST_WAIT`].
+    /// Waits while the gate is closed and it matters to who asks, until an instant: see
+    /// [`MOST_WAIT`].
     pub(crate) fn wait(
         &self,
         caller: &dyn Caller,
@@ -192,7 +201,8 @@ impl CardGate {
         }
     }
 
-    /// A call that waited is made; `None`: the gate has closed meanwhile, and it has to wait again. Who holds locks of clients takes them before.
+    /// A call that waited is made; `None`: the gate has closed meanwhile, and it has to wait again.
+    /// Who holds locks of clients takes them before.
     pub(crate) fn enter(&self, until: Instant, matters: impl Fn(&CardChannels) -> bool) -> Option<GateGuard<'_>> {
         let acting = lock(&self.acting);
         let state = lock(&self.state);
@@ -219,18 +229,20 @@ impl CardGate {
         }
     }
 
-    /// Whether it is closed, or about to be.
+    /// Returns whether it is closed, or about to be.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         lock(&self.state).is_closed
     }
 
-    /// Brings channels to where they are to be. What the driver refuses is found by the next edge, which names them again.
+    /// Brings channels to where they are to be. What the driver refuses is found by the next edge,
+    /// which names them again.
     pub(crate) fn bring(&self, names: &[ObjectName]) -> Result<(), EdgeError> {
         self.act(|_| names.to_vec()).map(drop)
     }
 
-    /// Whether the program has made so many calls since they were last on that another one has to wait until they are.
+    /// Returns whether the program has made so many calls since they were last on that another one
+    /// has to wait until they are.
     pub(crate) fn is_overdone(&self, names: &[ObjectName]) -> bool {
         let state = lock(&self.state);
         state.is_closed && state.channels.any_doubted(names)
@@ -240,7 +252,8 @@ impl CardGate {
         lock(&self.state).is_closed = is_closed;
         let result = self.act(|channels| {
             let mut names = channels.at_the_gate();
-            // Where it takes several calls, compute is the first to go and the last to come, in as few of them as there can be.
+            // Where it takes several calls, compute is the first to go and the last to come, in as
+            // few of them as there can be.
             if !is_closed && names.len() > MOST {
                 names.reverse();
             }
@@ -252,7 +265,7 @@ impl CardGate {
         result
     }
 
-    /// Who is named is looked up only once nobody else tells the driver anything.
+    /// Looks up who is named only once nobody else tells the driver anything.
     fn act(&self, names: impl FnOnce(&CardChannels) -> Vec<ObjectName>) -> Result<Edge, EdgeError> {
         let _acting = lock(&self.acting);
         self.act_alone(names)

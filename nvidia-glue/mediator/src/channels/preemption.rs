@@ -1,11 +1,14 @@
-//! Preemption of kernels: what computes in a channel can leave the card at any instruction (CILP), whether or not its program asks for that, as CUDA
-//! does. A kernel that could not would hold the card beyond its container's time, and whoever waits for it to leave.
+//! Preemption of kernels: what computes in a channel can leave the card at any instruction (CILP),
+//! whether or not its program asks for that, as CUDA does. A kernel that could not would hold the
+//! card beyond its container's time, and whoever waits for it to leave.
 //!
-//! The mode is a context's, which all channels of a group have in common. It is set before the first object of the graphics engine is made, and who
-//! gets no mode gets no object. For the driver sets it as long as a context has no objects but those of compute, and has it stay whatever comes
-//! and goes later; beside an object of another class (3D, 2D, memory to memory), it refuses the mode (`NV_ERR_INVALID_REQUEST`), and in a
-//! context that has the mode, it refuses those of 3D and 2D (docs/driver-facts.md). So a context that draws cannot have it: that is left to containers with
-//! the driver capability for that.
+//! The mode is a context's, which all channels of a group have in common. It is set before the
+//! first object of the graphics engine is made, and who gets no mode gets no object. For the driver
+//! sets it as long as a context has no objects but those of compute, and has it stay whatever comes
+//! and goes later; beside an object of another class (3D, 2D, memory to memory), it refuses the
+//! mode (`NV_ERR_INVALID_REQUEST`), and in a context that has the mode, it refuses those of 3D and
+//! 2D (docs/driver-facts.md). So a context that draws cannot have it: that is left to containers
+//! with the driver capability for that.
 
 use std::sync::atomic::Ordering;
 
@@ -28,26 +31,31 @@ use crate::{
     memory::context_buffers::{brings_context, computes},
 };
 
-/// Distance of the mode of compute from the end of `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`: the list before it has grown.
+/// Distance of the mode of compute from the end of `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`:
+/// the list before it has grown.
 const BIND_CILP_FROM_END: usize = PreemptionBind::SIZE - PreemptionBind::cilpPreemptMode.at();
-/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can be preempted.
+/// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_FLAGS_CILP`, and the only mode in which any kernel can
+/// be preempted.
 const FLAG_CILP: u32 = 1;
 const CILP: u32 = 2;
 
 const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
 
 impl Session {
-    /// An object is about to be made in a channel: if with it the channel could compute, what runs there can be preempted at any instruction from
-    /// then on. For whoever has the client locked: what the handles stand for stays.
+    /// An object is about to be made in a channel: if with it the channel could compute, what runs
+    /// there can be preempted at any instruction from then on.
+    ///
+    /// Precondition: the client is locked, so that what the handles stand for stays.
     pub(crate) fn make_preemptible(&self, flight: &InFlightCall<'_>, alloc: Alloc) -> Result<(), CallEnd> {
         let (client, class) = (alloc.client, alloc.class);
-        // With an object of any class of the graphics engine there is a context. What is executed in it, the program's own commands say, and nobody
-        // looks whether there is an object of compute for these.
+        // With an object of any class of the graphics engine there is a context. What is executed
+        // in it, the program's own commands say, and nobody looks whether there is an object of
+        // compute for these.
         if !brings_context(class) || self.may_draw && !computes(class) {
             return Ok(());
         }
         let (context, device) = {
-            let topology = lock(&self.topology);
+            let topology = lock(&self.objects.topology);
             let context = topology.context_of(client, alloc.parent);
             let device = topology.device_above(client, alloc.parent);
             let (Some(context), Some(device)) = (context, device) else {
@@ -62,7 +70,7 @@ impl Session {
         let command = NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE;
         match self.ask_subdevice(&flight.file, client, device, (command, params)) {
             Some((Status::OK, _)) => {
-                lock(&self.topology).set_preemptible(client, context);
+                lock(&self.objects.topology).set_preemptible(client, context);
                 Ok(())
             }
             // The card does not know it (ctrl2080gr.h; resControlLookup, rs_resource.c).
@@ -71,7 +79,7 @@ impl Session {
             Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
             answer => {
                 // A program can ask again and again.
-                if !self.preemption_mode_reported.swap(true, Ordering::Relaxed) {
+                if !self.channels.preemption_mode_reported.swap(true, Ordering::Relaxed) {
                     let status = answer.map(|(status, _)| format!("{:#x}", status.0));
                     tracing::warn!(
                         status,
@@ -84,13 +92,15 @@ impl Session {
         }
     }
 
-    /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS` {flags, hChannel, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
+    /// `NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS` {flags, hChannel, gfxpPreemptMode,
+    /// cilpPreemptMode, grRouteInfo}.
     pub(crate) fn preemption_mode(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
         let channel = PreemptionMode::hChannel.get(flight.params()).ok_or(INVALID)?;
         self.set_mode(flight, client, channel, PreemptionMode::cilpPreemptMode.at())
     }
 
-    /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` {flags, hClient, hChannel, buffers, gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
+    /// `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS` {flags, hClient, hChannel, buffers,
+    /// gfxpPreemptMode, cilpPreemptMode, grRouteInfo}.
     pub(crate) fn preemption_bind(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let client = PreemptionBind::hClient.get(flight.params()).ok_or(INVALID)?;
         let channel = PreemptionBind::hChannel.get(flight.params()).ok_or(INVALID)?;
@@ -98,9 +108,10 @@ impl Session {
         self.set_mode(flight, client, channel, cilp_at)
     }
 
-    /// A program sets a mode itself. A channel whose kernels are waited for, or whose blocks are, would hold the card for as long as it likes:
-    /// whatever it asks for compute, it gets the mode that is forced. But a context that draws cannot have that, and OpenGL and Vulkan ask
-    /// for another.
+    /// A program sets a mode itself. A channel whose kernels are waited for, or whose blocks are,
+    /// would hold the card for as long as it likes: whatever it asks for compute, it gets the mode
+    /// that is forced. But a context that draws cannot have that, and OpenGL and Vulkan ask for
+    /// another.
     fn set_mode(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -122,9 +133,10 @@ impl Session {
         flight.finish()
     }
 
-    /// Whether a channel or a group may be one that draws: it has not been made preemptible, in a container that may draw.
+    /// Returns whether a channel or a group may be one that draws: it has not been made
+    /// preemptible, in a container that may draw.
     fn draws(&self, client: Handle, channel: Handle) -> bool {
-        let topology = lock(&self.topology);
+        let topology = lock(&self.objects.topology);
         let context = topology.context_of(client, channel);
         self.may_draw && context.is_some_and(|context| !topology.is_preemptible(client, context))
     }

@@ -1,10 +1,10 @@
-//! The container's own scheduling controls. What a program asks for is remembered; what reaches the driver is what its grant
-//! allows of that.
+//! The container's own scheduling controls. What a program asks for is remembered; what reaches the
+//! driver is what its grant allows of that.
 
-use std::{collections::BTreeSet, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use abi::{
-    Handle, Status,
+    Status,
     controls::{NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, ScheduleKind},
     decode::Control,
     encode,
@@ -36,8 +36,8 @@ const ALL_EXCEPTIONS: u32 = 0xffff;
 /// `NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_FATAL`.
 const FATAL: u32 = 1;
 
-/// How long the driver may wait for channels to have nothing to do, microseconds: it holds the lock of each card meanwhile, for which
-/// others' turns wait.
+/// Longest time that the driver may wait for channels to have nothing to do, microseconds: it holds
+/// the lock of each card meanwhile, for which others' turns wait.
 pub(crate) const MOST_IDLE_US: u32 = 1_000;
 
 const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
@@ -70,81 +70,11 @@ impl Session {
         }
     }
 
-    /// The gate of the card that a channel or a group is on. One that is not known is not scheduled by anybody.
-    fn gate_of(&self, name: ObjectName) -> Option<&CardGate> {
-        let is_here = |gate: &&CardGate| gate.with(|channels| channels.below(name).is_some());
-        self.gates.iter().map(AsRef::as_ref).find(is_here)
-    }
-
-    /// An object is a channel or a group no more, whatever it was.
-    pub(crate) fn remove_from_gates(&self, name: ObjectName) {
-        for gate in &self.gates {
-            gate.with(|channels| channels.remove(name));
-        }
-    }
-
-    /// A client is gone.
-    pub(crate) fn remove_client_from_gates(&self, client: Handle) {
-        for gate in &self.gates {
-            gate.with(|channels| channels.remove_client(client));
-        }
-    }
-
-    /// Nobody uses these clients any more, and they are about to be freed, one after the other: what they have on the cards is taken off at once.
-    ///
-    /// To free a context takes the driver a tenth of a second. Until then the dead would share the cards with the living; and as the driver, busy
-    /// with it, does not come to empty its log of context switches, it writes a line into the kernel's log each time that one is full (Xid 13,
-    /// "FECS Exception: Logging error"; 1065 lines in two seconds when 16 processes were killed, H200, 580.159.04).
-    pub(crate) fn take_clients_off_cards(&self, clients: &BTreeSet<Handle>) {
-        for gate in &self.gates {
-            let names = gate.with(|channels| {
-                let names = channels.of_clients(clients);
-                channels.want(&names, false);
-                names
-            });
-            // What stays on for want of an answer goes with its client.
-            let _ = gate.bring(&names);
-        }
-    }
-
-    /// An object of a class has come to be in what may be a channel.
-    pub(crate) fn works_on(&self, channel: ObjectName, class: u32) {
-        if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
-            let beside = gate.with(|channels| {
-                channels.works_on(channel, engine);
-                channels.beside(channel)
-            });
-            let _ = gate.bring(&beside);
-        }
-    }
-
-    /// A channel is about to be made in what may be a group.
-    pub(crate) fn wait_to_attach(&self, flight: &InFlightCall<'_>, group: ObjectName) -> Result<(), CallEnd> {
-        let Some(gate) = self.gate_of(group) else { return Ok(()) };
-        let until = Instant::now() + MOST_WAIT;
-        Ok(gate.wait(flight.caller, until, |channels| channels.is_at_work(group))?)
-    }
-
-    /// It is made now: the gate may have closed since, and stands still until it is known. `None`: in what does no work.
-    pub(crate) fn begin_attach(&self, group: ObjectName) -> Option<GateGuard<'_>> {
-        let gate = self.gate_of(group)?;
-        let is_at_work = |channels: &CardChannels| channels.has_scheduled(group);
-        gate.with(|channels| is_at_work(channels)).then(|| gate.enter(Instant::now(), is_at_work)).flatten()
-    }
-
-    /// Tells the observer of the first channel of a card. No lock is held.
-    pub(crate) fn report_first_channels(&self) {
-        for gate in &self.gates {
-            if gate.take_first() {
-                self.observer.first_channel(schedule::Gate::uuid(gate.as_ref()));
-            }
-        }
-    }
-
-    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed meanwhile.
+    /// `GPFIFO_SCHEDULE` of a channel or a group: waits for the window, and obeys if it has closed
+    /// meanwhile.
     fn gpfifo_schedule(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let enables = NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::bEnable.get(flight.params()).is_some_and(|flag| flag != 0);
-        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate_of(name).ok_or(NOT_FOUND)?;
         if !enables {
             flight.execute(self.driver.as_ref())?;
             return flight.finish();
@@ -167,8 +97,8 @@ impl Session {
         }
     }
 
-    /// What can do work counts from when the driver has executed this: an edge that names a channel before that may leave it in a
-    /// state in which it never runs (580.159.04).
+    /// Schedules, and counts what can do work from when the driver has executed it: an edge that
+    /// names a channel before that may leave it in a state in which it never runs (580.159.04).
     fn schedule_locked(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -191,11 +121,12 @@ impl Session {
         Ok(())
     }
 
-    /// The driver would stop anybody's channels for anybody. A program stops and starts its own, and none in the off time.
+    /// The driver would stop anybody's channels for anybody. A program stops and starts its own,
+    /// and none in the off time.
     fn disable_channels(&self, flight: &mut InFlightCall<'_>, subdevice: ObjectName) -> Result<Answer, CallEnd> {
         let names = self.named_channels(flight.params())?;
-        let card = lock(&self.topology).subdevice_card(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
-        let gate = self.gate(card).ok_or(NOT_FOUND)?;
+        let card = lock(&self.objects.topology).subdevice_card(subdevice.client, subdevice.object).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate(card).ok_or(NOT_FOUND)?;
         if !gate.with(|channels| names.iter().all(|name| channels.has_channel(*name))) {
             return Err(CallEnd::Status(Status::INVALID_CHANNEL));
         }
@@ -211,7 +142,8 @@ impl Session {
         Err(CallEnd::Status(status))
     }
 
-    /// What `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if it is the container's.
+    /// Returns the channels that `NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS` names, if they are the
+    /// container's.
     fn named_channels(&self, params: &[u8]) -> Result<Vec<ObjectName>, CallEnd> {
         // What is answered here is refused here, as the driver would.
         let whole = Some(params).filter(|params| params.len() == DisableChannels::SIZE).ok_or(INVALID)?;
@@ -221,14 +153,14 @@ impl Session {
         let count = count.filter(|count| *count <= channels.len()).ok_or(INVALID)?;
         let pairs = clients.into_iter().zip(channels).take(count);
         let names: Vec<_> = pairs.map(|(client, channel)| ObjectName::new(client, channel)).collect();
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_own = |name: &ObjectName| accounts.knows_client(name.client);
         if names.iter().all(is_own) { Ok(names) } else { Err(CallEnd::Status(Status::INVALID_CLIENT)) }
     }
 
     /// Remembered, and applied while the scheduler leaves slices to the program, up to a bound.
     fn set_timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
-        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate_of(group).ok_or(NOT_FOUND)?;
         let asked = Timeslice::timesliceUs.get(flight.params()).ok_or(INVALID)?;
         if asked == 0 || !gate.with(|channels| channels.has_group(group)) {
             return Err(INVALID);
@@ -250,9 +182,9 @@ impl Session {
         flight.finish()
     }
 
-    /// What the program has set, whatever is in force.
+    /// Answers with what the program has set, whatever is in force.
     fn timeslice(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
-        let gate = self.gate_of(group).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate_of(group).ok_or(NOT_FOUND)?;
         let known = gate.with(|channels| channels.program_slice(group));
         let Some(slice_us) = known.or_else(|| gate.sets_slices().then_some(DEFAULT_SLICE_US)) else {
             flight.execute(self.driver.as_ref())?;
@@ -266,7 +198,7 @@ impl Session {
 
     /// `BIND` chooses a channel's engine. One in a group that does work may do work from then on.
     fn bind_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
-        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate_of(name).ok_or(NOT_FOUND)?;
         let engine = Engine::of_type(NVA06F_CTRL_BIND_PARAMS::engineType.get(flight.params()).unwrap_or(0));
         let below = gate.with(|channels| {
             let below = channels.below(name).unwrap_or_default();
@@ -282,8 +214,9 @@ impl Session {
         flight.finish()
     }
 
-    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks that everybody's calls need, until the
-    /// channel has nothing to do, which one that is off the card never has.
+    /// `NVA06F_CTRL_STOP_CHANNEL_PARAMS` {bImmediate}: at once. Else the driver waits, with locks
+    /// that everybody's calls need, until the channel has nothing to do, which one that is off the
+    /// card never has.
     fn stop_channel(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<Answer, CallEnd> {
         let asked = flight.params().to_vec();
         let _ = NVA06F_CTRL_STOP_CHANNEL_PARAMS::bImmediate.set(flight.params_mut(), 1);
@@ -299,7 +232,7 @@ impl Session {
 
     /// A channel is stopped or reset by its owner; should that put it back, it obeys at once.
     fn execute_and_bring(&self, flight: &mut InFlightCall<'_>, name: ObjectName) -> Result<(), CallEnd> {
-        let gate = self.gate_of(name).ok_or(NOT_FOUND)?;
+        let gate = self.channels.gate_of(name).ok_or(NOT_FOUND)?;
         let turn = gate.wait_and_enter(flight.caller, |channels| channels.any_throttled(name))?;
         may_be_doubted(gate, &[name])?;
         flight.execute(self.driver.as_ref())?;
@@ -317,12 +250,13 @@ impl Session {
         flight.finish()
     }
 
-    /// A context that is off the card is suspended by keeping its channels off; one that is on it by stopping its multiprocessors, and then it
-    /// stays there. So the container is off the card for as long as the driver takes, and nobody puts it back meanwhile: not another thread of the
-    /// program's, and not one that has suspended something else.
+    /// A context that is off the card is suspended by keeping its channels off; one that is on it
+    /// by stopping its multiprocessors, and then it stays there. So the container is off the card
+    /// for as long as the driver takes, and nobody puts it back meanwhile: not another thread of
+    /// the program's, and not one that has suspended something else.
     fn suspend_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         // In the order of cards, as by whoever takes several. None has to be waited for.
-        let turns = self.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
+        let turns = self.channels.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
         let off: Vec<_> = turns.map(|(gate, turn)| (gate, turn, gate.with(|channels| channels.wanted()))).collect();
         let want = |wanted| {
             let bring = |(gate, turn, names): &(&Arc<CardGate>, GateGuard<'_>, Vec<ObjectName>)| {
@@ -342,8 +276,8 @@ impl Session {
         result.and_then(|()| flight.finish())
     }
 
-    /// Who asks for fatal exceptions puts the recovery from them off, of any channel of the card, and the context that failed stays there
-    /// meanwhile.
+    /// Leaves fatal exceptions out: who asks for them puts the recovery from them off, of any
+    /// channel of the card, and the context that failed stays there meanwhile.
     fn exception_mask(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let asked = ExceptionMask::exceptionMask.get(flight.params()).ok_or(INVALID)?;
         let _ = ExceptionMask::exceptionMask.set(flight.params_mut(), asked & !FATAL);
@@ -355,15 +289,17 @@ impl Session {
     /// The driver copies at most a MiB for the debugger, in the container's time.
     fn debugger_copy(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let until = Instant::now() + MOST_WAIT;
-        for gate in &self.gates {
+        for gate in &self.channels.gates {
             gate.wait(flight.caller, until, |channels| channels.throttled() > 0)?;
         }
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }
 
-    /// A debugger's session has come to be: what it has not asked for yet it does not have either. For whoever has the client locked; one that
-    /// cannot be muted is unmade.
+    /// Mutes a new debugger's session: what it has not asked for yet it does not have either. One
+    /// that cannot be muted is unmade.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: AllocatedObject) -> Result<(), AllocAbort> {
         let raw = self.raw(&flight.file, made.client);
         let params = encode!(ExceptionMask { exceptionMask: ALL_EXCEPTIONS & !FATAL }).to_vec();
@@ -378,16 +314,17 @@ impl Session {
         }
     }
 
-    /// What a debugger's object puts back obeys at once.
+    /// Resumes a context; what a debugger's object puts back obeys at once.
     fn resume_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.throttled() > 0);
         let turns = loop {
-            for gate in &self.gates {
+            for gate in &self.channels.gates {
                 gate.wait(flight.caller, until, matters)?;
             }
-            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is waited for without the others.
+            // In the order of cards, by whoever takes several; if one has closed meanwhile, it is
+            // waited for without the others.
             let turns: Option<Vec<_>> =
-                self.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
+                self.channels.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
             if let Some(turns) = turns {
                 break turns;
             }
@@ -403,10 +340,11 @@ impl Session {
         flight.finish()
     }
 
-    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with locks that everybody's calls need, and
-    /// resets what does not leave in time: how long that is, it says itself.
+    /// `NVA06C_CTRL_PREEMPT_PARAMS` {bWait, bManualTimeout, timeoutUs@4}. The driver waits with
+    /// locks that everybody's calls need, and resets what does not leave in time: how long that is,
+    /// it says itself.
     fn preempt(&self, flight: &mut InFlightCall<'_>, group: ObjectName) -> Result<Answer, CallEnd> {
-        self.gate_of(group).ok_or(NOT_FOUND)?;
+        self.channels.gate_of(group).ok_or(NOT_FOUND)?;
         let asked = flight.params().to_vec();
         let _ = NVA06C_CTRL_PREEMPT_PARAMS::bManualTimeout.set(flight.params_mut(), 0);
         let _ = NVA06C_CTRL_PREEMPT_PARAMS::timeoutUs.set(flight.params_mut(), 0);
@@ -416,8 +354,8 @@ impl Session {
     }
 }
 
-/// Refuses a call that may put channels back, of which there have been too many since they were last on the card. Only who has waited as
-/// long as calls do comes so far.
+/// Refuses a call that may put channels back, of which there have been too many since they were
+/// last on the card. Only who has waited as long as calls do comes so far.
 fn may_be_doubted(gate: &CardGate, names: &[ObjectName]) -> Result<(), CallEnd> {
     if gate.is_overdone(names) { Err(CallEnd::Status(Status::INVALID_STATE)) } else { Ok(()) }
 }

@@ -1,8 +1,10 @@
-//! Memory of the host's that programs map for the processor: charged for as long as the file lives that the mapping hangs on.
+//! Memory of the host's that programs map for the processor: charged for as long as the file lives
+//! that the mapping hangs on.
 //!
-//! A program may free the memory while it is mapped, and the driver keeps the pages ([`account::MappedFile`] tells why). No call of the
-//! program's proves that they are gone, and a duplicate of the file would keep them. So the file is watched from before the driver prepares the
-//! mapping ([`FileWatch`]).
+//! A program may free the memory while it is mapped, and the driver keeps the pages
+//! ([`account::MappedFile`] tells why). No call of the program's proves that they are gone, and a
+//! duplicate of the file would keep them. So the file is watched from before the driver prepares
+//! the mapping ([`FileWatch`]).
 
 use std::{
     io,
@@ -35,14 +37,16 @@ impl HostMappings {
 }
 
 impl Session {
-    /// Has the driver prepare a mapping of `object` on the file that the call names, and the file hold what the object is charged for, if
-    /// that is memory of the host's. For whoever has the client locked.
+    /// Has the driver prepare a mapping of `object` on the file that the call names, and the file
+    /// hold what the object is charged for, if that is memory of the host's.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn map_for_processor(
         &self,
         flight: &mut InFlightCall<'_>,
         object: ObjectName,
     ) -> Result<(), AllocAbort> {
-        let held = lock(&self.accounts).hold_host_memory(object)?;
+        let held = lock(&self.objects.accounts).hold_host_memory(object)?;
         let Some(hold) = held else {
             flight.execute(self.driver.as_ref())?;
             return Ok(());
@@ -50,8 +54,8 @@ impl Session {
         let watched = match self.watch_named_file(flight) {
             Ok(watched) => watched,
             Err(error) => {
-                lock(&self.accounts).release(hold);
-                return Err(AllocAbort::CallEnd(errno(error)));
+                lock(&self.objects.accounts).release(hold);
+                return Err(AllocAbort::End(errno(error)));
             }
         };
         let status = flight.execute(self.driver.as_ref());
@@ -69,17 +73,18 @@ impl Session {
 
     fn settle(&self, hold: Hold, watched: Watched, is_mapped: bool) {
         if is_mapped {
-            lock(&self.accounts).host_memory_mapped(hold, MappedFile(watched.number));
+            lock(&self.objects.accounts).host_memory_mapped(hold, MappedFile(watched.number));
         } else {
             self.host_mappings.watch.cancel(watched);
-            lock(&self.accounts).release(hold);
+            lock(&self.objects.accounts).release(hold);
         }
     }
 
-    /// The container has ended: says what of the host's memory others keep by files that they have of it. Nobody is to wait for them.
+    /// The container has ended: says what of the host's memory others keep by files that they have
+    /// of it. Nobody is to wait for them.
     pub(crate) fn log_left_host_mappings(&self) {
         self.drop_gone_host_mappings();
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         if accounts.has_freed_while_mapped()
             && let Ok(left) = accounts.card(Card::HOST)
         {
@@ -93,13 +98,13 @@ impl Session {
     /// Lets go of what is charged only for files that are gone.
     pub(crate) fn drop_gone_host_mappings(&self) {
         // Those that are watched already: one that comes meanwhile is not in question.
-        let known = lock(&self.accounts).mapped_files();
+        let known = lock(&self.objects.accounts).mapped_files();
         if known.is_empty() {
             return;
         }
         match self.host_mappings.watch.living() {
             Ok(living) => {
-                let mut accounts = lock(&self.accounts);
+                let mut accounts = lock(&self.objects.accounts);
                 for file in known.into_iter().filter(|file| !living.contains(&file.0)) {
                     accounts.mapped_file_gone(file);
                 }

@@ -42,21 +42,23 @@ impl PinNames {
 /// A call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pinning {
-    /// Where the program wants what it pins.
+    /// Names under which the program wants what it pins.
     pub(crate) names: PinNames,
     pub(crate) thread: i32,
     pub(crate) pid: Pid,
     pub(crate) length: u64,
 }
 
-/// One that is not over, and what is reserved for it; `None`: something has come under its handle in the staging client.
+/// One that is not over, and what is reserved for it; `None`: something has come under its handle
+/// in the staging client.
 type OpenPin = (Pinning, Option<Reservation>);
 
 /// All that are not over.
 #[derive(Debug, Default)]
 pub(crate) struct InflightPins {
     calls: Mutex<PinCalls>,
-    /// How many there are, and how many of them have brought nothing yet: every call of the container's asks.
+    /// Number of calls, and of those that have brought nothing yet: every call of the container's
+    /// asks.
     open: AtomicUsize,
     waiting: AtomicUsize,
 }
@@ -71,7 +73,8 @@ struct PinCalls {
 }
 
 impl InflightPins {
-    /// A call is let through into a staging client, below a device there; the names that it is to have.
+    /// A call is let through into a staging client, below a device there; the names that it is to
+    /// have.
     pub(crate) fn add(&self, (client, parent): (Handle, Handle), call: Pinning, reservation: Reservation) -> PinNames {
         let mut calls = lock(&self.calls);
         let object = loop {
@@ -91,21 +94,22 @@ impl InflightPins {
         staged
     }
 
-    /// What a thread means whose struct says these: its last call's may have been left as it was made to be.
+    /// Returns what a thread means whose struct says these: its last call's may have been left as
+    /// it was made to be.
     pub(crate) fn meant(&self, thread: i32, said: PinNames) -> PinNames {
         let calls = lock(&self.calls);
         calls.meant.get(&thread).filter(|(staged, _)| *staged == said).map_or(said, |(_, meant)| *meant)
     }
 
-    /// Something has come under that handle: what is reserved for the call that was given it, unless there is none, or something has come before.
-    /// It is to be [moved](UnderWay::moved).
+    /// Something has come under that handle: what is reserved for the call that was given it,
+    /// unless there is none, or something has come before. It is to be [moved](InflightPins::moved).
     pub(crate) fn take(&self, handle: Handle) -> Option<(Pinning, Reservation)> {
         let mut calls = lock(&self.calls);
         let (call, reservation) = calls.open.get_mut(&handle)?;
         Some((*call, reservation.take()?))
     }
 
-    /// What was taken is where it is to be, or gone.
+    /// Counts anew: what was taken is where it is to be, or gone.
     pub(crate) fn moved(&self) {
         self.recount(&lock(&self.calls));
     }
@@ -140,7 +144,7 @@ impl InflightPins {
         meant.map(|(handle, _)| *handle).collect()
     }
 
-    /// Who has made one of them, and how much that was to pin.
+    /// Returns who has made one of them, and how much that was to pin.
     pub(crate) fn anybody(&self) -> Option<(Pid, u64)> {
         lock(&self.calls).open.values().next().map(|(call, _)| (call.pid, call.length))
     }

@@ -1,7 +1,9 @@
-//! Memory that the driver maps into the kernel's own addresses for an object over it: a notifier's context DMA, a surface of semaphores.
+//! Memory that the driver maps into the kernel's own addresses for an object over it: a notifier's
+//! context DMA, a surface of semaphores.
 //!
-//! It does so again for each object (`_ctxdmaConstruct()`, `semsurfConstruct_IMPL()`: `vmap()` or `ioremap()`), with page tables that nobody is
-//! charged for. The host has 32 TiB of such addresses for all that runs on it: 2048 objects over 16 GiB would leave none.
+//! It does so again for each object (`_ctxdmaConstruct()`, `semsurfConstruct_IMPL()`: `vmap()` or
+//! `ioremap()`), with page tables that nobody is charged for. The host has 32 TiB of such addresses
+//! for all that runs on it: 2048 objects over 16 GiB would leave none.
 
 use abi::{
     Handle, Status,
@@ -14,7 +16,8 @@ use crate::{Session, calls::in_flight::CallEnd, locks::lock};
 /// The most for one object. Notifiers have 16 bytes, semaphores at most 64.
 const MOST: u64 = 4 << 20;
 
-/// Where parameters that make a context DMA have their flags, and the last byte that it reaches from its offset.
+/// Fields of parameters that make a context DMA: flags, and the last byte that it reaches from its
+/// offset.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ContextDmaFields {
     flags: Field<u32>,
@@ -28,7 +31,7 @@ impl ContextDmaFields {
     /// `NVOS39_PARAMETERS`.
     pub(crate) const ESCAPE: Self = Self { flags: NVOS39_PARAMETERS::flags, limit: NVOS39_PARAMETERS::limit };
 
-    /// Whether the kernel maps no more for it than it may.
+    /// Refuses a context DMA for which the kernel would map more than it may.
     pub(crate) fn limit_kernel_mapping(self, params: &[u8]) -> Result<(), CallEnd> {
         /// `NVOS03_FLAGS_MAPPING_KERNEL`, `NVOS03_FLAGS_TYPE_NOTIFIER`.
         const KERNEL: u32 = 1 << 20;
@@ -39,9 +42,10 @@ impl ContextDmaFields {
 }
 
 impl Session {
-    /// Whether the kernel maps no more for a surface over these than it may: it maps them whole.
+    /// Refuses memory of which the kernel would map more for a surface than it may: it maps them
+    /// whole.
     pub(crate) fn are_small(&self, client: Handle, memories: &[Handle]) -> Result<(), CallEnd> {
-        let accounts = lock(&self.accounts);
+        let accounts = lock(&self.objects.accounts);
         let is_little = |memory: &Handle| {
             let Some(known) = accounts.object(ObjectName::new(client, *memory)) else { return true };
             let of_the_host = known.charge.filter(|(card, _)| *card == Card::HOST);

@@ -1,10 +1,12 @@
 //! Managed memory against what processes have mapped.
 //!
-//! Address spaces are what has mappings, and they outlive processes: whoever is cloned with `CLONE_VM` has the same one, and execution of another
-//! program leaves it. So what is kept is a view of each address space that has, or could come to have, managed memory, taken while one of its
-//! threads waits for an answer. It says when the last who had it is gone; before that nothing of it is released unless it was read. One that lives
-//! while no process is known to have it can only be one that runs away: that ends the container, as does memory that nobody charged and that outlives
-//! the kill of those who have it.
+//! Address spaces are what has mappings, and they outlive processes: whoever is cloned with
+//! `CLONE_VM` has the same one, and execution of another program leaves it. So what is kept is a
+//! view of each address space that has, or could come to have, managed memory, taken while one of
+//! its threads waits for an answer. It says when the last who had it is gone; before that nothing
+//! of it is released unless it was read. One that lives while no process is known to have it can
+//! only be one that runs away: that ends the container, as does memory that nobody charged and that
+//! outlives the kill of those who have it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,18 +17,18 @@ use std::{
     time::Duration,
 };
 
-use account::{ManagedSync, Mapping, Mm};
+use account::{Accounts, ManagedSync, Mapping, Mm};
 use base::{Bytes, Pid};
 
 use crate::{
-    AddressSpace, Drift, DriftKind, Session, UvmMapping,
-    locks::{LockName, lock},
-    processes::is_for_want_of_room,
+    AddressSpace, Drift, DriftKind, Processes, UvmMapping, locks::lock, processes::is_for_want_of_room,
+    reclaim::reclaim_throttle::Clock,
 };
 
-/// Processes come while others are looked at. More rounds than that come of a container that forks all the time.
+/// Processes come while others are looked at. More rounds than that come of a container that forks
+/// all the time.
 const ROUNDS: usize = 8;
-/// What costs so much to be read is read once for all who share it.
+/// Time from which on a process is read once for all who share it.
 const LARGE: Duration = Duration::from_millis(5);
 /// Address spaces at once: a view of each keeps three files open.
 pub(crate) const MOST: usize = if cfg!(test) { 48 } else { 16384 };
@@ -35,7 +37,8 @@ const MOST_WORK: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 /// One that takes longer may have met a busy host; so many in a row have not.
 const TOO_LONG: u32 = 2;
-/// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`), which has been killed, to execute its program.
+/// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`),
+/// which has been killed, to execute its program.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An address space with managed memory, or one that could come to have some.
@@ -50,12 +53,13 @@ struct ManagedSpace {
     uncharged_since: Option<Duration>,
     /// It lives since then, and nobody is known to have it.
     lost_since: Option<Duration>,
-    /// Nobody has it any more; these were on the way out of it, or of another one, when that was seen.
+    /// Nobody has it any more; these were on the way out of it, or of another one, when that was
+    /// seen.
     leavers: Option<BTreeSet<Pid>>,
 }
 
 impl ManagedSpace {
-    /// Whether `pid` has it still.
+    /// Returns whether `pid` has it still.
     fn has_its_process(&self) -> std::io::Result<bool> {
         Ok(self.view.is_there() && self.view.is_its_process_s()?)
     }
@@ -63,7 +67,7 @@ impl ManagedSpace {
 
 /// All of the container's.
 #[derive(Debug, Default)]
-pub(crate) struct ManagedSpaces {
+struct ManagedSpaces {
     all: BTreeMap<Mm, ManagedSpace>,
     last: u64,
 }
@@ -111,17 +115,18 @@ impl ManagedSpaces {
 
 /// Managed memory that was found mapped without being charged.
 #[derive(Debug, Default)]
-pub(crate) struct UnchargedMemory {
+struct UnchargedMemory {
     bytes: u64,
     pids: BTreeSet<Pid>,
 }
 
-/// How looks went.
+/// Outcome of scans.
 #[derive(Debug, Default)]
-pub(crate) struct ScanProgress {
+struct ScanProgress {
     /// So many in a row have come to no end.
     too_long: AtomicU32,
-    /// None has come to its end since then, for want of files or memory: a host may lack them for a moment.
+    /// None has come to its end since then, for want of files or memory: a host may lack them for a
+    /// moment.
     starved_since: Mutex<Option<Duration>>,
 }
 
@@ -139,21 +144,44 @@ struct ManagedScan {
     perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
 }
 
-impl Session {
-    /// The address space of a process, shared with whoever shares it; `thread` is one of the process's. May have to wait for processes.
+/// Things that a scan looks at, beside what is known of managed memory.
+pub(crate) struct ScanEnv<'a> {
+    pub(crate) accounts: &'a Mutex<Accounts>,
+    pub(crate) processes: &'a dyn Processes,
+    pub(crate) clock: &'a dyn Clock,
+}
+
+/// The container's managed memory: address spaces that have some, and what scans of them have
+/// found.
+#[derive(Debug, Default)]
+pub(crate) struct ManagedMemory {
+    /// Held while it is asked who shares memory with whom.
+    sharing: Mutex<()>,
+    /// Held by a scan.
+    scanning: Mutex<()>,
+    /// Address spaces with managed memory.
+    spaces: Mutex<ManagedSpaces>,
+    /// Memory that was found and is not reported yet.
+    uncharged: Mutex<BTreeMap<Mm, UnchargedMemory>>,
+    progress: ScanProgress,
+}
+
+impl ManagedMemory {
+    /// The address space of a process, shared with whoever shares it; `thread` is one of the
+    /// process's. May have to wait for processes.
     ///
     /// # Errors
     /// When the process is gone, or there are too many open files.
-    pub(crate) fn address_space(&self, pid: Pid, thread: i32) -> std::io::Result<Mm> {
+    pub(crate) fn address_space(&self, processes: &dyn Processes, pid: Pid, thread: i32) -> std::io::Result<Mm> {
         // Not the lock of them all: a process can make the kernel wait with its answer.
-        let _one_at_a_time = lock(&self.address_spaces);
+        let _one_at_a_time = lock(&self.sharing);
         // A process that has one already, as most have, costs no look at any other.
         for space in lock(&self.spaces).of(|of| of == pid) {
             if space.has_its_process()? {
                 return Ok(space.mm);
             }
         }
-        let shares = |other: Pid| self.processes.share_memory(pid, other).unwrap_or(false);
+        let shares = |other: Pid| processes.share_memory(pid, other).unwrap_or(false);
         for space in lock(&self.spaces).of(|of| of != pid) {
             if shares(space.pid) && space.has_its_process()? {
                 return Ok(space.mm);
@@ -162,36 +190,37 @@ impl Session {
         if lock(&self.spaces).all.len() >= MOST {
             return Err(std::io::Error::from_raw_os_error(libc::ENOMEM));
         }
-        let view = self.processes.address_space(pid, thread)?;
+        let view = processes.address_space(pid, thread)?;
         Ok(lock(&self.spaces).add(pid, view))
     }
 
-    /// Compares the accounts of managed memory with what is mapped. What was mapped without being charged is charged from then on, and
-    /// told in the next reconciliation, whoever found it.
-    pub(crate) fn scan_managed_memory(&self) {
-        self.locks.with(&[LockName::Managed], || self.scan_managed_locked());
+    /// Compares the accounts of managed memory with what is mapped. What was mapped without being
+    /// charged is charged from then on, and told in the next reconciliation, whoever found it.
+    pub(crate) fn scan(&self, env: &ScanEnv<'_>) {
+        let _one_at_a_time = lock(&self.scanning);
+        self.scan_locked(env);
     }
 
     /// Lets go of what was mapped where nobody is any more.
-    pub(crate) fn drop_gone_address_spaces(&self) {
-        self.locks.with(&[LockName::Managed], || {
-            let mut sync = lock(&self.accounts).begin_sync();
-            lock(&self.spaces).living().iter().for_each(|space| sync.stays(space.mm));
-            self.drop_vanished_spaces(&mut sync);
-            lock(&self.accounts).finish_sync(sync);
-        });
+    pub(crate) fn drop_gone_address_spaces(&self, env: &ScanEnv<'_>) {
+        let _one_at_a_time = lock(&self.scanning);
+        let mut sync = lock(env.accounts).begin_sync();
+        lock(&self.spaces).living().iter().for_each(|space| sync.stays(space.mm));
+        self.drop_vanished_spaces(env, &mut sync);
+        lock(env.accounts).finish_sync(sync);
     }
 
-    /// Forgets address spaces that nobody has any more. The driver has what was mapped there until the kernel has taken all of it away, which
-    /// the last who leaves waits for, and which can last: so long they stay.
-    fn drop_vanished_spaces(&self, sync: &mut ManagedSync) {
+    /// Forgets address spaces that nobody has any more. The driver has what was mapped there until
+    /// the kernel has taken all of it away, which the last who leaves waits for, and which can
+    /// last: so long they stay.
+    fn drop_vanished_spaces(&self, env: &ScanEnv<'_>, sync: &mut ManagedSync) {
         let vanished = lock(&self.spaces).vanished();
         if vanished.is_empty() {
             return;
         }
-        let is_leaving = |pid: &Pid| self.processes.is_leaving(*pid);
+        let is_leaving = |pid: &Pid| env.processes.is_leaving(*pid);
         let leaving = if vanished.iter().any(|space| space.leavers.is_none()) {
-            self.processes.pids().ok().map(|pids| pids.into_iter().filter(is_leaving).collect::<BTreeSet<Pid>>())
+            env.processes.pids().ok().map(|pids| pids.into_iter().filter(is_leaving).collect::<BTreeSet<Pid>>())
         } else {
             None
         };
@@ -212,13 +241,13 @@ impl Session {
         }
     }
 
-    fn scan_managed_locked(&self) {
-        let pending = lock(&self.accounts).pending_threads();
-        for thread in pending.into_iter().filter(|thread| !self.processes.is_thread_running(*thread)) {
-            lock(&self.accounts).thread_called(thread);
+    fn scan_locked(&self, env: &ScanEnv<'_>) {
+        let pending = lock(env.accounts).pending_threads();
+        for thread in pending.into_iter().filter(|thread| !env.processes.is_thread_running(*thread)) {
+            lock(env.accounts).thread_called(thread);
         }
-        let clock = &self.reclaim_throttle.clock;
-        let sync = lock(&self.accounts).begin_sync();
+        let clock = env.clock;
+        let sync = lock(env.accounts).begin_sync();
         let (began, worked) = (clock.now(), clock.worked());
         let mut scan = ManagedScan {
             sync,
@@ -229,13 +258,14 @@ impl Session {
             is_starved: false,
             perhaps: BTreeMap::new(),
         };
-        // All who have charges are among them: none comes to have some of which there was no view before.
+        // All who have charges are among them: none comes to have some of which there was no view
+        // before.
         let living = lock(&self.spaces).living();
         living.iter().for_each(|space| scan.sync.stays(space.mm));
-        self.drop_vanished_spaces(&mut scan.sync);
-        let is_done =
-            living.iter().all(|space| self.scan_space(&mut scan, space)) && self.scan_other_processes(&mut scan);
-        lock(&self.accounts).finish_sync(scan.sync);
+        self.drop_vanished_spaces(env, &mut scan.sync);
+        let is_done = living.iter().all(|space| self.scan_space(env, &mut scan, space))
+            && self.scan_other_processes(env, &mut scan);
+        lock(env.accounts).finish_sync(scan.sync);
         let ScanProgress { too_long, starved_since } = &self.progress;
         if is_done {
             too_long.store(0, Ordering::SeqCst);
@@ -245,27 +275,27 @@ impl Session {
         } else {
             too_long.fetch_add(1, Ordering::SeqCst);
         }
-        self.find_excess(scan.perhaps);
+        self.find_excess(env, scan.perhaps);
     }
 
-    fn has_time(&self, scan: &ManagedScan) -> bool {
-        let clock = &self.reclaim_throttle.clock;
+    fn has_time(env: &ScanEnv<'_>, scan: &ManagedScan) -> bool {
+        let clock = env.clock;
         let (lasted, worked) = (clock.now().saturating_sub(scan.began), clock.worked().saturating_sub(scan.worked));
         lasted <= LONGEST && worked <= MOST_WORK
     }
 
     /// `false`: there is no time left.
-    fn scan_space(&self, scan: &mut ManagedScan, space: &ManagedSpace) -> bool {
-        if !self.has_time(scan) {
+    fn scan_space(&self, env: &ScanEnv<'_>, scan: &mut ManagedScan, space: &ManagedSpace) -> bool {
+        if !Self::has_time(env, scan) {
             return false;
         }
-        let before = self.reclaim_throttle.clock.worked();
+        let before = env.clock.worked();
         let read = space.view.uvm_mappings();
         // What is gone by now may have been read in part.
         if !space.view.is_there() {
             return true;
         }
-        let now = self.reclaim_throttle.clock.now();
+        let now = env.clock.now();
         let mappings = match read {
             Ok(mappings) => mappings,
             Err(error) if is_for_want_of_room(&error) => {
@@ -278,13 +308,13 @@ impl Session {
             }
         };
         let mapped = managed(&mappings);
-        let drift = lock(&self.accounts).set_managed(&mut scan.sync, space.mm, space.pid, &mapped);
+        let drift = lock(env.accounts).set_managed(&mut scan.sync, space.mm, space.pid, &mapped);
         let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
         lock(&self.spaces).was_read(space.mm, uncharged, now);
         // One of which that cannot be told now is read by its pid, too.
         if space.view.is_its_process_s().unwrap_or(false) {
             scan.read.insert(space.pid);
-            if self.reclaim_throttle.clock.worked().saturating_sub(before) >= LARGE {
+            if env.clock.worked().saturating_sub(before) >= LARGE {
                 scan.large.push(space.pid);
             }
         }
@@ -292,10 +322,10 @@ impl Session {
     }
 
     /// Processes of which nothing is known. `false`: there is no time left.
-    fn scan_other_processes(&self, scan: &mut ManagedScan) -> bool {
+    fn scan_other_processes(&self, env: &ScanEnv<'_>, scan: &mut ManagedScan) -> bool {
         let mut known: BTreeSet<Mm> = lock(&self.spaces).all.keys().copied().collect();
         for _ in 0..ROUNDS {
-            let Ok(pids) = self.processes.pids() else {
+            let Ok(pids) = env.processes.pids() else {
                 scan.is_starved = true;
                 return false;
             };
@@ -304,15 +334,15 @@ impl Session {
                 break;
             }
             for pid in new {
-                if !self.has_time(scan) {
+                if !Self::has_time(env, scan) {
                     return false;
                 }
-                let shares = |other: &Pid| self.processes.share_memory(pid, *other).unwrap_or(false);
+                let shares = |other: &Pid| env.processes.share_memory(pid, *other).unwrap_or(false);
                 if scan.large.iter().any(shares) {
                     continue;
                 }
-                let before = self.reclaim_throttle.clock.worked();
-                let mappings = match self.processes.uvm_mappings(pid) {
+                let before = env.clock.worked();
+                let mappings = match env.processes.uvm_mappings(pid) {
                     Ok(mappings) => mappings,
                     Err(error) if is_for_want_of_room(&error) => {
                         scan.is_starved = true;
@@ -321,22 +351,23 @@ impl Session {
                     // It is gone.
                     Err(_) => continue,
                 };
-                if self.reclaim_throttle.clock.worked().saturating_sub(before) >= LARGE {
+                if env.clock.worked().saturating_sub(before) >= LARGE {
                     scan.large.push(pid);
                 }
                 let mapped = managed(&mappings);
                 if mapped.is_empty() {
                     continue;
                 }
-                // A child that shares the memory of a parent who has ended: it is charged, and only so long it may be.
-                if let Some(mm) = self.lost_with(&mapped) {
+                // A child that shares the memory of a parent who has ended: it is charged, and only
+                // so long it may be.
+                if let Some(mm) = self.lost_with(env, &mapped) {
                     scan.perhaps.entry(mm).or_default().insert(pid);
                     continue;
                 }
-                let Ok(mm) = self.address_space(pid, pid.0) else { continue };
+                let Ok(mm) = self.address_space(env.processes, pid, pid.0) else { continue };
                 let space = lock(&self.spaces).all.get(&mm).cloned();
                 if let Some(space) = space.filter(|_| known.insert(mm)) {
-                    self.scan_space(scan, &space);
+                    self.scan_space(env, scan, &space);
                 }
             }
         }
@@ -344,15 +375,15 @@ impl Session {
     }
 
     /// An address space of which it is not known who has it, and to which all of that is charged.
-    fn lost_with(&self, mapped: &[Mapping]) -> Option<Mm> {
+    fn lost_with(&self, env: &ScanEnv<'_>, mapped: &[Mapping]) -> Option<Mm> {
         let spaces = lock(&self.spaces).living();
         let lost = spaces.iter().filter(|space| space.lost_since.is_some()).map(|space| space.mm);
-        let accounts = lock(&self.accounts);
+        let accounts = lock(env.accounts);
         lost.into_iter().find(|mm| accounts.has_managed(*mm, mapped))
     }
 
     /// At each look again, as long as it is there: who has it is to be killed, all of them.
-    fn find_excess(&self, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
+    fn find_excess(&self, env: &ScanEnv<'_>, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
         let living = lock(&self.spaces).living();
         for space in living.into_iter().filter(|space| space.uncharged > 0) {
             let mut pids = perhaps.remove(&space.mm).unwrap_or_default();
@@ -362,15 +393,15 @@ impl Session {
                 pids.insert(space.pid);
             }
             if has_its_process {
-                let all = self.processes.pids().unwrap_or_default();
-                let shares = |pid: &Pid| self.processes.share_memory(*pid, space.pid).unwrap_or(false);
+                let all = env.processes.pids().unwrap_or_default();
+                let shares = |pid: &Pid| env.processes.share_memory(*pid, space.pid).unwrap_or(false);
                 pids.extend(all.into_iter().filter(shares));
             }
             lock(&self.uncharged).insert(space.mm, UnchargedMemory { bytes: space.uncharged, pids });
         }
     }
 
-    /// What was found since the last time.
+    /// Returns what was found since the last time.
     pub(crate) fn take_uncharged(&self) -> Option<Drift> {
         let found = std::mem::take(&mut *lock(&self.uncharged));
         if found.is_empty() {
@@ -382,9 +413,8 @@ impl Session {
         Some(Drift { kind, excess: true, pids: pids.into_iter().collect() })
     }
 
-    /// Why the container is to be ended, if it is.
-    pub(crate) fn must_end(&self) -> Option<String> {
-        let now = self.reclaim_throttle.clock.now();
+    /// Returns why the container is to be ended, if it is.
+    pub(crate) fn must_end(&self, now: Duration) -> Option<String> {
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();
         let seconds = PATIENCE.as_secs();

@@ -1,22 +1,29 @@
 //! Pages of a program's own that the driver keeps pinned (`NV_ESC_RM_ALLOC_MEMORY`, class `0071`).
 //!
-//! Only the kernel can do that, and only in the caller's place, from a struct that the caller's other threads can rewrite after the mediator has
-//! looked at it. They could make memory of the host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
-//! call is led into a client of the mediator's own, in which there is nothing else ([`super::staging`]), under a handle that no other call has.
-//! What the kernel has made there is moved to where the program wants it, if it is what was asked for. Anything else is freed, and the container
-//! ended: no program does so by mistake, and the processor may have mapped it already, by the same call.
+//! Only the kernel can do that, and only in the caller's place, from a struct that the caller's
+//! other threads can rewrite after the mediator has looked at it. They could make memory of the
+//! host's of it (class `003e`), of any length, under any handle, or pin more than was said. So the
+//! call is led into a client of the mediator's own, in which there is nothing else
+//! ([`super::staging`]), under a handle that no other call has. What the kernel has made there is
+//! moved to where the program wants it, if it is what was asked for. Anything else is freed, and
+//! the container ended: no program does so by mistake, and the processor may have mapped it
+//! already, by the same call.
 //!
-//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than by another call of somebody's: so before any
-//! call of the container's is looked at, what is there by then is moved, while something is to come yet. A call is over when the thread that
-//! made it is back with another one, or has ended; if it has brought nothing by then, it has failed. Until then the staging client is looked
-//! through from time to time, though something has come under the call's handle: that may have been another thread's.
+//! Nobody tells when the kernel is done. A program can use what it has pinned in no other way than
+//! by another call of somebody's: so before any call of the container's is looked at, what is there
+//! by then is moved, while something is to come yet. A call is over when the thread that made it is
+//! back with another one, or has ended; if it has brought nothing by then, it has failed. Until
+//! then the staging client is looked through from time to time, though something has come under the
+//! call's handle: that may have been another thread's.
+
+use std::sync::OnceLock;
 
 use abi::{Handle, Status, classes::OS_DESCRIPTOR, decode::AllocMemory};
 use account::{Card, Kind, Placement, Reservation};
 use base::{Bytes, Pid};
 
 use super::{
-    inflight_pins::{PinNames, Pinning},
+    inflight_pins::{InflightPins, PinNames, Pinning},
     staging::{NotReported, StagedObject, Staging, StagingClient},
 };
 use crate::{
@@ -27,6 +34,15 @@ use crate::{
     },
     locks::{LockName, lock},
 };
+
+/// Pinned memory that calls are bringing: they are led into a client of the mediator's own.
+#[derive(Debug, Default)]
+pub(crate) struct PinnedMemory {
+    /// Calls that pin memory, of which it is not known yet what came of them.
+    pub(crate) inflight: InflightPins,
+    /// The client into which the kernel pins; from the first card's file on.
+    pub(crate) staging: OnceLock<Staging>,
+}
 
 /// Most calls in a container that have brought nothing yet: a thread has one.
 pub(crate) const MOST: usize = 256;
@@ -39,9 +55,10 @@ impl Session {
     /// `NV_ESC_RM_ALLOC_MEMORY`: what programs use it for is let through, into the staging client.
     pub(crate) fn alloc_memory(&self, flight: &mut InFlightCall<'_>, alloc: AllocMemory) -> Result<Answer, CallEnd> {
         let thread = flight.caller.thread();
-        // A call that a signal has interrupted, or that its program repeats, is made with the struct as it was left.
+        // A call that a signal has interrupted, or that its program repeats, is made with the
+        // struct as it was left.
         let said = PinNames { client: alloc.client, parent: alloc.parent, object: alloc.object };
-        let names = self.pinning.meant(thread, said);
+        let names = self.pinned.inflight.meant(thread, said);
         self.own_client(names.client)?;
         if alloc.class != OS_DESCRIPTOR {
             return Err(CallEnd::Status(Status::INVALID_CLASS));
@@ -50,13 +67,13 @@ impl Session {
         if names.object == Handle::NONE || names.object == names.client {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
-        let card = lock(&self.topology).device_card(names.client, names.parent);
+        let card = lock(&self.objects.topology).device_card(names.client, names.parent);
         let card = card.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
         flight.confirm()?;
-        if lock(&self.accounts).object(names.object()).is_some() {
+        if lock(&self.objects.accounts).object(names.object()).is_some() {
             return Err(CallEnd::Status(Status::INSERT_DUPLICATE_NAME));
         }
-        let is_full = || self.pinning.waiting() >= MOST || self.pinning.open() >= MOST_OPEN;
+        let is_full = || self.pinned.inflight.waiting() >= MOST || self.pinned.inflight.open() >= MOST_OPEN;
         if is_full() {
             self.settle_pins_of_exited(|_| true);
         }
@@ -82,19 +99,20 @@ impl Session {
             Ok((client, place))
         });
         match place {
-            Ok((_client, place)) => Ok(self.pinning.add(place, call, reservation)),
+            Ok((_client, place)) => Ok(self.pinned.inflight.add(place, call, reservation)),
             Err(end) => {
-                lock(&self.accounts).cancel(reservation);
+                lock(&self.objects.accounts).cancel(reservation);
                 Err(end)
             }
         }
     }
 
-    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel has done.
+    /// The kernel was not told to execute it, or nobody hears of what a driver outside the kernel
+    /// has done.
     pub(crate) fn undo_pinning(&self, handle: Handle) {
-        let Some(staging) = self.staging.get() else { return };
+        let Some(staging) = self.pinned.staging.get() else { return };
         let client = lock(&staging.client);
-        let Some((call, reservation)) = self.pinning.close(handle) else { return };
+        let Some((call, reservation)) = self.pinned.inflight.close(handle) else { return };
         let is_moved = reservation.is_none();
         self.cancel_all(reservation);
         // The kernel has done nothing.
@@ -109,27 +127,29 @@ impl Session {
         }
         drop(client);
         let name = call.names.object();
-        let kept = lock(&self.files).control_of(name.client);
-        let known = lock(&self.accounts).object(name);
+        let kept = lock(&self.objects.files).control_of(name.client);
+        let known = lock(&self.objects.accounts).object(name);
         if let Some(kept) = kept.filter(|_| known.is_some_and(|known| known.kind == Kind::Pinned)) {
             self.unmake(&kept.file, AllocatedObject { client: name.client, object: name.object });
         }
     }
 
-    /// A thread makes a call: what it pinned before is done, and what others have pinned may be named.
+    /// A thread makes a call: what it pinned before is done, and what others have pinned may be
+    /// named.
     ///
     /// # Errors
-    /// It is to be killed, and the container with it: something else was done. Or it does not make this call any more, but perhaps another one.
+    /// It is to be killed, and the container with it: something else was done. Or it does not make
+    /// this call any more, but perhaps another one.
     pub(crate) fn settle_pins_before_call(&self, caller: &dyn Caller) -> Result<(), CallEnd> {
-        if self.pinning.open() == 0 {
+        if self.pinned.inflight.open() == 0 {
             return Ok(());
         }
         let thread = caller.thread();
-        let over = self.pinning.which(|call, _| call.thread == thread);
+        let over = self.pinned.inflight.which(|call, _| call.thread == thread);
         if !over.is_empty() && !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
-        if over.is_empty() && self.pinning.waiting() == 0 || self.settle_pinned(&over) {
+        if over.is_empty() && self.pinned.inflight.waiting() == 0 || self.settle_pinned(&over) {
             Ok(())
         } else {
             Err(CallEnd::Kill)
@@ -138,7 +158,7 @@ impl Session {
 
     /// Asks the driver what came of the calls that pin memory. To be called from time to time.
     pub fn look_at_what_is_pinned(&self) {
-        if self.pinning.open() > 0 {
+        if self.pinned.inflight.open() > 0 {
             self.settle_pins_of_exited(|is_waiting| is_waiting);
         }
     }
@@ -146,23 +166,25 @@ impl Session {
     /// The same, whether there are any or not; lets go of the staging client where there are none.
     pub(crate) fn settle_staging(&self) {
         self.settle_pins_of_exited(|_| true);
-        let Some(staging) = self.staging.get() else { return };
+        let Some(staging) = self.pinned.staging.get() else { return };
         let mut client = lock(&staging.client);
-        if self.pinning.open() == 0 {
+        if self.pinned.inflight.open() == 0 {
             self.end_staging_client(staging, &mut client);
         }
     }
 
-    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads have ended.
+    /// Of those calls, by whether something is to come of them yet, the ones are over whose threads
+    /// have ended.
     fn settle_pins_of_exited(&self, which: impl Fn(bool) -> bool) {
         let is_dead = |call: &Pinning| !self.processes.is_thread_running(call.thread);
-        let over = self.pinning.which(|call, is_waiting| which(is_waiting) && is_dead(call));
+        let over = self.pinned.inflight.which(|call, is_waiting| which(is_waiting) && is_dead(call));
         self.settle_pinned(&over);
     }
 
-    /// Moves what was made to where it is to be. What calls that are over have made is there by now. Whether all of it was what was asked for.
+    /// Moves what was made to where it is to be. What calls that are over have made is there by
+    /// now. Whether all of it was what was asked for.
     fn settle_pinned(&self, over: &[Handle]) -> bool {
-        let Some(staging) = self.staging.get() else { return true };
+        let Some(staging) = self.pinned.staging.get() else { return true };
         let mut client = lock(&staging.client);
         let mut is_honest = true;
         let is_empty = client.as_mut().is_none_or(|client| self.empty_staging(staging, client, &mut is_honest).is_ok());
@@ -175,12 +197,12 @@ impl Session {
 
     /// These calls are over; what has brought nothing has failed.
     fn close_pins(&self, over: &[Handle]) {
-        let closed = over.iter().filter_map(|handle| self.pinning.close(*handle));
+        let closed = over.iter().filter_map(|handle| self.pinned.inflight.close(*handle));
         self.cancel_all(closed.filter_map(|(_, reservation)| reservation));
     }
 
     fn cancel_all(&self, reservations: impl IntoIterator<Item = Reservation>) {
-        reservations.into_iter().for_each(|reservation| lock(&self.accounts).cancel(reservation));
+        reservations.into_iter().for_each(|reservation| lock(&self.objects.accounts).cancel(reservation));
     }
 
     fn empty_staging(
@@ -207,7 +229,7 @@ impl Session {
     fn unstage(&self, client: &StagingClient, handle: Handle, found: StagedObject) -> bool {
         let most = |asked: u64| asked.checked_next_multiple_of(ROUNDING).unwrap_or(u64::MAX);
         let is_as_asked = |call: &Pinning| found.class == OS_DESCRIPTOR && found.bytes <= most(call.length);
-        let (call, reservation) = self.pinning.take(handle).unzip();
+        let (call, reservation) = self.pinned.inflight.take(handle).unzip();
         let is_honest = call.as_ref().is_some_and(is_as_asked);
         match (call, reservation) {
             (Some(call), Some(reservation)) if is_honest => {
@@ -217,45 +239,49 @@ impl Session {
                 self.cancel_all(reservation);
                 // Where it is no call's handle, it is of one that is open.
                 let of_call = call.map(|call| (call.pid, call.length));
-                self.report_forged_pin(of_call.or_else(|| self.pinning.anybody()), found);
+                self.report_forged_pin(of_call.or_else(|| self.pinned.inflight.anybody()), found);
             }
         }
-        self.pinning.moved();
+        self.pinned.inflight.moved();
         is_honest
     }
 
-    /// The program has named the client, the parent and the handle: where the driver does not take them it has none of it.
+    /// The program has named the client, the parent and the handle: where the driver does not take
+    /// them it has none of it.
     fn move_to_client(&self, source: (Handle, Handle), names: PinNames, (reservation, length): (Reservation, u64)) {
         let (client, name) = (names.client, names.object());
         self.locks.with(&[LockName::Client(client)], || {
-            let kept = lock(&self.files).control_of(client).filter(|_| self.is_parent(client, names.parent).is_ok());
+            let kept = lock(&self.objects.files)
+                .control_of(client)
+                .filter(|_| self.objects.is_parent(client, names.parent).is_ok());
             let place = (names.parent, names.object);
             let moved = kept.map(|kept| self.raw(&kept.file, client).dup(place, source));
             if !matches!(moved, Some(Ok((status, _))) if status.is_ok()) {
-                lock(&self.accounts).cancel(reservation);
+                lock(&self.objects.accounts).cancel(reservation);
                 return;
             }
             let placement = Placement::under(names.parent, names.object);
-            let pinned = lock(&self.accounts).pinned(reservation, placement, length);
+            let pinned = lock(&self.objects.accounts).pinned(reservation, placement, length);
             // Without its client it is gone again.
-            pinned.map(drop).unwrap_or_else(|not| lock(&self.accounts).cancel(not.reservation));
-            self.handle_is_anew(name);
+            pinned.map(drop).unwrap_or_else(|not| lock(&self.objects.accounts).cancel(not.reservation));
+            self.replace_handle(name);
         });
     }
 
     /// Has the container ended for what a call was made to do.
     fn report_forged_pin(&self, by: Option<(Pid, u64)>, found: StagedObject) {
         let (by, asked) = by.unwrap_or((Pid(0), 0));
-        let limit = lock(&self.accounts).card(Card::HOST).map_or(Bytes(0), |host| host.limit);
+        let limit = lock(&self.objects.accounts).card(Card::HOST).map_or(Bytes(0), |host| host.limit);
         let kind = DriftKind::Pinned { by, asked: Bytes(asked), found: Bytes(found.bytes), class: found.class, limit };
         self.observer.drift(&Drift { kind, excess: true, pids: Vec::new() });
     }
 
-    /// The container has ended, and no call is under way any more: frees what is left of them. Whether the driver still has it.
+    /// The container has ended, and no call is under way any more: frees what is left of them.
+    /// Whether the driver still has it.
     pub(crate) fn end_staging(&self) -> bool {
-        let Some(staging) = self.staging.get() else { return false };
+        let Some(staging) = self.pinned.staging.get() else { return false };
         let mut client = lock(&staging.client);
-        self.close_pins(&self.pinning.which(|_, _| true));
+        self.close_pins(&self.pinned.inflight.which(|_, _| true));
         self.end_staging_client(staging, &mut client)
     }
 }

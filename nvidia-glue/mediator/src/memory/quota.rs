@@ -1,4 +1,5 @@
-//! Asking the accounts for room, what becomes of a process for which there is none, and other limits.
+//! Asking the accounts for room, what becomes of a process for which there is none, and other
+//! limits.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::{OverMemoryEvent, Session, calls::in_flight::CallEnd, locks::lock};
 pub struct NotGranted(pub String);
 
 impl Session {
-    /// How a call ends that the accounts refuse for good.
+    /// Returns the end of a call that the accounts refuse for good.
     pub(crate) fn refused(&self, pid: Pid, refusal: Refusal) -> CallEnd {
         match refusal {
             // Not what was granted, nor what a container is killed for.
@@ -26,7 +27,7 @@ impl Session {
 
     /// A process asked for more than there is.
     pub(crate) fn over_quota(&self, pid: Pid, over: OverQuota) -> CallEnd {
-        lock(&self.accounts).count_denial(over.card);
+        lock(&self.objects.accounts).count_denial(over.card);
         let OverQuota { card, asked, used, limit, bound } = over;
         let card = self.grant.uuid(card).to_owned();
         self.observer.over_memory(&OverMemoryEvent { pid, card, asked, used, limit, bound, action: self.over_memory });
@@ -40,7 +41,7 @@ impl Session {
     pub(crate) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, CallEnd> {
         /// For files of processes that have just ended to be closed.
         const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50)];
-        let mut answer = ask(&mut lock(&self.accounts));
+        let mut answer = ask(&mut lock(&self.objects.accounts));
         for pause in PAUSES {
             if !answer.as_ref().is_err_and(Refusal::may_pass) {
                 break;
@@ -52,13 +53,13 @@ impl Session {
                 std::thread::sleep(pause);
             }
             self.reclaim();
-            answer = ask(&mut lock(&self.accounts));
+            answer = ask(&mut lock(&self.objects.accounts));
         }
         answer.map_err(|refusal| self.refused(pid, refusal))
     }
 
-    /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used refuses what is asked from then
-    /// on; nothing is taken away.
+    /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used
+    /// refuses what is asked from then on; nothing is taken away.
     ///
     /// # Errors
     /// When a card is none of the container's; then no limit has changed.
@@ -67,7 +68,7 @@ impl Session {
             self.grant.by_uuid(uuid).map(|card| (card, *limit)).ok_or_else(|| NotGranted(uuid.clone()))
         };
         let limits = limits.iter().map(named).collect::<Result<Vec<_>, _>>()?;
-        let mut accounts = lock(&self.accounts);
+        let mut accounts = lock(&self.objects.accounts);
         for (card, limit) in limits {
             // Every card of the grant has an account.
             let _ = accounts.set_limit(card, limit);

@@ -1,10 +1,14 @@
-//! Where the kernel makes what only it can make, in the program's place (`NV_ESC_RM_ALLOC_MEMORY`): a client of the mediator's own.
+//! Client in which the kernel makes what only it can make, in the program's place
+//! (`NV_ESC_RM_ALLOC_MEMORY`), the mediator's own.
 //!
-//! The kernel reads that call from the program's memory, whose other threads can make any such call of it. What they cannot choose is the clients
-//! that it may name: those of the control file that the card's file was registered with, which is this one's (`osapi.c`, `rmclientValidate` in
-//! client.c). There is nothing else in it. So nothing that comes into it is hidden, and nothing is there to be named that matters.
+//! The kernel reads that call from the program's memory, whose other threads can make any such call
+//! of it. What they cannot choose is the clients that it may name: those of the control file that
+//! the card's file was registered with, which is this one's (`osapi.c`, `rmclientValidate` in
+//! client.c). There is nothing else in it. So nothing that comes into it is hidden, and nothing is
+//! there to be named that matters.
 //!
-//! The client is there only while such calls are made: whoever has a card's file outside the container finds none otherwise.
+//! The client is there only while such calls are made: whoever has a card's file outside the
+//! container finds none otherwise.
 
 use std::{collections::BTreeMap, sync::Mutex};
 
@@ -25,14 +29,17 @@ use crate::{
     locks::lock,
 };
 
-/// The driver's internal classes of all that the call can make below a device without CAP_SYS_ADMIN, the same in every release from 525 to 595
-/// (src/nvidia/generated): `OsDescMemory` (class 0x71), which is what is there, `SystemMemory` (0x3e), `RegisterMemory` (0x3f), `VirtualMemoryRange`
-/// (0x70, and 0x40 as a dummy), `FlaMemory` (0xf3, to 580). Of one that a release does not have the driver says that there is no child.
+/// The driver's internal classes of all that the call can make below a device without
+/// CAP_SYS_ADMIN, the same in every release from 525 to 595 (src/nvidia/generated): `OsDescMemory`
+/// (class 0x71), which is what is there, `SystemMemory` (0x3e), `RegisterMemory` (0x3f),
+/// `VirtualMemoryRange` (0x70, and 0x40 as a dummy), `FlaMemory` (0xf3, to 580). Of one that a
+/// release does not have the driver says that there is no child.
 const INTERNAL_CLASSES: [u32; 5] = [0xb3_dacd, 0x7a98, 0x40_d457, 0x70_32c6, 0xe6_1ee1];
 /// Handles of devices; any that no object of the kernel's making is to have.
 const DEVICES: u32 = 0xe692_0000;
 
-/// The control file that cards' files are registered with, which no process of the container has, and the client on it.
+/// The control file that cards' files are registered with, which no process of the container has,
+/// and the client on it.
 #[derive(Debug)]
 pub(crate) struct Staging {
     pub(crate) control: DeviceFile,
@@ -45,7 +52,7 @@ pub(crate) struct Staging {
 pub(crate) struct StagingClient {
     pub(crate) client: Handle,
     devices: BTreeMap<Card, Handle>,
-    /// What was dealt with and could not be freed.
+    /// Object that was dealt with and could not be freed.
     pub(crate) left: Option<Handle>,
 }
 
@@ -53,7 +60,7 @@ pub(crate) struct StagingClient {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotReported;
 
-/// What is staged, as the driver says.
+/// Object that is staged, as the driver says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StagedObject {
     pub(crate) class: u32,
@@ -61,8 +68,9 @@ pub(crate) struct StagedObject {
 }
 
 impl Session {
-    /// `NV_ESC_REGISTER_FD`: a card's file is registered with the staging client's control file, not with the container's own. Only pinning
-    /// needs it; events, which can be had on such a file, too, are made on the control file ([`Session::on_control_file`]).
+    /// `NV_ESC_REGISTER_FD`: a card's file is registered with the staging client's control file,
+    /// not with the container's own. Only pinning needs it; events, which can be had on such a
+    /// file, too, are made on the control file ([`Session::on_control_file`]).
     pub(crate) fn register_file(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         let is_card = matches!(flight.file.node, Node::Card(_));
@@ -74,24 +82,26 @@ impl Session {
         flight.finish()
     }
 
-    /// A call in `client` that was made on a card's file goes to the control file that the client lives on.
+    /// A call in `client` that was made on a card's file goes to the control file that the client
+    /// lives on.
     pub(crate) fn on_control_file(&self, flight: &mut InFlightCall<'_>, client: Handle) {
         let is_card = matches!(flight.file.node, Node::Card(_));
-        if let Some(kept) = is_card.then(|| lock(&self.files).control_of(client)).flatten() {
+        if let Some(kept) = is_card.then(|| lock(&self.objects.files).control_of(client)).flatten() {
             flight.file = kept.file;
         }
     }
 
-    /// Where the client is, if there is one; opened when it is first needed, and the same ever after.
+    /// Returns the control file on which the client is, if there is one; opened when it is first
+    /// needed, and the same ever after.
     pub(crate) fn staging(&self) -> Result<&Staging, CallEnd> {
-        if let Some(staging) = self.staging.get() {
+        if let Some(staging) = self.pinned.staging.get() {
             return Ok(staging);
         }
-        if lock(&self.files).is_over() {
+        if lock(&self.objects.files).is_over() {
             return Err(CallEnd::Errno(libc::EBADF));
         }
         let control = self.driver.open(Node::Control).map_err(errno)?;
-        Ok(self.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
+        Ok(self.pinned.staging.get_or_init(|| Staging { control, client: Mutex::default() }))
     }
 
     /// The client and its device of a card, made where they are not there.
@@ -102,7 +112,7 @@ impl Session {
         card: Card,
     ) -> Result<(Handle, Handle), CallEnd> {
         let own = self.grant.get(card).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
-        if lock(&self.files).is_over() {
+        if lock(&self.objects.files).is_over() {
             return Err(CallEnd::Errno(libc::EBADF));
         }
         let client = match client {
@@ -159,7 +169,8 @@ impl Session {
         Ok(None)
     }
 
-    /// What is staged under a handle, whose length matters only if it is pinned memory; `None`: nothing.
+    /// Returns what is staged under a handle, whose length matters only if it is pinned memory;
+    /// `None`: nothing.
     ///
     /// # Errors
     /// When the driver does not say.

@@ -1,4 +1,5 @@
-//! Large frees in pieces: the driver frees all that hangs from an object under one lock, for which every other container's calls wait.
+//! Large frees in pieces: the driver frees all that hangs from an object under one lock, for which
+//! every other container's calls wait.
 
 use abi::{Handle, Status};
 use account::ObjectName;
@@ -6,20 +7,22 @@ use driver::DeviceFile;
 
 use crate::{Session, locks::lock};
 
-/// So many objects go at once: a CUDA context has some hundred and fifty. Each takes the driver some ten microseconds, of which its lock is held
-/// for most.
+/// So many objects go at once: a CUDA context has some hundred and fifty. Each takes the driver
+/// some ten microseconds, of which its lock is held for most.
 const MOST: usize = 512;
 
 impl Session {
-    /// Frees most of what a free of `object` would take with it, if that is much; then `object` itself is left to be freed. For whoever has
-    /// the client locked.
+    /// Frees most of what a free of `object` would take with it, if that is much; then `object`
+    /// itself is left to be freed.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn free_in_chunks(&self, file: &DeviceFile, client: Handle, object: Handle) {
-        let pieces = lock(&self.accounts).chunks_to_free(client, object, MOST);
+        let pieces = lock(&self.objects.accounts).chunks_to_free(client, object, MOST);
         let mut has_freed = false;
         // What had to wait for a channel has another turn.
         for &piece in pieces.iter().chain(&pieces) {
             let is_ready = {
-                let (accounts, name) = (lock(&self.accounts), ObjectName::new(client, piece));
+                let (accounts, name) = (lock(&self.objects.accounts), ObjectName::new(client, piece));
                 accounts.object(name).is_some() && !accounts.has_outside_notifiers(name)
             };
             if !is_ready {
@@ -27,7 +30,8 @@ impl Session {
             }
             match self.free_known(client, piece, || self.raw(file, client).free(piece)) {
                 Ok(Status::OK) => has_freed = true,
-                // One that the driver does not free by itself goes with the whole, or is not freed at all.
+                // One that the driver does not free by itself goes with the whole, or is not freed
+                // at all.
                 Ok(_) if has_freed => {}
                 // The client is gone, or none of this file's.
                 _ => return,
@@ -35,7 +39,9 @@ impl Session {
         }
     }
 
-    /// Frees an object of the client by `free`, and forgets it. For whoever has the client locked.
+    /// Frees an object of the client by `free`, and forgets it.
+    ///
+    /// Precondition: the client is locked.
     pub(crate) fn free_known<E>(
         &self,
         client: Handle,

@@ -1,9 +1,10 @@
-//! Open files of the container that stand for something by themselves: control files with clients, UVM address spaces, and files to which
-//! objects were exported.
+//! Open files of the container that stand for something by themselves: control files with clients,
+//! UVM address spaces, and files to which objects were exported.
 //!
-//! The driver ties all of them to the open file, whatever its descriptors' numbers are, and a process may have the same one under several
-//! numbers, or hand it to another process, also one of another container. So a duplicate of each is kept, by which it is known again and what
-//! hangs on it can be ended, until no process of the container has it any more.
+//! The driver ties all of them to the open file, whatever its descriptors' numbers are, and a
+//! process may have the same one under several numbers, or hand it to another process, also one of
+//! another container. So a duplicate of each is kept, by which it is known again and what hangs on
+//! it can be ended, until no process of the container has it any more.
 
 use std::{collections::BTreeSet, fs::File, io, sync::Arc, time::Instant};
 
@@ -16,13 +17,13 @@ use driver::{DeviceFile, same_open_file};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ControlFile(u64);
 
-/// A control file on which clients were made: the driver takes calls in them on this file alone, and frees them at its last close, which is
-/// not in the container's hands alone.
+/// A control file on which clients were made: the driver takes calls in them on this file alone,
+/// and frees them at its last close, which is not in the container's hands alone.
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedControlFile {
     pub(crate) id: ControlFile,
     pub(crate) file: DeviceFile,
-    /// Who made the first client on it; most likely to have it still.
+    /// Process that made the first client on it; most likely to have it still.
     pub(crate) opener: Pid,
     pub(crate) clients: BTreeSet<Handle>,
 }
@@ -32,7 +33,7 @@ pub(crate) struct RetainedControlFile {
 pub(crate) struct RetainedUvmFile {
     pub(crate) id: UvmFile,
     pub(crate) file: DeviceFile,
-    /// Who made the first call on it; most likely to have it still.
+    /// Process that made the first call on it; most likely to have it still.
     pub(crate) opener: Pid,
 }
 
@@ -41,7 +42,8 @@ pub(crate) struct RetainedUvmFile {
 pub(crate) struct Token {
     pub(crate) id: ExportFile,
     pub(crate) token: Arc<File>,
-    /// A control file of the mediator's own: what was exported to it ends with the mediator, wherever the token has gone.
+    /// A control file of the mediator's own: what was exported to it ends with the mediator,
+    /// wherever the token has gone.
     pub(crate) own: DeviceFile,
     pub(crate) exporter: Pid,
     /// Since when no process has it. It may be on its way through a socket.
@@ -50,7 +52,8 @@ pub(crate) struct Token {
 
 /// Most control files with clients.
 const MOST_CONTROL: usize = if cfg!(test) { 64 } else { 1024 };
-/// Most UVM files: each keeps an address space of the kernel's, though no process may have it any more.
+/// Most UVM files: each keeps an address space of the kernel's, though no process may have it any
+/// more.
 pub(crate) const MOST_UVM: usize = if cfg!(test) { 64 } else { 512 };
 /// Most exports; each takes two descriptors of the mediator's.
 const MOST_TOKENS: usize = 4096;
@@ -77,12 +80,13 @@ impl OpenFiles {
         self.is_over = true;
     }
 
-    /// Whether that was said.
+    /// Returns whether that was said.
     pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The number of a control file on which a client is to be made; a new one if there is none on it. `EMFILE` when there are too many.
+    /// The number of a control file on which a client is to be made; a new one if there is none on
+    /// it. `EMFILE` when there are too many.
     pub(crate) fn control(&mut self, file: &DeviceFile, pid: Pid) -> io::Result<ControlFile> {
         for kept in self.controls.iter().rev() {
             if same_open_file(&kept.file.file, &file.file)? {
@@ -145,8 +149,8 @@ impl OpenFiles {
         self.controls.push(kept);
     }
 
-    /// A file that the next call of a process is likely to be made on: the one that it used last for such calls, as far as that is known, or
-    /// one that it has made a client on.
+    /// A file that the next call of a process is likely to be made on: the one that it used last
+    /// for such calls, as far as that is known, or one that it has made a client on.
     pub(crate) fn likely(&self, pid: Pid, is_escape: bool) -> Option<DeviceFile> {
         let control = || self.controls.iter().rev().find(|kept| kept.opener == pid).map(|kept| &kept.file);
         let uvm = || self.uvm.iter().rev().find(|kept| kept.opener == pid).map(|kept| &kept.file);
@@ -198,7 +202,7 @@ impl OpenFiles {
         Ok(None)
     }
 
-    /// Whether one more may stand for something.
+    /// Returns whether one more may stand for something.
     pub(crate) fn has_room_for_a_token(&self) -> bool {
         self.tokens.len() < MOST_TOKENS
     }

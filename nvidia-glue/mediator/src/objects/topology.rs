@@ -1,8 +1,10 @@
 //! On which card a client's devices are.
 //!
-//! Only what matters to later calls is remembered: devices, subdevices, channels and their groups, and the driver's page about a card. What is remembered of an object
-//! that went with another one does no harm: the driver refuses whatever names it, and a handle that is used again is written anew.
-//! Devices and subdevices go with nothing but what they are below, so what is remembered of those is there.
+//! Only what matters to later calls is remembered: devices, subdevices, channels and their groups,
+//! and the driver's page about a card. What is remembered of an object that went with another one
+//! does no harm: the driver refuses whatever names it, and a handle that is used again is written
+//! anew. Devices and subdevices go with nothing but what they are below, so what is remembered of
+//! those is there.
 
 use std::collections::BTreeSet;
 
@@ -10,24 +12,25 @@ use abi::Handle;
 use account::Card;
 use foldhash::HashMap;
 
-/// What an object is, as far as it matters here.
+/// Role of an object, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ObjectRole {
     Device,
     Subdevice,
-    /// A channel group; whether the size of its context buffers is known, so that nobody needs to ask for it (again), and whether its kernels
-    /// can be preempted at any instruction.
+    /// A channel group; whether the size of its context buffers is known, so that nobody needs to
+    /// ask for it (again), and whether its kernels can be preempted at any instruction.
     Group {
         is_measured: bool,
         is_preemptible: bool,
     },
-    /// A channel; whether it has an object of the graphics engine, with which its context buffers come, and whether its kernels can be preempted
-    /// at any instruction, should it be in no group.
+    /// A channel; whether it has an object of the graphics engine, with which its context buffers
+    /// come, and whether its kernels can be preempted at any instruction, should it be in no group.
     Channel {
         has_context: bool,
         is_preemptible: bool,
     },
-    /// The page on which the driver tells about the card; whether its program wants to know there how busy the card is.
+    /// The page on which the driver tells about the card; whether its program wants to know there
+    /// how busy the card is.
     SharedData {
         is_watched: bool,
     },
@@ -84,7 +87,7 @@ impl Topology {
             .map(|(handle, _)| *handle)
     }
 
-    /// Whether the object is a device or subdevice.
+    /// Returns whether the object is a device or subdevice.
     pub(crate) fn is_device(&self, client: Handle, object: Handle) -> bool {
         self.placed(client, object)
             .is_some_and(|placed| matches!(placed.place, ObjectRole::Device | ObjectRole::Subdevice))
@@ -104,7 +107,7 @@ impl Topology {
         Some(&mut self.clients.get_mut(&client)?.get_mut(&object)?.place)
     }
 
-    /// Whether the object is a channel group, and whether its buffers are measured.
+    /// Returns whether the object is a channel group, and whether its buffers are measured.
     pub(crate) fn group(&self, client: Handle, object: Handle) -> Option<bool> {
         match self.placed(client, object)?.place {
             ObjectRole::Group { is_measured, .. } => Some(is_measured),
@@ -131,7 +134,8 @@ impl Topology {
         }
     }
 
-    /// What has the context that a channel or a group works in: the group, or a channel that is in none.
+    /// Returns what has the context that a channel or a group works in: the group, or a channel
+    /// that is in none.
     pub(crate) fn context_of(&self, client: Handle, object: Handle) -> Option<Handle> {
         let placed = self.placed(client, object)?;
         match placed.place {
@@ -144,7 +148,7 @@ impl Topology {
         }
     }
 
-    /// Whether the kernels in a context can be preempted at any instruction.
+    /// Returns whether the kernels in a context can be preempted at any instruction.
     pub(crate) fn is_preemptible(&self, client: Handle, context: Handle) -> bool {
         self.placed(client, context).is_some_and(|placed| match placed.place {
             ObjectRole::Group { is_preemptible, .. } | ObjectRole::Channel { is_preemptible, .. } => is_preemptible,
@@ -169,7 +173,7 @@ impl Topology {
         Some(placed.parent)
     }
 
-    /// Whether the object is a channel with context buffers.
+    /// Returns whether the object is a channel with context buffers.
     pub(crate) fn has_context(&self, client: Handle, channel: Handle) -> bool {
         self.placed(client, channel)
             .is_some_and(|placed| matches!(placed.place, ObjectRole::Channel { has_context: true, .. }))
@@ -181,7 +185,7 @@ impl Topology {
         matches!(placed.place, ObjectRole::SharedData { .. }).then_some(placed.card)
     }
 
-    /// Whether the program wants to know there how busy the card is.
+    /// Notes whether the program wants to know there how busy the card is.
     pub(crate) fn watches(&mut self, client: Handle, object: Handle, wants: bool) {
         if let Some(ObjectRole::SharedData { is_watched }) = self.place_mut(client, object) {
             *is_watched = wants;

@@ -1,5 +1,6 @@
-//! When files are given up, of which a duplicate is kept: what hangs on them is ended in the driver first, as nobody knows who else may have
-//! them by then (in a socket on its way, or in another container, which no grant reaches).
+//! Giving up of files of which a duplicate is kept: what hangs on them is ended in the driver
+//! first, as nobody knows who else may have them by then (in a socket on its way, or in another
+//! container, which no grant reaches).
 
 use std::collections::BTreeSet;
 
@@ -31,9 +32,10 @@ pub struct StillHeld {
 }
 
 impl Session {
-    /// Whether some process of the container has that open file; `likely` is asked first.
+    /// Returns whether some process of the container has that open file; `likely` is asked first.
     pub(crate) fn is_held(&self, file: &std::fs::File, likely: Pid) -> bool {
-        /// More rounds than that come of a container that forks all the time, which gains nothing by it.
+        /// More rounds than that come of a container that forks all the time, which gains nothing
+        /// by it.
         const ROUNDS: usize = 8;
         let has = |pid: Pid| matches!(self.processes.has_open_file(pid, file), Ok(true));
         if has(likely) {
@@ -55,13 +57,14 @@ impl Session {
         true
     }
 
-    /// The number of a control file. If there are too many, those that nobody has any more are looked for first.
+    /// The number of a control file. If there are too many, those that nobody has any more are
+    /// looked for first.
     pub(crate) fn known_control(&self, file: &DeviceFile, pid: Pid) -> Result<ControlFile, CallEnd> {
-        let known = lock(&self.files).control(file, pid);
+        let known = lock(&self.objects.files).control(file, pid);
         match known {
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
                 self.drop_unheld_control_files(|_| true);
-                let known = lock(&self.files).control(file, pid);
+                let known = lock(&self.objects.files).control(file, pid);
                 known.map_err(|error| match error.raw_os_error() {
                     Some(libc::EMFILE) => CallEnd::Status(Status::INSUFFICIENT_RESOURCES),
                     _ => errno(error),
@@ -71,32 +74,32 @@ impl Session {
         }
     }
 
-    /// Control files that no process has any more: the driver would free their clients with the last descriptor, which may be somebody
-    /// else's by now.
+    /// Control files that no process has any more: the driver would free their clients with the
+    /// last descriptor, which may be somebody else's by now.
     pub(crate) fn drop_unheld_control_files(&self, which: impl Fn(&BTreeSet<Handle>) -> bool) {
-        let mut unheld = lock(&self.files).all_controls();
+        let mut unheld = lock(&self.objects.files).all_controls();
         unheld.retain(|kept| which(&kept.clients) && !self.is_held(&kept.file.file, kept.opener));
         self.end_control_files(&unheld);
     }
 
     fn end_control_files(&self, files: &[RetainedControlFile]) {
         let clients = files.iter().flat_map(|kept| &kept.clients).copied().collect();
-        self.take_clients_off_cards(&clients);
+        self.channels.take_clients_off_cards(&clients);
         files.iter().for_each(|kept| self.end_control_file(kept.id));
     }
 
     /// Frees the clients of a file. What the driver does not free is kept, and stays charged.
     fn end_control_file(&self, id: ControlFile) {
         // Nobody makes a client on it any more who has not been waited for.
-        let taken = self.locks.with(&[LockName::Control(id)], || lock(&self.files).take_control(id));
+        let taken = self.locks.with(&[LockName::Control(id)], || lock(&self.objects.files).take_control(id));
         let Some(mut kept) = taken else { return };
         kept.clients.retain(|client| !self.end_client(&kept.file, *client));
         if !kept.clients.is_empty() {
-            lock(&self.files).put_back_control(kept);
+            lock(&self.objects.files).put_back_control(kept);
         }
     }
 
-    /// Whether it is gone.
+    /// Frees a client. Returns whether it is gone.
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
         self.locks.with(&[LockName::Client(client)], || {
             self.free_in_chunks(file, client, client);
@@ -106,8 +109,9 @@ impl Session {
         })
     }
 
-    /// UVM files that no process has any more, neither open nor mapped. Their memory is freed here, so that it does not matter who may
-    /// still have such a file in a socket; then the file is closed.
+    /// UVM files that no process has any more, neither open nor mapped. Their memory is freed here,
+    /// so that it does not matter who may still have such a file in a socket; then the file is
+    /// closed.
     pub(crate) fn drop_unheld_uvm_files(&self, which: impl Fn(UvmFile) -> bool) {
         for kept in self.uvm_files_in_order() {
             if which(kept.id) && !self.is_held(&kept.file.file, kept.opener) {
@@ -118,35 +122,36 @@ impl Session {
 
     /// Those that keep others come first.
     fn uvm_files_in_order(&self) -> Vec<RetainedUvmFile> {
-        let mut all = lock(&self.files).all_uvm();
-        let accounts = lock(&self.accounts);
+        let mut all = lock(&self.objects.files).all_uvm();
+        let accounts = lock(&self.objects.accounts);
         all.sort_by_key(|kept| !accounts.is_uvm_mm_file(kept.id));
         all
     }
 
-    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is kept, and what is there stays charged; at
-    /// the container's end (`is_last`) it is closed all the same: unified memory refuses everything once it has met an error that it
-    /// takes for fatal (`uvm_global_get_status`), and what only the container had goes with the file then.
+    /// Frees all memory of a file and closes it. Where the driver does not free it, the file is
+    /// kept, and what is there stays charged; at the container's end (`is_last`) it is closed all
+    /// the same: unified memory refuses everything once it has met an error that it takes for fatal
+    /// (`uvm_global_get_status`), and what only the container had goes with the file then.
     pub(crate) fn end_uvm_file(&self, kept: &RetainedUvmFile, is_last: bool) {
         let id = kept.id;
         self.locks.with(&[LockName::Uvm(id)], || {
             // Mapped; maybe only since it was looked for, by somebody who has had it from a socket.
-            if !is_last && lock(&self.accounts).is_uvm_file_kept(id) {
+            if !is_last && lock(&self.objects.accounts).is_uvm_file_kept(id) {
                 return;
             }
             let (ranges, pools) = {
-                let accounts = lock(&self.accounts);
+                let accounts = lock(&self.objects.accounts);
                 (accounts.external_ranges(id), accounts.pools(id))
             };
             for (base, length) in ranges.into_iter().chain(pools) {
                 if self.free_uvm_range(&kept.file, base, length) {
-                    lock(&self.accounts).free_range(id, base);
+                    lock(&self.objects.accounts).free_range(id, base);
                 }
             }
             if self.uvm_call(&kept.file, UVM_CLEAN_UP_ZOMBIE_RESOURCES, |_| {}).is_some_and(Status::is_ok) {
-                lock(&self.accounts).drop_zombies(id);
+                lock(&self.objects.accounts).drop_zombies(id);
             }
-            let channels = lock(&self.accounts).registered_channels(id);
+            let channels = lock(&self.objects.accounts).registered_channels(id);
             for channel in channels {
                 let status = self.uvm_call(&kept.file, UVM_UNREGISTER_CHANNEL, |args| {
                     use UVM_UNREGISTER_CHANNEL_PARAMS as Params;
@@ -158,7 +163,7 @@ impl Session {
                     let _ = client.set(args, channel.client) && object.set(args, channel.object);
                 });
                 if status.is_some_and(Status::is_ok) {
-                    lock(&self.accounts).unregister_channel(id, channel);
+                    lock(&self.objects.accounts).unregister_channel(id, channel);
                 }
             }
             // Its page tables, and whatever is left.
@@ -171,7 +176,7 @@ impl Session {
                 });
                 // A card that it does not have: nothing of it can be there.
                 if status.is_some_and(|status| status.is_ok() || status == Status::INVALID_DEVICE) {
-                    lock(&self.accounts).uvm_card_gone(id, number);
+                    lock(&self.objects.accounts).uvm_card_gone(id, number);
                 } else {
                     is_off_cards = false;
                 }
@@ -181,9 +186,9 @@ impl Session {
                     "unified memory could not be taken off a card; it goes with the last descriptor of its file"
                 );
             }
-            if !lock(&self.accounts).uvm_file_holds(id) || is_last {
-                lock(&self.files).remove_uvm(id);
-                lock(&self.accounts).uvm_file_gone(id);
+            if !lock(&self.objects.accounts).uvm_file_holds(id) || is_last {
+                lock(&self.objects.files).remove_uvm(id);
+                lock(&self.objects.accounts).uvm_file_gone(id);
             }
         });
     }
@@ -200,7 +205,8 @@ impl Session {
         status.is_some_and(Status::is_ok)
     }
 
-    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it took no such call.
+    /// A call of the mediator's own on a file of the container's; what the driver says, `None`: it
+    /// took no such call.
     fn uvm_call(&self, file: &DeviceFile, command: u32, fill: impl FnOnce(&mut [u8])) -> Option<Status> {
         let row = abi::row(self.abi, Node::Uvm, command).ok()?;
         let mut args = vec![0; row.size()];
@@ -210,20 +216,22 @@ impl Session {
         Some(row.status(&args).unwrap_or(Status::OK))
     }
 
-    /// The container has ended: frees all that the driver has given it, whoever may have its files. No client can be made from then on.
-    /// May be called again after an error, to try again.
+    /// The container has ended: frees all that the driver has given it, whoever may have its files.
+    /// No client can be made from then on. May be called again after an error, to try again.
     ///
     /// # Errors
-    /// When the driver has not let go of everything; what is left is still charged, and goes with the last descriptor of its file.
+    /// When the driver has not let go of everything; what is left is still charged, and goes with
+    /// the last descriptor of its file.
     pub fn end(&self) -> Result<(), StillHeld> {
-        lock(&self.files).end();
-        let controls = lock(&self.files).all_controls();
+        lock(&self.objects.files).end();
+        let controls = lock(&self.objects.files).all_controls();
         self.end_control_files(&controls);
-        // Whatever is still mapped is moved off the cards; no process is looked into, as one that lives could make that wait.
+        // Whatever is still mapped is moved off the cards; no process is looked into, as one that
+        // lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         let is_staging_left = self.end_staging();
         self.log_left_host_mappings();
-        let left: usize = lock(&self.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
+        let left: usize = lock(&self.objects.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
         match left + usize::from(is_staging_left) {
             0 => Ok(()),
             clients => Err(StillHeld { clients }),

@@ -8,12 +8,12 @@ use crate::Numbers;
 /// Every process that has made a call and whose end is not known.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessTable {
-    /// What each is called in the container.
+    /// Numbers of each.
     known: HashMap<Pid, Numbers>,
 }
 
 impl ProcessTable {
-    /// Whether the process is known already.
+    /// Returns whether the process is known already.
     pub(crate) fn knows(&self, pid: Pid) -> bool {
         self.known.contains_key(&pid)
     }
@@ -42,7 +42,8 @@ impl ProcessTable {
         self.known.get(&pid).map(Numbers::in_container)
     }
 
-    /// What another process of the container would call it; `None`: there it does not exist.
+    /// Returns what another process of the container would call it; `None`: there it does not
+    /// exist.
     pub(crate) fn pid_seen_by(&self, pid: Pid, viewer: Pid) -> Option<u32> {
         let seen = self.known.get(&pid)?.seen_by(self.known.get(&viewer)?)?;
         u32::try_from(seen).ok()

@@ -1,8 +1,10 @@
-//! How often it is looked for what is gone, when there is no room.
+//! Limit on how often is looked for what is gone, when there is no room.
 //!
-//! A look asks the driver for every client and the kernel for every process, which costs the more the more a container has. Whoever is refused
-//! in a loop must not spend the node's time in its mediator: looks take at most a tenth of one processor, by making those wait who ask for
-//! more. The first one after a while is at once, so who has closed a file and asks again is not refused for want of a look.
+//! A look asks the driver for every client and the kernel for every process, which costs the more
+//! the more a container has. Whoever is refused in a loop must not spend the node's time in its
+//! mediator: looks take at most a tenth of one processor, by making those wait who ask for more.
+//! The first one after a while is at once, so who has closed a file and asks again is not refused
+//! for want of a look.
 
 use std::{
     fmt,
@@ -55,9 +57,9 @@ impl Clock for MachineClock {
 #[derive(Debug)]
 pub(crate) struct ReclaimThrottle {
     pub(crate) clock: Box<dyn Clock>,
-    /// When the next one may begin. Held by whoever looks, or waits for that moment.
+    /// Time at which the next one may begin. Held by whoever looks, or waits for that moment.
     next: Mutex<Duration>,
-    /// How many have begun, and how many of them are over.
+    /// Numbers of those that have begun, and that are over.
     began: AtomicU64,
     ended: AtomicU64,
 }
@@ -93,7 +95,7 @@ impl ReclaimThrottle {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many there have been.
+    /// Returns how many there have been.
     #[cfg(test)]
     pub(crate) fn count(&self) -> u64 {
         self.ended.load(Ordering::SeqCst)

@@ -1,4 +1,5 @@
-//! The accounts against the driver's own: what it says that the mediator, which owns every client of the container, has of a card.
+//! The accounts against the driver's own: what it says that the mediator, which owns every client
+//! of the container, has of a card.
 
 use abi::controls::NV2080_CTRL_CMD_GPU_GET_PID_INFO;
 use account::Card;
@@ -13,13 +14,15 @@ use crate::{
 };
 
 impl Session {
-    /// A difference, if there is one that counts: the driver has handed out more than is accounted. Less is as it should be: what a freed
-    /// handle leaves mapped, context buffers and managed memory are in the accounts and not in the driver's answer.
+    /// A difference, if there is one that counts: the driver has handed out more than is accounted.
+    /// Less is as it should be: what a freed handle leaves mapped, context buffers and managed
+    /// memory are in the accounts and not in the driver's answer.
     pub(crate) fn compare_with_driver(&self, card: Card) -> Option<Drift> {
-        // Calls go on meanwhile: what is made between the two looks at the accounts is in the answer or not.
-        let before = lock(&self.accounts).card(card).ok()?;
+        // Calls go on meanwhile: what is made between the two looks at the accounts is in the
+        // answer or not.
+        let before = lock(&self.objects.accounts).card(card).ok()?;
         let driver = self.driver_truth(card)?;
-        let after = lock(&self.accounts).card(card).ok()?;
+        let after = lock(&self.objects.accounts).card(card).ok()?;
         let accounted = before.used.max(after.used);
         if driver <= accounted {
             return None;
@@ -28,7 +31,8 @@ impl Session {
         Some(Drift { kind, excess: driver > after.limit, pids: Vec::new() })
     }
 
-    /// Why the container is to be ended: those who have too much of a card were killed, and it is there still, since others have their files.
+    /// Returns why the container is to be ended: those who have too much of a card were killed, and
+    /// it is there still, since others have their files.
     pub(crate) fn lasting_excess(&self, drifts: &[Drift]) -> Option<String> {
         let is_excess = |drift: &&Drift| drift.excess && matches!(drift.kind, DriftKind::Card { .. });
         let excess = drifts.iter().find(is_excess);
@@ -42,7 +46,7 @@ impl Session {
         (lasted >= PATIENCE).then(|| format!("what its processes had too much is still there: {:?}", drift.kind))
     }
 
-    /// What the driver says; `None` when it does not.
+    /// Returns what the driver says; `None` when it does not.
     pub(crate) fn driver_truth(&self, card: Card) -> Option<Bytes> {
         let subdevice = self.grant.get(card)?.subdevice;
         let raw = self.raw(&self.own.control, self.own.client);

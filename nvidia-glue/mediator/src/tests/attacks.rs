@@ -17,8 +17,9 @@ use crate::{Answer, Trapped, locks::lock};
 
 const LIMIT: u64 = 64 * MIB;
 
-/// Whatever is called in a client of another container: the registry of clients refuses it, before the driver, which takes anybody with the
-/// right file for the client's owner. (Allocations and duplicates are refused by the accounts once more.)
+/// Whatever is called in a client of another container: the registry of clients refuses it, before
+/// the driver, which takes anybody with the right file for the client's owner. (Allocations and
+/// duplicates are refused by the accounts once more.)
 #[test]
 fn no_call_in_a_client_of_others_reaches_the_driver() {
     let machine = Machine::new(1);
@@ -30,7 +31,8 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
     let thieves = spy.container(&machine);
     let thief = thieves.program();
     let stolen = thief.give(victim.file_of(owner.control));
-    // Free, control, allocation, duplicate, share, heap, map, unmap, context DMA, map and unmap for the card, bind, new mapping, events.
+    // Free, control, allocation, duplicate, share, heap, map, unmap, context DMA, map and unmap for
+    // the card, bind, new mapping, events.
     let calls: [(u8, usize); 14] = [
         (0x29, 16),
         (0x2a, 32),
@@ -88,8 +90,9 @@ fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
     assert_eq!(spy.count(CONTEXT_SIZE), 1);
 }
 
-/// The driver would let a program say where a page of its lies; keep a bare pointer to memory, and write through it when that is freed;
-/// signal the events of others; flush the whole card's cache; make a profiler's buffers for a group that was measured before.
+/// The driver would let a program say where a page of its lies; keep a bare pointer to memory, and
+/// write through it when that is freed; signal the events of others; flush the whole card's cache;
+/// make a profiler's buffers for a group that was measured before.
 #[test]
 fn page_tables_notifiers_and_profilers_do_not_reach_the_driver() {
     let machine = Machine::new(1);
@@ -191,8 +194,8 @@ fn channels_of_others_cannot_be_stopped() {
     assert_ne!(disable(&[own.client], 1), Err(Status::INVALID_CLIENT));
 }
 
-/// Allocates memory of `size`, while another thread overwrites the class once the struct is read, and the size once the parameters
-/// are.
+/// Allocates memory of `size`, while another thread overwrites the class once the struct is read,
+/// and the size once the parameters are.
 fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u64, Status> {
     let program = context.program;
     let params = program.put(&memory_params(size));
@@ -223,7 +226,8 @@ fn what_was_checked_is_what_is_executed() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    // The class is read before it becomes one that is not charged; the size, before it becomes larger.
+    // The class is read before it becomes one that is not charged; the size, before it becomes
+    // larger.
     assert_eq!(alloc_in_a_race(&context, LIMIT / 2, 100 * LIMIT), Ok(LIMIT / 2));
     assert_eq!(alloc_in_a_race(&context, LIMIT, 1), Err(Status::NO_MEMORY));
     assert_eq!(container.session.reconcile(), []);
@@ -255,7 +259,7 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
     let answer = program.escape(context.control, 0x2a, &mut huge);
     assert_eq!(result(answer, &huge, 28), Err(Status::INVALID_ARGUMENT));
     assert_eq!(container.used(0), before);
-    assert_eq!(lock(&container.session.accounts).counts().abandoned, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().abandoned, 0);
 }
 
 #[test]
@@ -264,7 +268,7 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let objects = || lock(&container.session.accounts).counts().objects;
+    let objects = || lock(&container.session.objects.accounts).counts().objects;
     let before = objects();
     // Before it is executed; then, while it is.
     let gone = |work: &dyn Fn() -> Answer| {
@@ -285,9 +289,9 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
         });
     }
     assert_eq!((container.used(0), objects()), (0, before));
-    let clients = lock(&container.session.accounts).counts().clients;
+    let clients = lock(&container.session.objects.accounts).counts().clients;
     gone(&|| program.escape(context.control, 0x2b, &mut [0; 32]));
-    assert_eq!(lock(&container.session.accounts).counts().clients, clients);
+    assert_eq!(lock(&container.session.objects.accounts).counts().clients, clients);
     let memory = context.memory(4 * MIB).unwrap();
     gone(&|| {
         let mut args = words(&[context.client, context.device, 0, context.client, memory, 0, 0]);
@@ -298,8 +302,8 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     assert_eq!(container.session.reconcile(), []);
 }
 
-/// What is read of a thread that no longer waits may be anything: it gets nobody denied, killed or counted, and no status is written over what
-/// the thread does meanwhile.
+/// Bytes of a thread that no longer waits may be anything: it gets nobody denied, killed or
+/// counted, and no status is written over what the thread does meanwhile.
 #[test]
 fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
     let machine = Machine::new(1);
@@ -358,7 +362,7 @@ fn an_answer_that_nobody_took_is_undone() {
     assert!(container.session.handle_undoably(&program, &stopped).1.is_none());
 }
 
-/// Where the parameters of an allocation are.
+/// Returns where the parameters of an allocation are.
 fn args_params(args: &[u8]) -> u64 {
     abi::layout::read_u64(args, 16).unwrap()
 }
@@ -409,7 +413,8 @@ fn a_range_ends_with_what_it_was_and_not_with_what_it_was_said_to_be() {
     let memory = context.memory(4 * MIB).unwrap();
     context.map(uvm, 0x7000_0000, 4 * MIB, memory).unwrap();
     context.free(memory).unwrap();
-    // A second UVM file of the same process, with a range at the same place: its end is not the first one's.
+    // A second UVM file of the same process, with a range at the same place: its end is not the
+    // first one's.
     let other = program.uvm_file();
     program.create_range(other, 0x7000_0000, 4 * MIB).unwrap();
     program.free_range(other, 0x7000_0000, 4 * MIB).unwrap();
@@ -574,8 +579,8 @@ fn driver_says(container: &Container) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever a program does, the driver never has handed out more than the quota, the accounts never say less than the driver, and
-    /// when it is over nothing is left.
+    /// Whatever a program does, the driver never has handed out more than the quota, the accounts
+    /// never say less than the driver, and when it is over nothing is left.
     #[test]
     fn no_program_gets_more_than_its_quota(steps in prop::collection::vec(any_step(), 1..40)) {
         let machine = Machine::new(1);

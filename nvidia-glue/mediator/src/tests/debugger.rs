@@ -1,7 +1,8 @@
-//! Debuggers' sessions: a container looks into its own contexts, and neither holds a card with that nor touches anybody else's.
+//! Debuggers' sessions: a container looks into its own contexts, and neither holds a card with that
+//! nor touches anybody else's.
 //!
-//! The driver lets any process of its own user make a session over an object that CUDA has shared with that user; handles count up, and the
-//! mediators of all containers are of one user.
+//! The driver lets any process of its own user make a session over an object that CUDA has shared
+//! with that user; handles count up, and the mediators of all containers are of one user.
 
 use std::{
     sync::{
@@ -64,7 +65,8 @@ fn nobody_debugs_another_container() {
     let (context, own) = (running.context(0), hostile.context(0));
     let debugged = Debugged::new(&context);
     assert_eq!(debugged.session(&own, context.client), Err(Status::INVALID_CLIENT));
-    // One of its own, but of an object that is not: the driver would write a line into the kernel's log.
+    // One of its own, but of an object that is not: the driver would write a line into the kernel's
+    // log.
     assert_eq!(debugged.session(&own, own.client), Err(Status::OBJECT_NOT_FOUND));
     assert_eq!(debugged.session(&own, 0), Err(Status::OBJECT_NOT_FOUND));
     // Another process of the same container may, as a debugger is one.
@@ -106,7 +108,7 @@ fn no_session_puts_off_the_recovery_from_what_a_kernel_did() {
 #[test]
 fn a_session_that_cannot_be_kept_from_that_does_not_come_to_be() {
     alone(|spy, container, context, debugged| {
-        let objects = || lock(&container.session.accounts).counts().objects;
+        let objects = || lock(&container.session.objects.accounts).counts().objects;
         let before = objects();
         spy.refuse(SET_MASK, Status::INVALID_STATE);
         assert_eq!(debugged.session(context, context.client), Err(Status::INSUFFICIENT_RESOURCES));
@@ -117,7 +119,8 @@ fn a_session_that_cannot_be_kept_from_that_does_not_come_to_be() {
     });
 }
 
-/// The driver stops the multiprocessors of a context that is on the card, and keeps one that is not off it.
+/// The driver stops the multiprocessors of a context that is on the card, and keeps one that is not
+/// off it.
 #[test]
 fn a_context_is_suspended_off_the_card() {
     alone(|spy, container, context, debugged| {
@@ -234,7 +237,8 @@ fn copies_for_a_debugger_wait_for_the_containers_time() {
             let seen: Vec<u32> = spy.seen().iter().map(|seen| seen.id).collect();
             seen == [DISABLE, READ_MEMORY]
         };
-        // No call waits for more than a second, which a busy machine may take to come back to this thread.
+        // No call waits for more than a second, which a busy machine may take to come back to this
+        // thread.
         assert!((0..5).any(|_| waited()));
     });
 }

@@ -1,4 +1,5 @@
-//! Calls whose work the driver does outside the container's turns wait for the container's share of that.
+//! Calls whose work the driver does outside the container's turns wait for the container's share of
+//! that.
 
 use std::{sync::mpsc, time::Duration};
 
@@ -95,7 +96,7 @@ fn it_waits_whatever_becomes_of_the_device_meanwhile() {
             let (client, device) = (Handle(context.client), Handle(context.device));
             scope.spawn(move || {
                 begun.recv().unwrap();
-                lock(&session.topology).remove(client, device);
+                lock(&session.objects.topology).remove(client, device);
                 ends.send(()).unwrap();
             });
             work(&context);

@@ -145,8 +145,8 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     assert_eq!(container.used(0), 0);
 }
 
-/// The driver takes an empty place of a file for nothing to import: it says that all is well, and leaves the handle that the importer has written
-/// there, be it that of another object.
+/// The driver takes an empty place of a file for nothing to import: it says that all is well, and
+/// leaves the handle that the importer has written there, be it that of another object.
 #[test]
 fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     let machine = Machine::new(1);

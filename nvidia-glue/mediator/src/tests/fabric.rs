@@ -1,4 +1,5 @@
-//! Addresses on the NVLink fabric: on machines that have one, libcuda gets some for each block of 512 MiB or more.
+//! Addresses on the NVLink fabric: on machines that have one, libcuda gets some for each block of
+//! 512 MiB or more.
 
 use abi::{
     Abi, DriverRelease, Status,

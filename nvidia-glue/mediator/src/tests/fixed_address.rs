@@ -1,5 +1,7 @@
-//! Memory of a card at an address that the program chooses (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`): the driver takes whole multiples of
-//! the alignment that is asked for, and says the size that was asked for. In a range that it chooses (`_USE_BEGIN_END`): any frame can be held open.
+//! Memory of a card at an address that the program chooses
+//! (`NVOS32_ALLOC_FLAGS_FIXED_ADDRESS_ALLOCATE`): the driver takes whole multiples of the alignment
+//! that is asked for, and says the size that was asked for. In a range that it chooses
+//! (`_USE_BEGIN_END`): any frame can be held open.
 
 use abi::{
     Status,
@@ -11,7 +13,8 @@ use super::{
     world::{Context, MIB, Machine, memory_params, result, words},
 };
 
-/// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as its alignment, and `USE_BEGIN_END`.
+/// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as
+/// its alignment, and `USE_BEGIN_END`.
 const FIXED: [u32; 3] = [0x10, 0x110, 0x2_0000];
 const VIRTUAL: u32 = 0x8_0000;
 /// `NVOS32_ATTR_LOCATION`; with this call, `ANY` is host memory.
@@ -19,7 +22,8 @@ const CARD: u32 = 0;
 const HOST: u32 = 1 << 25;
 const ANYWHERE: u32 = 3 << 25;
 
-/// A function of `NV_ESC_RM_VID_HEAP_CONTROL` that allocates: its number, where its attributes are, and its size.
+/// A function of `NV_ESC_RM_VID_HEAP_CONTROL` that allocates: its number, where its attributes are,
+/// and its size.
 type Function = (u32, usize, usize);
 /// `NVOS32_FUNCTION_ALLOC_SIZE`, `_ALLOC_SIZE_RANGE`.
 const FUNCTIONS: [Function; 2] = [(2, 56, 88), (14, 56, 80)];
@@ -73,7 +77,8 @@ fn nor_does_the_old_heap_call_ask_the_driver_for_it() {
     assert_eq!(container.used(0), 0);
 }
 
-/// What is refused is the flag on a card's memory, and nothing else: graphics drivers place addresses where they like.
+/// The flag is refused on a card's memory, and nowhere else: graphics drivers place addresses where
+/// they like.
 #[test]
 fn addresses_and_memory_of_the_hosts_may_be_fixed() {
     let machine = Machine::new(1);

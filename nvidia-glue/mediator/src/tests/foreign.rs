@@ -52,7 +52,8 @@ fn nobody_waits_for_another_containers_channels() {
     assert_eq!(idle(&program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
 }
 
-/// Each control whose parameters name a client, with a neighbour's that lives: in each place where they do.
+/// Each control whose parameters name a client, with a neighbour's that lives: in each place where
+/// they do.
 #[test]
 fn no_control_names_another_containers_client() {
     let machine = Machine::new(1);
@@ -137,7 +138,8 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
     assert_eq!(ask(context.client, 0x71), (Answer::Return(0), Status::OK));
 }
 
-/// A page on which the driver tells about the card, and a try to map it; whether zeros are what is mapped.
+/// A page on which the driver tells about the card, and a try to map it; whether zeros are what is
+/// mapped.
 fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool {
     let file = program.open(Node::Control);
     let mut args = vec![0; 56];
@@ -176,7 +178,8 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     assert_eq!(exported, Err(Status::NOT_SUPPORTED));
 }
 
-/// Counts the controls in clients that do not exist: for each, the driver writes a line into the kernel's log.
+/// Counts the controls in clients that do not exist: for each, the driver writes a line into the
+/// kernel's log.
 #[derive(Debug)]
 struct Logging {
     driver: Arc<SimulatedDriver>,
@@ -240,7 +243,8 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
     assert_eq!((asked, driver.lines.load(Ordering::SeqCst)), (Err(Status::INVALID_CLIENT), 1));
 }
 
-/// One thread duplicates a handle; another one makes the handle stand for something larger meanwhile.
+/// One thread duplicates a handle; another one makes the handle stand for something larger
+/// meanwhile.
 #[test]
 fn what_is_charged_is_what_the_driver_found_under_the_handle() {
     let machine = Machine::new(1);
@@ -263,7 +267,8 @@ fn what_is_charged_is_what_the_driver_found_under_the_handle() {
             let duplicate = program.dup(context.control, (context.client, context.device), (context.client, handle));
             if let Ok(duplicate) = duplicate {
                 let name = |object| ObjectName::new(Handle(context.client), Handle(object));
-                let charge = lock(&container.session.accounts).object(name(duplicate)).and_then(|view| view.charge);
+                let charge =
+                    lock(&container.session.objects.accounts).object(name(duplicate)).and_then(|view| view.charge);
                 let size = machine.driver.length_of(context.client, duplicate);
                 let charge = charge.map(|(_, bytes)| bytes.0);
                 wrong.extend((charge != size).then_some((charge, size)));
@@ -284,7 +289,7 @@ fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
         let uvm = program.uvm_file();
         program.close(uvm);
     }
-    assert!(lock(&container.session.files).all_uvm().len() <= MOST_UVM);
+    assert!(lock(&container.session.objects.files).all_uvm().len() <= MOST_UVM);
     let held: Vec<i32> = (0..MOST_UVM).map(|_| program.open(Node::Uvm)).collect();
     let answers = held.iter().map(|uvm| program.ioctl(*uvm, 0x3000_0001, &mut [0; 16]));
     assert!(answers.filter(|answer| *answer == Answer::Return(0)).count() <= MOST_UVM);
@@ -304,7 +309,7 @@ fn groups_that_went_with_what_they_depend_on_are_forgotten() {
     let mut params = [0; 20];
     assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));
     let group = context.object(0xa06c, &mut params).unwrap();
-    let is_known = || lock(&container.session.topology).group(Handle(context.client), Handle(group)).is_some();
+    let is_known = || lock(&container.session.objects.topology).group(Handle(context.client), Handle(group)).is_some();
     assert!(is_known());
     context.free(space).unwrap();
     assert!(!is_known());

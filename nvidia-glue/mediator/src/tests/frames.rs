@@ -36,7 +36,7 @@ fn piece(size: u64, attr: u32, alignment: u64) -> Vec<u8> {
 }
 
 fn usage(container: &Container) -> CardUsage {
-    lock(&container.session.accounts).card(Card(0)).unwrap()
+    lock(&container.session.objects.accounts).card(Card(0)).unwrap()
 }
 
 /// Makes pieces until one is refused, and says how many there are and how the last was refused.
@@ -107,7 +107,8 @@ fn scattered_memory_counts_at_its_worst() {
     assert_eq!(context.object(0x40, &mut piece(7 * GRANULE, NONCONTIGUOUS, GRANULE)), Err(Status::NO_MEMORY));
 }
 
-/// What lies close to each other, as the driver has it where nobody asks for anything else, fills the quota, however small it is.
+/// Memory that lies close to each other, as the driver has it where nobody asks for anything else,
+/// fills the quota, however small it is.
 #[test]
 fn small_pieces_next_to_each_other_fill_the_quota() {
     let machine = Machine::new(1);
@@ -141,7 +142,8 @@ fn a_frame_counts_until_the_last_piece_in_it_is_gone() {
     assert_eq!(usage(&container).frames.0, 0);
 }
 
-/// Where pages are small, the driver is left no choice that cannot be counted; where they are whole frames, it may put each anywhere.
+/// Small pages: the driver is left no choice that cannot be counted; where they are whole frames,
+/// it may put each anywhere.
 #[test]
 fn memory_in_small_pages_is_contiguous_and_in_large_ones_what_was_asked() {
     const HUGE_PAGES: u32 = 3 << 23;
@@ -218,7 +220,7 @@ fn what_the_driver_makes_for_itself_is_in_frames_too() {
     assert_eq!((both.used.0 - tables.used.0, both.frames.0 - tables.frames.0), (256 << 10, 2 * FRAME));
 }
 
-/// Who has a card alone keeps it from nobody.
+/// A container that has a card alone keeps it from nobody.
 #[test]
 fn a_whole_card_has_no_such_bound() {
     let machine = Machine::new(1);

@@ -1,4 +1,4 @@
-//! What a session holds its container to, beside memory.
+//! Limits of a container beside memory.
 
 use abi::{Handle, memory::Layout};
 use account::{AllocRequest, Card, Counted, Kind, ObjectLimits, Refusal};
@@ -6,11 +6,12 @@ use account::{AllocRequest, Card, Counted, Kind, ObjectLimits, Refusal};
 use super::world::{CHANNELS, Container, GIB, Machine};
 use crate::locks::lock;
 
-/// Reserves room for objects of a kind until one is refused; how many there were, and why there are no more.
+/// Reserves room for objects of a kind until one is refused; how many there were, and why there are
+/// no more.
 fn until_refused(container: &Container, kind: Kind) -> (usize, Refusal) {
     let program = container.program();
     let context = program.context(0);
-    let mut accounts = lock(&container.session.accounts);
+    let mut accounts = lock(&container.session.objects.accounts);
     let ask = AllocRequest {
         client: Handle(context.client),
         kind,

@@ -1,4 +1,5 @@
-//! Memory of the host's that is freed while it is mapped for the processor: charged until the file of the mapping is gone.
+//! Memory of the host's that is freed while it is mapped for the processor: charged until the file
+//! of the mapping is gone.
 
 use abi::{
     Node, Status,
@@ -10,18 +11,18 @@ use base::Bytes;
 use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result};
 use crate::locks::lock;
 
-/// What one container may have of the host's memory here.
+/// Bytes that one container may have of the host's memory here.
 const LIMIT: u64 = 64 * MIB;
 
 fn container(machine: &Machine, limits: ObjectLimits) -> Container {
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { host_memory: Bytes(LIMIT), ..limits };
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
     container
 }
 
 fn charged(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 impl Context<'_, '_> {
@@ -29,7 +30,8 @@ impl Context<'_, '_> {
         self.object(0x3e, &mut host_memory_params(size))
     }
 
-    /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with `NVOS32_ATTR_LOCATION_ANY`.
+    /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with
+    /// `NVOS32_ATTR_LOCATION_ANY`.
     fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {
         let mut args = vec![0; 184];
         for (at, value) in [(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)] {
@@ -88,7 +90,8 @@ fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
     files.into_iter().for_each(|file| program.close(file));
 }
 
-/// The driver keeps the pages until the file is closed: in a loop, that would be all that the machine has.
+/// The driver keeps the pages until the file is closed: in a loop, that would be all that the
+/// machine has.
 #[test]
 fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     let machine = Machine::new(1);
@@ -124,7 +127,7 @@ fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     assert!(container.session.holds_anything());
     container.session.reconcile();
     assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (0, 0));
-    assert_eq!(lock(&container.session.accounts).counts().host_mappings, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 0);
 }
 
 /// Programs map memory, end the mapping and close its file long before they free it; some never do.
@@ -198,7 +201,7 @@ impl Context<'_, '_> {
 }
 
 fn kept(container: &Container) -> u64 {
-    lock(&container.session.accounts).kept_by_pins().0
+    lock(&container.session.objects.accounts).kept_by_pins().0
 }
 
 /// Nobody says which pages an object pins: they may be of what was mapped when it was made.
@@ -272,14 +275,14 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     // Nor is it to be mapped through a card's.
     let card = program.open(Node::Card(container.inventory.cards[0].minor));
     assert_eq!(context.map_on(card, second, 16 * MIB), Err(Status::INVALID_ARGUMENT));
-    assert_eq!(lock(&container.session.accounts).counts().host_mappings, 1);
+    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 1);
     context.free(second).unwrap();
     context.free(first).unwrap();
     container.session.reconcile();
     assert_eq!(charged(&container), 16 * MIB);
     program.close(file);
     container.session.reconcile();
-    assert_eq!((charged(&container), lock(&container.session.accounts).counts().abandoned), (0, 0));
+    assert_eq!((charged(&container), lock(&container.session.objects.accounts).counts().abandoned), (0, 0));
 }
 
 #[test]
@@ -295,7 +298,8 @@ fn files_that_are_watched_are_limited_in_number() {
     };
     let files: Vec<i32> = (0..3).map(|_| map().unwrap()).collect();
     assert_eq!(map(), Err(Status::INSUFFICIENT_RESOURCES));
-    // Those that are gone count no more, though the memory is still there. A program may map and end mappings for ever.
+    // Those that are gone count no more, though the memory is still there. A program may map and
+    // end mappings for ever.
     program.close(files[0]);
     let mut last = map().unwrap();
     for _ in 0..50 {

@@ -1,4 +1,5 @@
-//! What the driver keeps once a handle is freed: it stays charged, counted, and under its gate.
+//! Things that the driver keeps once a handle is freed: they stay charged, counted, and under its
+//! gate.
 
 use abi::{
     Handle, Node, Status,
@@ -23,7 +24,8 @@ fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Re
     context.program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
 }
 
-/// The driver goes on running it: to believe otherwise would give the container the card for itself.
+/// The driver goes on running it: to believe otherwise would give the container the card for
+/// itself.
 #[test]
 fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
     let machine = Machine::new(1);
@@ -47,7 +49,7 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
         context.free(memory).unwrap();
         context.free(duplicate).unwrap();
         assert_eq!(container.used(0), with_channel, "the channel keeps the memory, and its own context");
-        assert_eq!((gate.channels(), lock(&container.session.accounts).counts().channels), (1, 1));
+        assert_eq!((gate.channels(), lock(&container.session.objects.accounts).counts().channels), (1, 1));
         if is_grouped {
             assert!(spy.works(&context, channel));
             gate.close().unwrap();
@@ -66,7 +68,7 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let host = || lock(&container.session.accounts).card(Card::HOST).unwrap().used.0;
+    let host = || lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
     let memory = context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
     context.free(memory).unwrap();
@@ -75,7 +77,8 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
     assert_eq!(host(), 0);
 }
 
-/// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would not be seen.
+/// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would
+/// not be seen.
 #[test]
 fn a_userd_in_memory_that_nobody_knows_is_refused() {
     let machine = Machine::new(1);
@@ -90,7 +93,7 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
         assert_eq!(channel_with_userd(&context, context.device, memory), Err(Status::OBJECT_NOT_FOUND));
     }
     assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
-    let counts = lock(&container.session.accounts).counts();
+    let counts = lock(&container.session.objects.accounts).counts();
     assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
 }
 
@@ -137,7 +140,8 @@ fn a_userd_lies_in_its_memory() {
     assert_eq!(channel(addresses, 0, (0, 0, 0)), Err(Status::OBJECT_NOT_FOUND));
 }
 
-/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is still there.
+/// The driver writes a channel's errors to where it found the memory, and asks nobody whether it is
+/// still there.
 #[test]
 fn what_is_told_of_a_channels_errors_outlives_it() {
     let machine = Machine::new(1);
@@ -173,7 +177,8 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
         context.free(group).unwrap();
         context.free(memory).unwrap();
     }
-    // With a device go memory and channel below it, and nothing is left to be told; another device's channel would be.
+    // With a device go memory and channel below it, and nothing is left to be told; another
+    // device's channel would be.
     let other =
         program.alloc(context.control, (context.client, context.client, 0), 0x80, &mut device_params(0)).unwrap();
     let memory =
@@ -192,7 +197,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     let memory = notifier();
     channel_telling(context.device, (0, memory)).unwrap();
     program.free(context.control, context.client, context.client).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().objects, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
 }
 
 impl Context<'_, '_> {
@@ -212,7 +217,7 @@ impl Context<'_, '_> {
 }
 
 fn groups_and_channels(container: &Container) -> (u32, u32) {
-    let counts = lock(&container.session.accounts).counts();
+    let counts = lock(&container.session.objects.accounts).counts();
     (counts.channel_groups, counts.channels)
 }
 
@@ -269,7 +274,7 @@ fn registrations_are_limited_in_number() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
-    *lock(&container.session.accounts) =
+    *lock(&container.session.objects.accounts) =
         Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
@@ -285,7 +290,8 @@ fn registrations_are_limited_in_number() {
     register(2).unwrap();
 }
 
-/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he likes.
+/// With it, whoever pins the pages would keep the mediator, and the card, waiting for as long as he
+/// likes.
 #[test]
 fn no_range_is_made_of_pages_for_devices() {
     const ALLOC_DEVICE_P2P: u32 = 78;
@@ -368,7 +374,8 @@ fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
     context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
 }
 
-/// The driver would give out whatever can be duplicated: a group that others take in is one that nobody counts.
+/// The driver would give out whatever can be duplicated: a group that others take in is one that
+/// nobody counts.
 #[test]
 fn only_memory_is_given_out_to_files() {
     let machine = Machine::new(1);
@@ -427,8 +434,8 @@ fn pinned_memory(context: &Context<'_, '_>) -> u32 {
     OBJECT
 }
 
-/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was told; they can be duplicated, and keep the
-/// buffers of a context then.
+/// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was
+/// told; they can be duplicated, and keep the buffers of a context then.
 #[test]
 fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     let machine = Machine::new(1);
@@ -437,11 +444,11 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     let program = container.program();
     let context = program.context(0);
     let hidden = context.group(GR);
-    lock(&container.session.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
-    lock(&container.session.topology).remove(Handle(context.client), Handle(hidden));
+    lock(&container.session.objects.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
+    lock(&container.session.objects.topology).remove(Handle(context.client), Handle(hidden));
     let other = program.context(0);
     let pinned = pinned_memory(&context);
-    let objects = || lock(&container.session.accounts).counts().objects;
+    let objects = || lock(&container.session.objects.accounts).counts().objects;
     let before = objects();
     for to in [&context, &other] {
         let duplicate = program.dup(to.control, (to.client, to.device), (context.client, hidden));
@@ -455,7 +462,8 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     export(&other, duplicate).unwrap();
 }
 
-/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate has no parent: it must not get there.
+/// From 575.51 to 595 the driver keeps its locks for good when what is to be made of a duplicate
+/// has no parent: it must not get there.
 #[test]
 fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
     let machine = Machine::new(1);

@@ -1,4 +1,5 @@
-//! Files of the driver that are in other hands, or on their way there, when their container is through with them.
+//! Files of the driver that are in other hands, or on their way there, when their container is
+//! through with them.
 
 use abi::{Node, Status};
 
@@ -27,7 +28,7 @@ fn pool(context: &Context<'_, '_>, uvm: i32) {
 }
 
 fn kept_uvm(container: &Container) -> usize {
-    lock(&container.session.files).all_uvm().len()
+    lock(&container.session.objects.files).all_uvm().len()
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn a_client_stays_while_any_process_of_the_container_has_its_file() {
     child.free(inherited, client, client).unwrap();
     container.session.reconcile();
     container.assert_nothing_left();
-    assert!(!lock(&container.session.files).has_controls(), "no duplicate is kept of a file without clients");
+    assert!(!lock(&container.session.objects.files).has_controls(), "no duplicate is kept of a file without clients");
 }
 
 #[test]
@@ -121,7 +122,8 @@ fn a_driver_that_does_not_free_is_told_of_at_the_end() {
     container.assert_nothing_left();
 }
 
-/// As it does for good once it has met an error that it takes for fatal: containers must be deleted all the same.
+/// As it does for good once it has met an error that it takes for fatal: containers must be deleted
+/// all the same.
 #[test]
 fn unified_memory_that_refuses_everything_keeps_no_container() {
     let machine = Machine::new(1);
@@ -138,7 +140,8 @@ fn unified_memory_that_refuses_everything_keeps_no_container() {
     container.assert_nothing_left();
 }
 
-/// It is mapped and used by a child, and the file is in a socket when the child ends: the driver keeps the memory as long as that.
+/// It is mapped and used by a child, and the file is in a socket when the child ends: the driver
+/// keeps the memory as long as that.
 #[test]
 fn managed_memory_that_outlives_its_process_is_freed_before_its_file_is_given_up() {
     let machine = Machine::new(1);
@@ -153,7 +156,8 @@ fn managed_memory_that_outlives_its_process_is_freed_before_its_file_is_given_up
     let in_a_socket = parent.file_of(uvm);
     parent.close(uvm);
     child.close(inherited);
-    // Mapped it is still: the file stays known, as nothing else could free what becomes of the memory.
+    // Mapped it is still: the file stays known, as nothing else could free what becomes of the
+    // memory.
     container.session.reconcile();
     assert_eq!((container.used(0), kept_uvm(&container)), (LIMIT, 1));
     spy.refuse_uvm(CLEAN_UP_ZOMBIES, 0, Status::INVALID_STATE);
@@ -178,7 +182,7 @@ fn a_pool_is_freed_before_its_file_is_given_up() {
     let context = program.context(0);
     let uvm = program.uvm_file();
     pool(&context, uvm);
-    let charges = || lock(&container.session.accounts).counts().charges;
+    let charges = || lock(&container.session.objects.accounts).counts().charges;
     let with_pool = charges();
     let in_a_socket = program.file_of(uvm);
     program.close(uvm);

@@ -73,7 +73,8 @@ fn it_goes_with_its_process() {
     assert_eq!(container.used(0), 0);
 }
 
-/// A file comes out of a socket and is mapped after it was looked for, and before it is given up; or the other way round.
+/// A file comes out of a socket and is mapped after it was looked for, and before it is given up;
+/// or the other way round.
 #[test]
 fn a_file_is_not_given_up_and_mapped_at_once() {
     let machine = Machine::new(1);
@@ -81,10 +82,10 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
     let (program, session) = (container.program(), &container.session);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, BLOCK, AT), Answer::Continue);
-    let kept = lock(&session.files).all_uvm().remove(0);
+    let kept = lock(&session.objects.files).all_uvm().remove(0);
     session.end_uvm_file(&kept, false);
-    assert!(lock(&session.files).knows_uvm(kept.id), "what is mapped keeps it");
-    let reservation = lock(&session.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
+    assert!(lock(&session.objects.files).knows_uvm(kept.id), "what is mapped keeps it");
+    let reservation = lock(&session.objects.accounts).reserve_managed(program.pid, AT + BLOCK, Bytes(BLOCK)).unwrap();
     session.end_uvm_file(&kept, true);
     let mapped = session.commit_mapping(kept.id, reservation, (Mm(1), 7));
     assert!(matches!(mapped, Err(CallEnd::Errno(libc::EBADF))));
@@ -245,8 +246,9 @@ fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
     assert_eq!(container.used(0), 0);
 }
 
-/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has registered. That may be let through because
-/// a page is charged to every card of the grant from the start, whichever it is on.
+/// `UVM_ENABLE_READ_DUPLICATION` copies managed pages to every card that the process has
+/// registered. That may be let through because a page is charged to every card of the grant from
+/// the start, whichever it is on.
 #[test]
 fn copies_on_every_card_are_charged_before_they_are_made() {
     let machine = Machine::new(3);
@@ -355,7 +357,8 @@ fn what_lives_where_nobody_is_found_stays_charged_and_ends_the_container() {
     assert_eq!(container.used(0), 0);
 }
 
-/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the parent is killed.
+/// A child that shares its parent's memory until it executes a program, as of `vfork`, when the
+/// parent is killed.
 #[test]
 fn a_child_that_executes_its_program_late_ends_nobody() {
     let machine = Machine::new(1);
@@ -379,7 +382,8 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
     assert_eq!(*lock(&container.observed.drifts), []);
 }
 
-/// Who has mapped executes another program, and makes a call from there: what he had mapped is still there if somebody else has his memory.
+/// A process that has mapped executes another program, and makes a call from there: what he had
+/// mapped is still there if somebody else has his memory.
 #[test]
 fn a_program_does_not_have_the_memory_of_the_one_before() {
     let machine = Machine::new(1);
@@ -417,7 +421,8 @@ fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
     assert_eq!(container.used(0), BLOCK);
 }
 
-/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever made it, whoever has that later.
+/// The mapping that another thread makes of a harmless one is looked for in the memory of whoever
+/// made it, whoever has that later.
 #[test]
 fn whose_mapping_could_become_another_one_is_kept_in_view() {
     let machine = Machine::new(1);
@@ -444,13 +449,16 @@ fn looks_that_come_to_no_end_end_the_container() {
     container.looks_cost_now(&clock, Duration::from_secs(1));
     assert_eq!(ends(&container), 0);
     container.looks_cost_now(&clock, Duration::from_secs(6));
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_none(), "the host may have been busy");
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_some());
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(
+        container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none(),
+        "the host may have been busy"
+    );
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_some());
     container.looks_cost_now(&clock, Duration::ZERO);
-    container.session.scan_managed_memory();
-    assert!(container.session.must_end().is_none());
+    container.session.managed.scan(&container.session.scan_env());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none());
 }
 
 /// The driver does not say whose it is, and those who have the files need not have made a call.
@@ -462,7 +470,7 @@ fn what_a_card_has_too_much_for_long_ends_the_container() {
     let program = container.program();
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
-    lock(&container.session.accounts).client_gone(Handle(context.client));
+    lock(&container.session.objects.accounts).client_gone(Handle(context.client));
     container.session.reconcile();
     program.context(0).memory(MIB).unwrap();
     assert_eq!(ends(&container), 0);

@@ -17,7 +17,7 @@ use crate::{Answer, Drift, DriftKind, Trapped, locks::lock, reclaim::reclaim_thr
 
 const LIMIT: u64 = 64 * MIB;
 
-/// What `work` is charged in a fresh context.
+/// Returns what `work` is charged in a fresh context.
 fn charged(container: &Container, work: impl FnOnce(&super::world::Context<'_, '_>)) -> u64 {
     let program = container.program();
     let context = program.context(0);
@@ -178,7 +178,7 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     assert_eq!(container.used(0), 2 * MIB, "memory of the host");
     assert_eq!(alloc(0, LIMIT), Err(Status::NO_MEMORY));
     alloc(3, 2 * MIB).unwrap();
-    let of_the_host = lock(&container.session.accounts).card(Card::HOST).unwrap().used.0;
+    let of_the_host = lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
     assert_eq!((container.used(0), of_the_host), (2 * MIB, 4 * MIB), "anywhere is the host");
     assert_eq!(alloc_of(0, 1 << 24, MIB), Err(Status::INVALID_CLASS), "another node's memory");
     // NVOS32_FUNCTION_FREE.
@@ -287,7 +287,7 @@ fn the_driver_and_the_accounts_agree() {
     context.free(memory).unwrap();
     assert_eq!(container.session.reconcile(), []);
     // What was handed out behind the accounts' back is found.
-    lock(&container.session.accounts).client_gone(Handle(context.client));
+    lock(&container.session.objects.accounts).client_gone(Handle(context.client));
     context.program.close(uvm);
     let drifts = container.session.reconcile();
     assert_eq!(drifts.len(), 1, "{drifts:?}");
@@ -304,7 +304,7 @@ fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_contai
     let first = one.context(0);
     first.memory(LIMIT).unwrap();
     // The accounts let go of what the driver keeps.
-    lock(&container.session.accounts).client_gone(Handle(first.client));
+    lock(&container.session.objects.accounts).client_gone(Handle(first.client));
     let excess = |drifts: &[Drift]| drifts.iter().map(|drift| drift.excess).collect::<Vec<_>>();
     assert_eq!(excess(&container.session.reconcile()), [false], "that is all that it may have");
     other.context(0).memory(MIB).unwrap();
@@ -380,7 +380,8 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
     assert_eq!(container.used(0), 0);
 }
 
-/// Before Ampere the driver does not look at what a group or a channel is said to be for (kernel_channel_group_api.c).
+/// Before Ampere the driver does not look at what a group or a channel is said to be for
+/// (kernel_channel_group_api.c).
 #[test]
 fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     const CONTEXT_SIZE: u32 = 0x2080_1218;
@@ -418,7 +419,8 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     assert_eq!(container.used(0), 0);
 }
 
-/// While the driver is asked for the size of the buffers, nobody takes away what it is asked on: then they would cost what was expected.
+/// While the driver is asked for the size of the buffers, nobody takes away what it is asked on:
+/// then they would cost what was expected.
 #[test]
 fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
     const CONTEXT_SIZE: u32 = 0x2080_1218;

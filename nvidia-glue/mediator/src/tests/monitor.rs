@@ -86,7 +86,8 @@ fn it_can_have_nothing() {
 #[test]
 fn a_limit_of_nothing_alone_refuses_what_takes_memory() {
     let machine = Machine::new(1);
-    // As a grant with a limit that was set to nothing: without the counts of a container that only looks.
+    // As a grant with a limit that was set to nothing: without the counts of a container that only
+    // looks.
     let container = machine.container(&[0], GIB);
     container.session.set_limits(&[(container.inventory.cards[0].uuid.clone(), base::Bytes(0))]).unwrap();
     let program = container.program();

@@ -1,4 +1,4 @@
-//! Who else is on a card: nobody but the container's own, as the caller would call them.
+//! Processes on a card: nobody but the container's own, as the caller would call them.
 
 use abi::{
     Status,
@@ -36,7 +36,7 @@ fn used(context: &Context<'_, '_>, pids: &[u32]) -> Vec<(u32, u64)> {
     (0..pids.len()).map(|at| told(8 + 72 * at)).collect()
 }
 
-/// What a program is called in the container's first namespace.
+/// Returns what a program is called in the container's first namespace.
 fn inside(program: &Program<'_>) -> u32 {
     u32::try_from(program.pid.0 - 999).unwrap()
 }

@@ -13,7 +13,8 @@ const GRANTED: [usize; 2] = [1, 3];
 /// Asks a control of a client.
 type Ask<'a> = dyn Fn(u32, &mut [u8]) -> Result<(), Status> + 'a;
 
-/// With a program that was granted two of four cards: the ids of all cards, by index, and how to ask.
+/// With a program that was granted two of four cards: the ids of all cards, by index, and how to
+/// ask.
 fn with_two_of_four(test: impl FnOnce(&Machine, &[u32], &Ask<'_>)) {
     let machine = Machine::new(4);
     // Another container, of all cards, knows what they are called.

@@ -1,4 +1,4 @@
-//! What the driver is told otherwise than the program said it.
+//! Fields that the driver is told otherwise than the program said them.
 
 use abi::{
     Node, Status,

@@ -13,7 +13,7 @@ use crate::locks::lock;
 
 const MANY: usize = 1500;
 
-/// What was freed since it was last asked.
+/// Returns what was freed since it was last asked.
 fn freed(spy: &Spy) -> Vec<u32> {
     spy.escapes(0x29).iter().map(|args| read_u32(args, 8).unwrap()).collect()
 }
@@ -45,7 +45,7 @@ fn what_a_program_frees_goes_in_pieces_channels_first() {
         assert_eq!((freed.first(), freed.last()), (Some(&group), Some(&object)));
         assert!(freed.len() > MANY, "{}", freed.len());
         assert_eq!((container.used(0), container.gate().channels()), (0, 0));
-        assert_eq!(lock(&container.session.accounts).counts().objects, 0);
+        assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
         if !whole {
             context.free(context.client).unwrap();
         }
@@ -123,7 +123,7 @@ fn a_driver_that_frees_nothing_is_not_asked_for_each() {
     assert_eq!(context.free(context.client), Err(Status::INVALID_CLIENT));
     assert_eq!(freed(&spy).len(), 2);
     spy.refuse_nothing();
-    assert!(lock(&container.session.accounts).knows_client(Handle(context.client)));
+    assert!(lock(&container.session.objects.accounts).knows_client(Handle(context.client)));
     context.free(context.client).unwrap();
     container.assert_nothing_left();
 }

@@ -1,4 +1,5 @@
-//! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's place, from what the program says by then.
+//! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's
+//! place, from what the program says by then.
 
 use std::collections::BTreeSet;
 
@@ -23,15 +24,15 @@ use crate::{
     },
 };
 
-/// What an object costs besides a 128th of its length.
+/// Cost of an object besides a 128th of its length.
 const OBJECT_COST: u64 = 4096;
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 fn pinned(container: &Container) -> u32 {
-    lock(&container.session.accounts).counts().pinned
+    lock(&container.session.objects.accounts).counts().pinned
 }
 
 /// A card's file that belongs to the context's control file.
@@ -95,7 +96,7 @@ fn it_is_limited_in_number_and_size() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { pinned: 3, host_memory: Bytes(MIB), ..ObjectLimits::default() };
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
     let program = container.program();
     let context = program.context(0);
     let card = card_of(&context);
@@ -113,8 +114,8 @@ fn it_is_limited_in_number_and_size() {
     assert_eq!(pin(&context, card, 0x74, MIB), Err(Status::INSUFFICIENT_RESOURCES));
 }
 
-/// Another thread rewrites words of the call, given with their offsets, after the mediator has read it and before the kernel does; the call's
-/// status.
+/// Another thread rewrites words of the call, given with their offsets, after the mediator has read
+/// it and before the kernel does; the call's status.
 fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
     const PIN: u32 = 3 << 30 | 56 << 16 | (b'F' as u32) << 8 | 0x27;
     let program = context.program;
@@ -148,7 +149,7 @@ fn assert_caught(machine: &Machine, program: &Program<'_>, class: u32, (asked, f
     let drifts = drifts(program.container);
     let [Drift { kind, excess: true, pids }] = drifts.as_slice() else { panic!("{drifts:?}") };
     assert!(pids.is_empty(), "all of the container");
-    let limit = lock(&program.container.session.accounts).card(Card::HOST).unwrap().limit;
+    let limit = lock(&program.container.session.objects.accounts).card(Card::HOST).unwrap().limit;
     let expected = DriftKind::Pinned { by: program.pid, asked: Bytes(asked), found: Bytes(found), class, limit };
     assert_eq!(kind, &expected);
     assert_eq!(machine.driver.host_memory_used().unwrap(), 0);
@@ -194,7 +195,8 @@ fn what_was_made_of_it_is_asked_though_the_thread_never_comes_back() {
     assert_eq!(drifts(&container), []);
 }
 
-/// The driver tells of the memory with the lowest handle below a device. There is no other than what such calls have made.
+/// The driver tells of the memory with the lowest handle below a device. There is no other than
+/// what such calls have made.
 #[test]
 fn nothing_is_hidden_under_another_name() {
     let machine = Machine::new(2);
@@ -288,7 +290,8 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
     assert_eq!(drifts(&container), []);
 }
 
-/// Nobody tells when the kernel is done with it: another thread that has waited for this one may name it at once.
+/// Nobody tells when the kernel is done with it: another thread that has waited for this one may
+/// name it at once.
 #[test]
 fn another_thread_may_use_it_first() {
     let machine = Machine::new(1);
@@ -301,7 +304,7 @@ fn another_thread_may_use_it_first() {
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     lent.map(uvm, 1 << 30, MIB, 0x70).unwrap();
     assert_eq!(
-        (host(&container), pinned(&container), container.session.pinning.waiting()),
+        (host(&container), pinned(&container), container.session.pinned.inflight.waiting()),
         (MIB / 128 + OBJECT_COST, 1, 0)
     );
 }
@@ -317,15 +320,16 @@ fn what_has_nowhere_to_go_is_let_go_of() {
         pin(&context, card_of(&context), 0x70, MIB).unwrap();
         let client = Handle(context.client);
         let object = if of_client { client } else { Handle(context.device) };
-        let kept = lock(&container.session.files).control_of(client).unwrap();
+        let kept = lock(&container.session.objects.files).control_of(client).unwrap();
         assert!(container.session.raw(&kept.file, client).free(object).unwrap().is_ok());
         any_call(&context);
         assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
-        assert_eq!(container.session.pinning.open(), 0);
+        assert_eq!(container.session.pinned.inflight.open(), 0);
     }
 }
 
-/// Another process has freed the device by the time that the kernel makes it: no driver is asked to put it below what is not there.
+/// Another process has freed the device by the time that the kernel makes it: no driver is asked to
+/// put it below what is not there.
 #[test]
 fn nothing_is_moved_below_what_has_gone() {
     let machine = Machine::new(1);
@@ -349,8 +353,8 @@ fn nothing_is_moved_below_what_has_gone() {
     }
 }
 
-/// All that the kernel can make of such a call is looked for, by the driver's internal classes: `OsDescMemory`, `SystemMemory`, `RegisterMemory`,
-/// `VirtualMemoryRange`, `FlaMemory`.
+/// All that the kernel can make of such a call is looked for, by the driver's internal classes:
+/// `OsDescMemory`, `SystemMemory`, `RegisterMemory`, `VirtualMemoryRange`, `FlaMemory`.
 #[test]
 fn every_class_is_looked_for() {
     const GET_CHILD_HANDLE: u32 = 0xd05;
@@ -454,16 +458,17 @@ fn what_the_driver_says_is_what_counts() {
     assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
 }
 
-/// A call that the kernel has not looked at yet, as when its struct is in a page that does not come; its handle in the staging client.
+/// A call that the kernel has not looked at yet, as when its struct is in a page that does not
+/// come; its handle in the staging client.
 fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
     let (program, session) = (context.program, &context.program.container.session);
     let (client, parent) = (Handle(context.client), Handle(context.device));
-    let reservation = lock(&session.accounts).pin(program.pid, client, MIB).unwrap();
+    let reservation = lock(&session.objects.accounts).pin(program.pid, client, MIB).unwrap();
     let staging = session.staging().unwrap();
     let place = session.staging_device(staging, &mut lock(&staging.client), Card(0)).unwrap();
     let names = PinNames { client, parent, object: Handle(object) };
     let call = Pinning { names, thread: program.pid.0, pid: program.pid, length: MIB };
-    session.pinning.add(place, call, reservation).object
+    session.pinned.inflight.add(place, call, reservation).object
 }
 
 /// Something under a handle in the staging client, as a call makes it.
@@ -490,7 +495,7 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
     assert_eq!(read_u32(&args, 40), Some(0));
 }
 
-/// What came under a call's handle may have been another thread's: its own may come yet.
+/// An object under a call's handle may have been another thread's: its own may come yet.
 #[test]
 fn a_call_is_not_over_before_its_thread_is_back() {
     let machine = Machine::new(1);
@@ -502,7 +507,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
     let words = [(OBJECT, handle.0)];
     assert_eq!(pin_rewritten(&context, card_of(&context), (0x70, MIB), &words), Status::OK);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((pinned(&container), container.session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    assert_eq!((pinned(&container), container.session.pinned.inflight.open(), drifts(&container)), (1, 1, vec![]));
     context.free(0x80).unwrap();
     for other_handle in [handle, Handle(0x99)] {
         make_staged(&container, other_handle, 0x3e);
@@ -510,7 +515,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
         assert_caught(&machine, &other, 0x3e, (MIB, MIB));
     }
     assert_eq!(any_call(&lent), Answer::Return(0));
-    assert_eq!((container.session.pinning.open(), host(&container)), (0, 0));
+    assert_eq!((container.session.pinned.inflight.open(), host(&container)), (0, 0));
 }
 
 /// Whoever has a card's file outside the container finds nothing there when no such call is made.
@@ -550,11 +555,11 @@ fn a_call_that_waits_no_more_says_nothing_of_a_later_one() {
     program.goes_after_looks(0);
     assert_eq!(any_call(&context), Answer::Errno(libc::EINTR));
     program.comes_back();
-    assert_eq!((container.session.pinning.open(), pinned(&container)), (1, 1));
+    assert_eq!((container.session.pinned.inflight.open(), pinned(&container)), (1, 1));
     // It comes of it after all.
     make_staged(&container, handle, 0x71);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((drifts(&container), container.session.pinning.open()), (vec![], 0));
+    assert_eq!((drifts(&container), container.session.pinned.inflight.open()), (vec![], 0));
 }
 
 /// The driver does not say what came of calls: none has failed, and nobody is ended for it.
@@ -574,10 +579,10 @@ fn what_is_not_known_is_asked_again() {
         spy.refuse(control, Status::NO_MEMORY);
         container.session.look_at_what_is_pinned();
         assert_eq!(program.dup(context.control, (context.client, context.device), (context.client, 0x70)).ok(), None);
-        assert_eq!((container.session.pinning.open(), drifts(&container)), (1, vec![]));
+        assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (1, vec![]));
         spy.refuse_no_more();
         assert_eq!(any_call(&context), Answer::Return(0));
-        assert_eq!((container.session.pinning.open(), drifts(&container)), (0, vec![]));
+        assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (0, vec![]));
         context.free(0x70).unwrap();
         assert_eq!((pinned(&container), host(&container)), (0, 0));
     }
@@ -598,10 +603,11 @@ fn calls_under_way_are_limited_in_number() {
     other.exit();
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((container.session.pinning.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
+    assert_eq!((container.session.pinned.inflight.open(), pinned(&container), drifts(&container)), (0, 1, vec![]));
 }
 
-/// The driver does not free in the staging client what was moved: it is moved once, and the call is over when that is freed.
+/// The driver does not free in the staging client what was moved: it is moved once, and the call is
+/// over when that is freed.
 #[test]
 fn what_is_not_freed_is_not_moved_again() {
     let machine = Machine::new(1);
@@ -610,17 +616,17 @@ fn what_is_not_freed_is_not_moved_again() {
     let program = container.program();
     let (context, session) = (program.context(0), &container.session);
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
-    let [staged] = session.pinning.which(|_, _| true)[..] else { panic!("one call") };
+    let [staged] = session.pinned.inflight.which(|_, _| true)[..] else { panic!("one call") };
     spy.refuse_to_free_one(staged.0);
     spy.escapes(0x34);
     for _ in 0..3 {
         session.settle_staging();
         assert_eq!(any_call(&context), Answer::Return(0));
     }
-    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), drifts(&container)), (1, 1, vec![]));
+    assert_eq!((spy.escapes(0x34).len(), session.pinned.inflight.open(), drifts(&container)), (1, 1, vec![]));
     spy.refuse_to_free_one(0);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((spy.escapes(0x34).len(), session.pinning.open(), pinned(&container)), (0, 0, 1));
+    assert_eq!((spy.escapes(0x34).len(), session.pinned.inflight.open(), pinned(&container)), (0, 0, 1));
 }
 
 /// Threads that never come back, though something has come of their calls.
@@ -633,11 +639,11 @@ fn calls_that_are_not_over_are_limited_in_number() {
     let card = card_of(&context);
     let lent = Context { program: &other, ..context };
     for _ in 0..MOST_OPEN {
-        let (_, reservation) = session.pinning.take(stuck(&lent, 0x1000)).unwrap();
-        lock(&session.accounts).cancel(reservation);
+        let (_, reservation) = session.pinned.inflight.take(stuck(&lent, 0x1000)).unwrap();
+        lock(&session.objects.accounts).cancel(reservation);
     }
-    session.pinning.moved();
-    assert_eq!((session.pinning.open(), session.pinning.waiting()), (MOST_OPEN, 0));
+    session.pinned.inflight.moved();
+    assert_eq!((session.pinned.inflight.open(), session.pinned.inflight.waiting()), (MOST_OPEN, 0));
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSUFFICIENT_RESOURCES));
     other.exit();
     assert_eq!(pin(&context, card, 0x70, MIB), Ok(()));
@@ -653,7 +659,7 @@ fn a_staging_client_that_is_left_is_looked_for() {
     let handle = stuck(&context, 0x70);
     container.session.process_ended(program.exit());
     container.session.look_for_closed_files();
-    assert!(lock(&container.session.files).all_controls().is_empty());
+    assert!(lock(&container.session.objects.files).all_controls().is_empty());
     make_staged(&container, handle, 0x71);
     assert!(container.session.holds_anything());
     container.session.reconcile();
@@ -661,7 +667,8 @@ fn a_staging_client_that_is_left_is_looked_for() {
     assert_eq!((machine.driver.host_memory_used().unwrap(), host(&container)), (0, 0));
 }
 
-/// A signal has interrupted it before the kernel was told to execute it: the program makes the same call again.
+/// A signal has interrupted it before the kernel was told to execute it: the program makes the same
+/// call again.
 #[test]
 fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let machine = Machine::new(1);
@@ -675,7 +682,7 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
         let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
         let (_, undo) = container.session.handle_undoably(&program, &stopped);
         container.session.undo(undo.unwrap());
-        assert_eq!((host(&container), pinned(&container), container.session.pinning.open()), (0, 0, 0));
+        assert_eq!((host(&container), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
     }
     let staged = program.take(argument);
     assert_ne!(read_u32(&staged, 0), Some(context.client));

@@ -1,4 +1,5 @@
-//! Preemption of kernels: nothing that computes comes to be in a context whose kernels cannot be preempted at any instruction.
+//! Preemption of kernels: nothing that computes comes to be in a context whose kernels cannot be
+//! preempted at any instruction.
 
 use std::sync::Arc;
 
@@ -29,21 +30,22 @@ fn engine(context: &Context<'_, '_>, channel: u32, class: u32) -> Result<u32, St
 }
 
 fn is_preemptible(container: &Container, context: &Context<'_, '_>, object: u32) -> bool {
-    lock(&container.session.topology).is_preemptible(Handle(context.client), Handle(object))
+    lock(&container.session.objects.topology).is_preemptible(Handle(context.client), Handle(object))
 }
 
-/// The modes that the driver was asked for: flags, the channel or group, that of compute; and the subdevice.
+/// The modes that the driver was asked for: flags, the channel or group, that of compute; and the
+/// subdevice.
 fn modes(spy: &Spy) -> Vec<(u32, u32, u32, u32)> {
     let field = |params: &[u8], at| read_u32(params, at).unwrap();
     let seen = spy.seen().into_iter().filter(|seen| seen.id == MODE);
     seen.map(|seen| (field(&seen.params, 0), field(&seen.params, 4), field(&seen.params, 12), seen.object)).collect()
 }
 
-/// {flags, hChannel, gfxp, cilp, route}; {flags, hClient, hChannel, -, buffers[9], gfxp, cilp, route}: the size, and where the client, the channel
-/// and the mode of compute are.
+/// {flags, hChannel, gfxp, cilp, route}; {flags, hClient, hChannel, -, buffers[9], gfxp, cilp,
+/// route}: the size, and where the client, the channel and the mode of compute are.
 const CONTROLS: [(u32, usize, Option<usize>, usize, usize); 2] = [(MODE, 32, None, 4, 12), (BIND, 112, Some(4), 8, 92)];
 
-/// What reaches the driver of a mode that a program asks for.
+/// Returns what reaches the driver of a mode that a program asks for.
 fn asked(spy: &Spy, context: &Context<'_, '_>, channel: u32, mode: u32) -> [u32; 2] {
     CONTROLS.map(|(id, size, client_at, channel_at, mode_at)| {
         let mut params = vec![0; size];
@@ -134,7 +136,8 @@ fn ways<'p, 'a>(program: &'p Program<'a>) -> Vec<(&'static str, Context<'p, 'a>,
     ]
 }
 
-/// By either escape; an object that is made is none that could be taken away again: another thread might have used it by then.
+/// By either escape; an object that is made is none that could be taken away again: another thread
+/// might have used it by then.
 #[test]
 fn what_cannot_be_made_preemptible_does_not_come_to_be() {
     const DRIVERS_NO: [Status; 4] =
@@ -186,7 +189,8 @@ fn a_card_that_does_not_know_the_mode_computes() {
     assert!(spy.works(&context, channel));
 }
 
-/// The subdevice is the program's own, and it may not go between the question and its answer; nor may the group, to be another one by the same handle.
+/// The subdevice is the program's own, and it may not go between the question and its answer; nor
+/// may the group, to be another one by the same handle.
 #[test]
 fn nobody_takes_anything_away_while_a_context_is_made_preemptible() {
     for takes_subdevice in [true, false] {
@@ -287,7 +291,8 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
     assert_eq!(*lock(&container.observed.lacks_graphics), Vec::<String>::new());
 }
 
-/// The driver refuses the mode in a context that draws, and objects that draw in a context that has it.
+/// The driver refuses the mode in a context that draws, and objects that draw in a context that has
+/// it.
 #[test]
 fn a_context_that_draws_is_left_as_it_is_and_one_that_computes_is_not() {
     let machine = Machine::new(1);

@@ -1,5 +1,5 @@
-//! Traces of real programs on real cards, replayed in a container: what the driver let them do, the mediator does, and it charges for what they
-//! have.
+//! Traces of real programs on real cards, replayed in a container: what the driver let them do, the
+//! mediator does, and it charges for what they have.
 
 mod expected;
 
@@ -26,8 +26,8 @@ use self::expected::Expected;
 use super::world::{Container, GIB, MIB, Machine, Program};
 use crate::{Answer, locks::lock};
 
-/// What is answered otherwise than the driver did, and is meant to be: the class, control or command, the status, the reason
-/// (docs/driver-calls.md). Nothing else is.
+/// Calls that are answered otherwise than the driver did, and is meant to be: the class, control or
+/// command, the status, the reason (docs/driver-calls.md). Nothing else is.
 const DELIBERATE: &[(u32, Status, &str)] = &[
     (
         0xc639,
@@ -66,12 +66,12 @@ pub(super) struct Replay<'a> {
     programs: BTreeMap<i32, Program<'a>>,
     nodes: BTreeMap<u32, Node>,
     descriptors: BTreeMap<(i32, u32), i32>,
-    /// What processes have mapped keeps its file.
+    /// Files of what processes have mapped.
     mapped: BTreeMap<(i32, u32), File>,
     handles: Handles,
     expected: Expected,
     pub(super) differences: BTreeSet<String>,
-    /// Which exceptions there were, by their numbers.
+    /// Exceptions that there were, by their numbers.
     excepted: BTreeSet<u32>,
     pub(super) compared: usize,
     peak: u64,
@@ -105,9 +105,10 @@ impl<'a> Replay<'a> {
         for (number, line) in (2..).zip(lines) {
             self.event(line);
             for of in self.accounts.clone() {
-                let usage = lock(&self.container.session.accounts).card(of).unwrap();
+                let usage = lock(&self.container.session.objects.accounts).card(of).unwrap();
                 let used = usage.used.0;
-                // CUDA asks for whole frames; beside them there are the buffers of each process' four channel groups.
+                // CUDA asks for whole frames; beside them there are the buffers of each process'
+                // four channel groups.
                 let beside = usage.frames.0 - used;
                 assert!(
                     of == Card::HOST || beside <= PROCESSES * 16 * MIB,
@@ -182,7 +183,7 @@ impl<'a> Replay<'a> {
         self.reclaim_after_exit(&files);
     }
 
-    /// What the mediator does from time to time, after these files have lost a holder.
+    /// Does what the mediator does from time to time, after these files have lost a holder.
     fn reclaim_after_exit(&mut self, files: &[u32]) {
         for file in files {
             let is_held = |(_, held): &(i32, u32)| held == file;
@@ -197,7 +198,8 @@ impl<'a> Replay<'a> {
         session.drop_unheld_tokens([Duration::ZERO; 2]);
     }
 
-    /// The process's descriptor of a file. One that it does not have was sent by one that had it, which has closed it by then.
+    /// The process's descriptor of a file. One that it does not have was sent by one that had it,
+    /// which has closed it by then.
     fn descriptor(&mut self, pid: i32, file: u32) -> i32 {
         if let Some(fd) = self.descriptors.get(&(pid, file)) {
             return *fd;
@@ -212,7 +214,7 @@ impl<'a> Replay<'a> {
         fd
     }
 
-    /// Whether the fence hands a system call of x86-64 to the mediator.
+    /// Returns whether the fence hands a system call of x86-64 to the mediator.
     fn is_mediated(&self, call: u32, arguments: [u64; 6]) -> bool {
         fence::kernel::run_with(&self.filter, 0xc000_003e, call, arguments) == NOTIFY
     }
@@ -228,7 +230,8 @@ impl<'a> Replay<'a> {
             assert_eq!(flags.cast_signed(), libc::MAP_SHARED | libc::MAP_FIXED);
             assert_eq!(program.mmap(fd, address, length, offset), Answer::Continue, "{}", what(event));
         }
-        // As the kernel does. What is mapped of the card's page about itself is a file of the mediator's.
+        // As the kernel does. What is mapped of the card's page about itself is a file of the
+        // mediator's.
         let mapped = program.file_of(fd);
         if self.container.driver.node_of(&mapped).unwrap().is_some() {
             self.mapped.insert((pid, file), mapped);
@@ -251,7 +254,8 @@ impl<'a> Replay<'a> {
         }
         let fd = self.descriptor(pid, call.file);
         let program = &self.programs[&pid];
-        // What hangs from another buffer comes after it, so its address is known when that is put down.
+        // What hangs from another buffer comes after it, so its address is known when that is put
+        // down.
         let mut addresses = BTreeMap::new();
         for index in (0..holders.len()).rev() {
             let bytes = std::mem::take(&mut holders[index]);
@@ -367,7 +371,8 @@ fn real_programs_do_under_a_quota_what_they_did() {
     }
     let known: BTreeSet<u32> = DELIBERATE.iter().chain(NOT_SIMULATED).map(|(number, ..)| *number).collect();
     assert_eq!(excepted, known, "exceptions that no program needs");
-    // docs/driver-facts.md: what libcuda takes for itself, what the driver hides, the pool that is mapped like managed memory.
+    // docs/driver-facts.md: what libcuda takes for itself, what the driver hides, the pool that is
+    // mapped like managed memory.
     let start = (530_432 << 10) + (9024 << 10) + 2 * MIB;
     assert_eq!(most["nvidia-smi"], 0);
     assert_eq!(most["cuda"], start + 3 * 64 * MIB);

@@ -1,7 +1,8 @@
 //! A driver that is watched: what reaches it, and what a real card makes of that.
 //!
-//! It does to channels what an H200 was seen to do (docs/driver-facts.md): to take off one that is not scheduled yet has no effect;
-//! one that is off stays off when it is scheduled again; one that is added to a group that is scheduled does work at once.
+//! It does to channels what an H200 was seen to do (docs/driver-facts.md): to take off one that is
+//! not scheduled yet has no effect; one that is off stays off when it is scheduled again; one that
+//! is added to a group that is scheduled does work at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -59,7 +60,7 @@ struct Card {
 struct Channel {
     parent: LockName,
     scheduled: bool,
-    /// How often it was taken off, less how often it was put back.
+    /// Number of times that it was taken off, less how often it was put back.
     off: u32,
 }
 
@@ -98,7 +99,7 @@ impl Card {
     }
 }
 
-/// What happens in a thread of its own once a control is executed.
+/// Work in a thread of its own once a control is executed.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere(Arc<Mutex<Option<std::thread::JoinHandle<()>>>>);
 
@@ -109,7 +110,7 @@ impl Elsewhere {
     }
 }
 
-/// What happens while a control is executed.
+/// Work while a control is executed.
 type During = Box<dyn Fn() + Send>;
 
 pub(super) struct Spy {
@@ -178,7 +179,8 @@ impl Spy {
         elsewhere
     }
 
-    /// The next time that this control comes, an allocation of this class, or [`HEAP`], `work` is done before the driver executes it.
+    /// The next time that this control comes, an allocation of this class, or [`HEAP`], `work` is
+    /// done before the driver executes it.
     pub(super) fn during(&self, id: u32, work: impl Fn() + Send + 'static) {
         *lock(&self.during) = Some((id, Box::new(work)));
     }
@@ -236,7 +238,7 @@ impl Spy {
         *lock(&self.free_refused) = None;
     }
 
-    /// What has come since it was last asked.
+    /// Returns what has come since it was last asked.
     pub(super) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut lock(&self.seen))
     }
@@ -252,19 +254,20 @@ impl Spy {
         lock(&self.allocated).iter().rev().find(|(asked, _)| *asked == class).map(|(_, params)| params.clone())
     }
 
-    /// The classes of objects that it was asked to make since escapes were last asked for, by either escape.
+    /// The classes of objects that it was asked to make since escapes were last asked for, by
+    /// either escape.
     pub(super) fn made_classes(&self) -> Vec<u32> {
         let seen = std::mem::take(&mut *lock(&self.escapes));
         let made = seen.iter().filter(|(number, _)| [0x28, 0x2b].contains(number));
         made.map(|(_, args)| read_u32(args, 12).unwrap()).collect()
     }
 
-    /// How many of this control have come since anything was last asked.
+    /// Returns how many of this control have come since anything was last asked.
     pub(super) fn count(&self, id: u32) -> usize {
         self.seen().iter().filter(|seen| seen.id == id).count()
     }
 
-    /// Whether a channel does work.
+    /// Returns whether a channel does work.
     pub(super) fn works(&self, context: &Context<'_, '_>, channel: u32) -> bool {
         self.does_work((context.client, channel))
     }
@@ -276,17 +279,17 @@ impl Spy {
         channel.scheduled && channel.off == 0
     }
 
-    /// Whether each of the channels does.
+    /// Returns whether each of the channels does.
     pub(super) fn all_work(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
         channels.iter().all(|channel| self.works(context, *channel))
     }
 
-    /// Whether none of the channels does.
+    /// Returns whether none of the channels does.
     pub(super) fn none_works(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
         !channels.iter().any(|channel| self.works(context, *channel))
     }
 
-    /// Whether the card would have a channel work, were it not off.
+    /// Returns whether the card would have a channel work, were it not off.
     pub(super) fn is_scheduled(&self, context: &Context<'_, '_>, channel: u32) -> bool {
         lock(&self.card).channels[&(context.client, channel)].scheduled
     }

@@ -1,4 +1,4 @@
-//! What costs memory and has no size that a quota could be charged for: limited.
+//! Objects that cost memory and have no size that a quota could be charged for: limited.
 
 use abi::{
     Node, Status,
@@ -15,21 +15,21 @@ use crate::{Answer, locks::lock};
 
 const LIMIT: u64 = 64 * MIB;
 const GIB_512: u64 = 512 << 30;
-/// What page tables may come to: see `account::page_tables`.
+/// Bytes that page tables may come to: see `account::page_tables`.
 const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
 pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
     let container = machine.container(&[0], LIMIT);
-    *lock(&container.session.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
     container
 }
 
 fn tables(container: &Container) -> u64 {
-    lock(&container.session.accounts).page_tables(Card(0)).0
+    lock(&container.session.objects.accounts).page_tables(Card(0)).0
 }
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.accounts).card(Card::HOST).unwrap().used.0
+    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
 /// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
@@ -65,7 +65,8 @@ fn page_tables_of_mappings_are_bounded() {
     assert_eq!(tables(&container), 0);
 }
 
-/// Addresses behind which there is no memory have page tables too, and one call asks for as many as there are.
+/// Addresses behind which there is no memory have page tables too, and one call asks for as many as
+/// there are.
 #[test]
 fn page_tables_of_no_memory_are_bounded() {
     let machine = Machine::new(1);
@@ -99,7 +100,8 @@ fn page_tables_of_no_memory_are_bounded() {
     assert_eq!(program.uvm(uvm, SPARSE, &mut args, 32), Err(Status::INVALID_DEVICE));
 }
 
-/// What CUDA does is far from the bound: all of the grant, in pieces of 2 MiB that lie side by side, mapped by two processes.
+/// CUDA is far from the bound: all of the grant, in pieces of 2 MiB that lie side by side, mapped
+/// by two processes.
 #[test]
 fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
     let machine = Machine::new(1);
@@ -177,7 +179,7 @@ fn mappings_of_the_resource_managers_are_limited_in_number() {
     end_dma(&context, names, 0, 0);
     dma(&context, names, 3 << 12, 4096).unwrap();
     context.free(names.0).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().references, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().references, 0);
 }
 
 fn lazy_space(size: u64) -> Vec<u8> {
@@ -186,7 +188,8 @@ fn lazy_space(size: u64) -> Vec<u8> {
     params
 }
 
-/// 1 TiB of addresses needs 2 GiB of page tables, which the driver makes at once when it is not told to wait.
+/// 1 TiB of addresses needs 2 GiB of page tables, which the driver makes at once when it is not
+/// told to wait.
 #[test]
 fn page_tables_that_are_made_at_once_are_charged() {
     let machine = Machine::new(1);
@@ -260,7 +263,8 @@ fn pools_of_semaphores_are_the_hosts_memory_and_refused_where_their_mapping_woul
     assert_eq!(container.used(0), 2 * MIB);
     program.free_range(uvm, base, 2 * MIB).unwrap();
     assert_eq!(host(&container), 0);
-    // The last 2 MiB of a quota: the program hears that it is out of memory, and not first from a mmap.
+    // The last 2 MiB of a quota: the program hears that it is out of memory, and not first from a
+    // mmap.
     context.memory(LIMIT - 3 * MIB).unwrap();
     assert_eq!(program.pool(uvm, base + LIMIT, 2 * MIB), Err(Status::NO_MEMORY));
     assert_eq!(host(&container), 0);
@@ -287,7 +291,7 @@ fn events_are_limited_in_number() {
     event(0xcf, 21).unwrap();
     event(0xce, 23).unwrap();
     context.free(context.client).unwrap();
-    assert_eq!(lock(&container.session.accounts).counts().os_events, 0);
+    assert_eq!(lock(&container.session.objects.accounts).counts().os_events, 0);
     let node = program.open(Node::Control);
     program.close(node);
 }
@@ -329,7 +333,7 @@ fn mappings_for_the_processor_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
-    let count = || lock(&container.session.accounts).counts().processor_mappings;
+    let count = || lock(&container.session.objects.accounts).counts().processor_mappings;
     let card = container.inventory.cards[0].minor;
     let map = |memory: u32| {
         let file = program.open(Node::Card(card));
@@ -370,7 +374,7 @@ fn groups_of_ranges_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
     let program = container.program();
     let uvm = program.uvm_file();
-    let count = || lock(&container.session.accounts).counts().range_groups;
+    let count = || lock(&container.session.objects.accounts).counts().range_groups;
     let create = |uvm: i32| {
         let mut args = [0; 16];
         program.uvm(uvm, 23, &mut args, 8).map(|()| args)

@@ -1,4 +1,5 @@
-//! What no table has: calls of a number that no release knows, and drivers of a release that is not known.
+//! Calls that no table has: calls of a number that no release knows, and drivers of a release that
+//! is not known.
 
 use std::{collections::BTreeSet, error::Error, fs::File};
 
@@ -21,8 +22,8 @@ fn told(container: &Container) -> Vec<String> {
     lock(&container.observed.unknown).iter().map(|call| call.kind.to_string()).collect()
 }
 
-/// Every number that the filter sends here and no release has is answered as the driver answers it, without the driver, which would
-/// write a line into the kernel's log.
+/// Every number that the filter sends here and no release has is answered as the driver answers it,
+/// without the driver, which would write a line into the kernel's log.
 #[test]
 fn calls_that_no_release_has_are_refused_and_counted() {
     let machine = Machine::new(1);
@@ -56,7 +57,7 @@ fn calls_that_no_release_has_are_refused_and_counted() {
     assert_eq!(program.context(0).memory(MIB).map(drop), Ok(()), "other calls work on");
 }
 
-/// What a program asks of its own files with such a number is what it is told outside: that the file does not know it.
+/// A program is told of its own files what it is told outside: that the file does not know it.
 #[test]
 fn such_calls_on_other_files_are_not_counted() {
     let machine = Machine::new(1);
@@ -84,7 +85,8 @@ fn an_unknown_driver_is_refused_with_what_is_accepted() {
     }
 }
 
-/// It is read as the nearest known one, and held to the quota; what it might know beyond that is refused all the same.
+/// It is read as the nearest known one, and held to the quota; what it might know beyond that is
+/// refused all the same.
 #[test]
 fn an_unknown_driver_that_is_passed_is_mediated_as_the_nearest() {
     let machine = Machine::new(1);

@@ -1,5 +1,5 @@
-//! A container's utilization is its own, against its share: in the driver's samples, on its page, for video engines. The driver says how busy
-//! the card is with whosever work.
+//! A container's utilization is its own, against its share: in the driver's samples, on its page,
+//! for video engines. The driver says how busy the card is with whosever work.
 
 use std::{
     fs::File,
@@ -32,14 +32,15 @@ const SAMPLE: usize = 776;
 const ENGINE: usize = 128;
 const COMPUTE: usize = 1;
 const NO_PID: u32 = u32::MAX;
-/// Whose process, besides the mediator, the card is busy with.
+/// Process with which, besides the mediator, the card is busy with.
 const STRANGER: u32 = 4_000_000;
 
 fn real_time_ns() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()).unwrap()
 }
 
-/// A driver that has sampled, until now: all engines are as busy as is set, with the work of a process that is set.
+/// A driver that has sampled, until now: all engines are as busy as is set, with the work of a
+/// process that is set.
 #[derive(Debug)]
 struct Sampling {
     driver: Arc<SimulatedDriver>,
@@ -112,7 +113,8 @@ fn beside_a_neighbour(limit: u64, test: impl FnOnce(&Sampling, &Container)) {
     test(&driver, &container);
 }
 
-/// It has used so much of the card in each of the last seconds, and was granted so much of it; millionths.
+/// It has used so much of the card in each of the last seconds, and was granted so much of it;
+/// millionths.
 fn used(container: &Container, used_ppm: Option<u64>, share_ppm: u32, in_doubt: bool) -> Option<u32> {
     let uuid = &container.inventory.cards[0].uuid;
     let now_us = now_us();
@@ -168,7 +170,8 @@ impl Page {
         context.program.control(context.control, name, POLL, &mut mask.to_ne_bytes()).unwrap();
     }
 
-    /// `perfDevUtil` of 580: when it was written, the card's, the memory's, and those of four kinds of video engines.
+    /// `perfDevUtil` of 580: when it was written, the card's, the memory's, and those of four kinds
+    /// of video engines.
     fn load(&self) -> (u64, [u32; 2], [u32; 4]) {
         let mut bytes = [0; 48];
         self.file.read_exact_at(&mut bytes, 1976).unwrap();

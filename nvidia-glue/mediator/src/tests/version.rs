@@ -1,4 +1,4 @@
-//! What the driver is asked of versions.
+//! Questions to the driver about versions.
 
 use abi::Node;
 use cards::Inventory;
@@ -18,7 +18,8 @@ fn asked(command: u8, version: &str) -> [u8; 72] {
     args
 }
 
-/// What the program is told, and how often the driver was asked, and told the kernel's log of it.
+/// Answer that the program gets, and how often the driver was asked, and told the kernel's log of
+/// it.
 struct VersionAnswer {
     answer: Answer,
     version: String,

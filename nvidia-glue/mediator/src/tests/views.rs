@@ -1,4 +1,4 @@
-//! What a container is told of its cards and of who is on them.
+//! View of a container of its cards and of who is on them.
 
 use std::os::unix::fs::FileExt;
 

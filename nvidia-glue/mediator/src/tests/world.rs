@@ -1,4 +1,5 @@
-//! A container with programs in it, on simulated cards: what the kernel's side of a call is to a session.
+//! A container with programs in it, on simulated cards: what the kernel's side of a call is to a
+//! session.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -54,7 +55,7 @@ impl Machine {
         Self::with_firmware(cards, true)
     }
 
-    /// Whose cards have firmware that schedules, or not.
+    /// Makes one whose cards have firmware that schedules, or not.
     pub(super) fn with_firmware(cards: u32, gsp: bool) -> Self {
         let table = SimulatedCards {
             model: "NVIDIA H200".to_owned(),
@@ -150,14 +151,14 @@ impl Machine {
     }
 }
 
-/// What an observer was told.
+/// Events that an observer was told.
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     pub(super) over_memory: Mutex<Vec<OverMemoryEvent>>,
     pub(super) new_processes: Mutex<Vec<Pid>>,
     pub(super) unknown: Mutex<Vec<UnknownCall>>,
     pub(super) drifts: Mutex<Vec<Drift>>,
-    /// Why the container is to be ended.
+    /// Reasons why the container is to be ended.
     pub(super) ends: Mutex<Vec<String>>,
     /// Classes of 3D that it has no driver capability for.
     pub(super) lacks_graphics: Mutex<Vec<String>>,
@@ -197,7 +198,7 @@ pub(super) struct Everybody {
     is_full: AtomicBool,
     /// They have left their memory, and have not ended.
     leaving: Mutex<BTreeSet<Pid>>,
-    /// What it costs to look for all of them, by that clock.
+    /// Cost of looking for all of them, by that clock.
     cost: Mutex<Option<(reclaim_throttle::tests::TestClock, Duration)>>,
 }
 
@@ -216,7 +217,7 @@ pub(super) struct Memory {
     views: AtomicUsize,
 }
 
-/// What a session keeps of one.
+/// View that a session keeps of one.
 #[derive(Debug)]
 struct View {
     process: Weak<Process>,
@@ -318,12 +319,13 @@ impl Container {
         self.processes.is_full.store(is_full, Ordering::SeqCst);
     }
 
-    /// Who was ending has ended.
+    /// Ends who was ending.
     pub(super) fn all_has_ended(&self) {
         lock(&self.processes.leaving).clear();
     }
 
-    /// One in pid namespaces, each in the one before: by their numbers, and what it is called there.
+    /// One in pid namespaces, each in the one before: by their numbers, and what it is called
+    /// there.
     pub(super) fn program_in(&self, nested: &[(u64, i32)]) -> Program<'_> {
         let pid = Pid(self.next_pid.fetch_add(1, Ordering::Relaxed));
         let first = [(HOST_NAMESPACE, pid.0), (CONTAINER_NAMESPACE, pid.0 - 999)].into_iter();
@@ -369,9 +371,10 @@ impl Container {
         self.session.usage().cards[card].used.0
     }
 
-    /// Every account is as if nothing had ever been; what a defect of the program would leave is among them.
+    /// Every account is as if nothing had ever been; what a defect of the program would leave is
+    /// among them.
     pub(super) fn assert_nothing_left(&self) {
-        let counts = lock(&self.session.accounts).counts();
+        let counts = lock(&self.session.objects.accounts).counts();
         assert_eq!(counts.abandoned, 0, "{counts:?}");
         for card in self.session.usage().cards {
             assert_eq!(card.used, Bytes(0), "{counts:?}");
@@ -444,13 +447,15 @@ impl<'a> Program<'a> {
         self.pid
     }
 
-    /// It ends, and the kernel takes long to take away what it had mapped: until [`Container::all_has_ended`].
+    /// It ends, and the kernel takes long to take away what it had mapped: until
+    /// [`Container::all_has_ended`].
     pub(super) fn exit_slowly(self) -> Pid {
         lock(&self.container.processes.leaving).insert(self.pid);
         self.exit()
     }
 
-    /// Another process, with the same open files under the same numbers. No mapping of a UVM file is inherited.
+    /// Another process, with the same open files under the same numbers. No mapping of a UVM file
+    /// is inherited.
     pub(super) fn fork(&self) -> Self {
         let child = self.container.program();
         let files = lock(&self.process.files);
@@ -739,7 +744,7 @@ pub(super) fn uuid_bytes(uuid: &str) -> [u8; 16] {
     u128::from_str_radix(&digits, 16).unwrap().to_be_bytes()
 }
 
-/// What a call's answer and the status in its struct come to.
+/// Returns what a call's answer and the status in its struct come to.
 pub(super) fn result(answer: Answer, args: &[u8], status_at: usize) -> Result<(), Status> {
     match answer {
         Answer::Return(0) | Answer::Continue => match Status(read_u32(args, status_at).unwrap()) {

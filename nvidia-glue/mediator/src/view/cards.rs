@@ -1,4 +1,4 @@
-//! Which cards there are.
+//! List of the cards that there are.
 
 use abi::{
     layout::{read_u32, write_u32},
@@ -22,9 +22,9 @@ const LIST: usize = 32;
 /// A card as the driver names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CardNames {
-    /// What controls of the root call it.
+    /// Name in controls of the root.
     pub(crate) gpu_id: u32,
-    /// What `NV01_DEVICE_0` is allocated by.
+    /// Name by which `NV01_DEVICE_0` is allocated.
     pub(crate) device_instance: u32,
 }
 
@@ -32,7 +32,8 @@ fn is_granted(cards: &[CardNames], gpu_id: u32) -> bool {
     cards.iter().any(|card| card.gpu_id == gpu_id)
 }
 
-/// Leaves only granted ids in a list that ends with `INVALID_GPU_ID`; `beside` is a second list whose entries go with them.
+/// Leaves only granted ids in a list that ends with `INVALID_GPU_ID`; `beside` is a second list
+/// whose entries go with them.
 fn filter(params: &mut [u8], at: usize, beside: Option<usize>, cards: &[CardNames]) {
     let mut kept = 0;
     for index in 0..LIST {
@@ -64,7 +65,8 @@ pub(crate) fn attached_ids(params: &mut [u8], cards: &[CardNames]) {
     filter(params, NV0000_CTRL_GPU_GET_ATTACHED_IDS_PARAMS::gpuIds.at(), None, cards);
 }
 
-/// `NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS`: the ids, the excluded ids, and since 580 flags of the ids.
+/// `NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS`: the ids, the excluded ids, and since 580 flags of the
+/// ids.
 pub(crate) fn probed_ids(params: &mut [u8], cards: &[CardNames]) {
     let flags = ProbedIds::gpuFlags.bytes(params).map(|_| ProbedIds::gpuFlags.at());
     filter(params, ProbedIds::gpuIds.at(), flags, cards);
@@ -81,7 +83,8 @@ pub(crate) fn device_ids(params: &mut [u8], cards: &[CardNames]) {
     }
 }
 
-/// `NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS`: the count, then id, GPU instance and compute instance each.
+/// `NV0000_CTRL_GPU_GET_ACTIVE_DEVICE_IDS_PARAMS`: the count, then id, GPU instance and compute
+/// instance each.
 pub(crate) fn active_device_ids(params: &mut [u8], cards: &[CardNames]) {
     const ENTRY: usize = ActiveDevice::SIZE;
     let Some(count) = ActiveDevices::numDevices.get(params).and_then(|count| usize::try_from(count).ok()) else {
@@ -104,18 +107,18 @@ pub(crate) fn active_device_ids(params: &mut [u8], cards: &[CardNames]) {
     let _ = ActiveDevices::numDevices.set(params, u32::try_from(kept).unwrap_or(0));
 }
 
-/// Whether a card that a control names before it is executed is the container's.
+/// Returns whether a card that a control names before it is executed is the container's.
 pub(crate) fn names_granted(params: &[u8], gpu_id: Field<u32>, cards: &[CardNames]) -> bool {
     gpu_id.get(params).is_none_or(|id| is_granted(cards, id))
 }
 
-/// Whether the id that bytes begin with is granted.
+/// Returns whether the id that bytes begin with is granted.
 pub(crate) fn id_granted(id: &[u8], cards: &[CardNames]) -> bool {
     read_u32(id, 0).is_none_or(|id| is_granted(cards, id))
 }
 
-/// A list of ids to attach or detach, ended by `INVALID_GPU_ID` or the list's end, or the number that stands for all of them. Those of other cards are taken out;
-/// "all" becomes the granted ones.
+/// A list of ids to attach or detach, ended by `INVALID_GPU_ID` or the list's end, or the number
+/// that stands for all of them. Those of other cards are taken out; "all" becomes the granted ones.
 pub(crate) fn restrict_list(params: &mut [u8], cards: &[CardNames]) {
     /// `NV0000_CTRL_GPU_ATTACH_ALL_PROBED_IDS`, `NV0000_CTRL_GPU_DETACH_ALL_ATTACHED_IDS`.
     const ALL: u32 = 0x0000_ffff;
@@ -129,7 +132,8 @@ pub(crate) fn restrict_list(params: &mut [u8], cards: &[CardNames]) {
     }
 }
 
-/// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS` and `_V2`: a list of ids of which `gpuCount`, behind it, are named.
+/// `NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS` and `_V2`: a list of ids of which `gpuCount`, behind
+/// it, are named.
 pub(crate) fn p2p_names_granted(params: &[u8], cards: &[CardNames]) -> bool {
     P2pCaps::gpuCount.get(params).is_none_or(|count| are_granted(params, P2pCaps::gpuIds, count, cards))
 }
@@ -142,15 +146,15 @@ pub(crate) fn p2p_matrix_names_granted(params: &[u8], cards: &[CardNames]) -> bo
         && are_granted(params, P2pCapsMatrix::gpuIdGrpB, second, cards)
 }
 
-/// Whether the first `count` ids of a list are granted.
+/// Returns whether the first `count` ids of a list are granted.
 fn are_granted<const MOST: usize>(params: &[u8], list: Field<[u32; MOST]>, count: u32, cards: &[CardNames]) -> bool {
     let ids = |count| (0..count).map(|index| list.element(index));
     usize::try_from(count)
         .is_ok_and(|count| count <= MOST && ids(count).flatten().all(|id| names_granted(params, id, cards)))
 }
 
-/// `NV2080_CTRL_GET_P2P_CAPS_PARAMS`: whether all cards are asked about, whether by UUID, the number of peers, and 32 peers that
-/// begin with their ids. A peer has 48 bytes, or 52 since 555.
+/// `NV2080_CTRL_GET_P2P_CAPS_PARAMS`: whether all cards are asked about, whether by UUID, the
+/// number of peers, and 32 peers that begin with their ids. A peer has 48 bytes, or 52 since 555.
 mod peers {
     use super::PeerCaps;
 
@@ -165,7 +169,7 @@ mod peers {
     }
 }
 
-/// Whether a subdevice is asked about granted peers only, or about all there are.
+/// Returns whether a subdevice is asked about granted peers only, or about all there are.
 pub(crate) fn peers_granted(params: &[u8], cards: &[CardNames]) -> bool {
     if peers::asks_for_all(params) {
         return true;

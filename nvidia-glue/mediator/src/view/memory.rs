@@ -9,12 +9,12 @@ use abi::{
 };
 use base::Bytes;
 
-/// What a container is to see of one card's memory.
+/// View of one card's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShownMemory {
-    /// What it may have.
+    /// Bytes that it may have.
     pub(crate) limit: Bytes,
-    /// What it has.
+    /// Bytes that it has.
     pub(crate) used: Bytes,
 }
 
@@ -29,13 +29,14 @@ impl ShownMemory {
     }
 }
 
-/// `NV2080_CTRL_FB_INFO_INDEX_*` that tell how large the card is (ctrl2080fb.h), KiB each: RAM_SIZE, TOTAL_RAM_SIZE, HEAP_SIZE,
-/// MAPPABLE_HEAP_SIZE, USABLE_RAM_SIZE, PROTECTED_MEM_SIZE_TOTAL_KB.
+/// `NV2080_CTRL_FB_INFO_INDEX_*` that tell how large the card is (ctrl2080fb.h), KiB each:
+/// RAM_SIZE, TOTAL_RAM_SIZE, HEAP_SIZE, MAPPABLE_HEAP_SIZE, USABLE_RAM_SIZE,
+/// PROTECTED_MEM_SIZE_TOTAL_KB.
 const TOTALS: [u32; 6] = [0x07, 0x08, 0x09, 0x0a, 0x20, 0x33];
 /// Those that tell what is free: LARGEST_FREE_REGION_SIZE, HEAP_FREE, PROTECTED_MEM_SIZE_FREE_KB.
 const FREE: [u32; 3] = [0x12, 0x16, 0x34];
-/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. What the card has does not matter, be it more or less than the grant: the
-/// difference would tell what neighbours have.
+/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, wherever they are. What the card has does not
+/// matter, be it more or less than the grant: the difference would tell what neighbours have.
 pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     for entry in list.chunks_exact_mut(Info::SIZE).take(count) {
@@ -48,13 +49,13 @@ pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     }
 }
 
-/// Of the aperture through which processors reach the card's memory: all of it (BAR1_SIZE), and what nobody has mapped (BAR1_AVAIL_SIZE,
-/// BAR1_MAX_CONTIGUOUS_AVAIL_SIZE).
+/// Of the aperture through which processors reach the card's memory: all of it (BAR1_SIZE), and
+/// what nobody has mapped (BAR1_AVAIL_SIZE, BAR1_MAX_CONTIGUOUS_AVAIL_SIZE).
 const BAR1: u32 = 0x05;
 const BAR1_FREE: [u32; 2] = [0x1d, 0x1f];
 
-/// Has the driver tell how large BAR1 is where it would tell how much of that nobody has mapped, neighbours included. Which entries were
-/// changed, and what was there.
+/// Has the driver tell how large BAR1 is where it would tell how much of that nobody has mapped,
+/// neighbours included. Which entries were changed, and what was there.
 pub(crate) fn ask_for_all_of_bar1(list: &mut [u8], count: u32) -> Vec<(usize, u32)> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let mut replaced = Vec::new();
@@ -74,8 +75,8 @@ pub(crate) fn as_asked(list: &mut [u8], replaced: &[(usize, u32)]) {
     }
 }
 
-/// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are addresses, so a grant of more than the card
-/// has adds nothing to them.
+/// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are
+/// addresses, so a grant of more than the card has adds nothing to them.
 pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
     let Some(count) = RegionInfo::numFBRegions.get(params).and_then(|count| usize::try_from(count).ok()) else {
         return;

@@ -17,8 +17,8 @@ impl Session {
         kind: ViewKind,
     ) -> Result<Status, CallEnd> {
         let is_share = || {
-            let card = self.card_of(control.client, control.object);
-            card.is_some_and(|card| self.grant.shown(card, &lock(&self.accounts)).is_some())
+            let card = self.objects.card_of(control.client, control.object);
+            card.is_some_and(|card| self.grant.shown(card, &lock(&self.objects.accounts)).is_some())
         };
         if !matches!(kind, ViewKind::FbInfo | ViewKind::FbInfoV2) || !is_share() {
             return flight.execute(self.driver.as_ref());
@@ -36,8 +36,9 @@ impl Session {
         control: Control,
         kind: ViewKind,
     ) -> Result<(), CallEnd> {
-        let card = self.card_of(control.client, control.object).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-        let Some(shown) = self.grant.shown(card, &lock(&self.accounts)) else { return Ok(()) };
+        let card =
+            self.objects.card_of(control.client, control.object).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let Some(shown) = self.grant.shown(card, &lock(&self.objects.accounts)) else { return Ok(()) };
         if kind == ViewKind::FbRegionInfo {
             super::memory::fb_regions(flight.params_mut(), shown);
         } else {
@@ -48,7 +49,8 @@ impl Session {
     }
 }
 
-/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they are behind a pointer, of `_V2` behind the count.
+/// The entries of `NV2080_CTRL_CMD_FB_GET_INFO`, and how many were asked for: of the old one they
+/// are behind a pointer, of `_V2` behind the count.
 fn fb_info_list<'f>(flight: &'f mut InFlightCall<'_>, kind: ViewKind) -> (&'f mut [u8], u32) {
     let count = FbInfo::fbInfoListSize.get(flight.params()).unwrap_or(0);
     let list = if kind == ViewKind::FbInfo {

@@ -1,4 +1,4 @@
-//! Whose processes are on a card, and what they use of it.
+//! Processes on a card, and what they use of it.
 
 use abi::{
     Status, encode,
@@ -15,11 +15,12 @@ use base::Bytes;
 pub(crate) struct ShownProcess {
     /// Its pid, as the caller would call it.
     pub(crate) pid: u32,
-    /// What is charged to it.
+    /// Bytes that are charged to it.
     pub(crate) used: Bytes,
 }
 
-/// The class of whose objects' owners `NV2080_CTRL_CMD_GPU_GET_PIDS` asks; `None`: it asks for something else (virtual machines).
+/// The class of whose objects' owners `NV2080_CTRL_CMD_GPU_GET_PIDS` asks; `None`: it asks for
+/// something else (virtual machines).
 pub(crate) fn class_asked(params: &[u8]) -> Option<u32> {
     const BY_CLASS: u32 = 0;
     if Pids::idType.get(params)? == BY_CLASS { Pids::id.get(params) } else { None }
@@ -52,7 +53,8 @@ pub(crate) fn pid_info(params: &mut [u8], own: &[ShownProcess]) {
             mig.fill(0xff);
         }
         match own.iter().find(|process| process.pid == pid) {
-            // All of it is private to the process: what is shared within the container is charged to one.
+            // All of it is private to the process: what is shared within the container is charged
+            // to one.
             Some(process) => {
                 let _ = PidInfo::memPrivate.set(info, process.used.0);
             }
@@ -66,7 +68,8 @@ pub(crate) fn pid_info(params: &mut [u8], own: &[ShownProcess]) {
 /// Most entries of `NV2080_CTRL_CMD_GPU_GET_PID_INFO`.
 pub(crate) const MOST_PID_INFOS: u32 = 200;
 
-/// What `NV2080_CTRL_CMD_GPU_GET_PID_INFO` says of the mediator's own pid: memory that its clients own, duplicates not counted twice.
+/// Returns what `NV2080_CTRL_CMD_GPU_GET_PID_INFO` says of the mediator's own pid: memory that its
+/// clients own, duplicates not counted twice.
 pub(crate) fn owned_by(params: &[u8]) -> Option<Bytes> {
     let info = params.get(PidInfos::pidInfoList.at()..)?;
     if PidInfo::result.get(info)? != Status::OK.0 {

@@ -1,8 +1,9 @@
-//! How busy a card is, as a container is to see it: with its own work, against its own share.
+//! Load of a card, as a container is to see it: with its own work, against its own share.
 //!
-//! Programs learn it from three places: the driver's samples (`NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`), which are the
-//! card's, each with the process that it is put down to; a page that they map (`RM_USER_SHARED_DATA`); and a control for each kind of video
-//! engine.
+//! Programs learn it from three places: the driver's samples
+//! (`NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`), which are the card's, each with the
+//! process that it is put down to; a page that they map (`RM_USER_SHARED_DATA`); and a control for
+//! each kind of video engine.
 
 use abi::{
     DriverRelease,
@@ -21,26 +22,28 @@ const SAMPLES: usize = Samples::samples.at();
 const SAMPLE_COUNT: usize = 72;
 /// `NV2080_CTRL_GPUMON_SAMPLE_TYPE_PERFMON_UTIL`.
 const UTILIZATION_SAMPLES: u8 = 2;
-/// Bytes of a sample's time: nanoseconds of the card's clock, which the driver sets to the host's real time.
+/// Bytes of a sample's time: nanoseconds of the card's clock, which the driver sets to the host's
+/// real time.
 const SAMPLE_HEAD: usize = UtilSample::fb.at();
 /// `NV2080_GPUMON_PID_INVALID`.
 const NO_PID: u32 = u32::MAX;
-/// What lies between two samples.
+/// Time between two samples.
 const PERIOD_NS: u64 = 200_000_000;
-/// So much of the newest samples tells how busy the card is now, and not if they are older than that.
+/// So much of the newest samples tells how busy the card is now, and not if they are older than
+/// that.
 const RECENT_NS: u64 = 1_000_000_000;
 const STALE_NS: u64 = 3_000_000_000;
 /// All of an engine's time, in hundredths of a percent, and how many millionths one is.
 const ALL: u32 = 10_000;
 const PPM: u32 = 100;
 
-/// Kinds of engines in the order of a sample: frame buffer (bandwidth), graphics and compute, encoders, decoders, JPEG, optical flow.
-/// Before 550 there are four.
+/// Kinds of engines in the order of a sample: frame buffer (bandwidth), graphics and compute,
+/// encoders, decoders, JPEG, optical flow. Before 550 there are four.
 const KINDS: usize = 6;
 const COMPUTE: usize = 1;
 const FIRST_VIDEO: usize = 2;
 
-/// How busy the engines of each kind were, in hundredths of a percent.
+/// Load of the engines of each kind, in hundredths of a percent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Busy([u32; KINDS]);
 
@@ -61,7 +64,7 @@ impl Busy {
     }
 }
 
-/// How busy a card was lately, by the driver's samples.
+/// Load of a card lately, by the driver's samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// With whosever work.
@@ -70,7 +73,8 @@ pub(crate) struct Load {
     pub(crate) own: Busy,
 }
 
-/// What a container used of the compute engine in one sample's time, and what it was granted; millionths of the card's time.
+/// Use of the compute engine by a container in one sample's time, and its grant; millionths of the
+/// card's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Used {
     /// `None`: not known, so that what the driver puts down to it counts.
@@ -80,7 +84,8 @@ pub(crate) struct Used {
 }
 
 impl Used {
-    /// Who used an engine was not busier than the engine was: a container stays on it when its work is done.
+    /// Bounds the use by the load: who used an engine was not busier than the engine was: a
+    /// container stays on it when its work is done.
     pub(crate) fn of_share_ppm(self, card_ppm: Option<u32>, own_ppm: Option<u32>) -> Option<u32> {
         let used_ppm = match self.used_ppm {
             Some(used_ppm) => used_ppm.min(card_ppm.unwrap_or(u32::MAX)),
@@ -90,8 +95,8 @@ impl Used {
     }
 }
 
-/// Bytes of one engine's part of a sample (`NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE`), by the bytes of a sample: 525 has four engines,
-/// 550 six, 570 a pointer more in each.
+/// Bytes of one engine's part of a sample (`NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE`), by the
+/// bytes of a sample: 525 has four engines, 550 six, 570 a pointer more in each.
 fn part_size(sample: usize) -> Option<usize> {
     [(4, 116), (6, 116), (6, 128)]
         .into_iter()
@@ -113,7 +118,8 @@ pub(crate) fn ask(release: DriverRelease) -> Vec<u8> {
     params
 }
 
-/// What the samples say of the last second before `now_ns` (real time). `None`: nothing that recent.
+/// Returns what the samples say of the last second before `now_ns` (real time). `None`: nothing
+/// that recent.
 pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
     let samples = params.get(SAMPLES..)?;
     let size = samples.len() / SAMPLE_COUNT;
@@ -140,7 +146,8 @@ pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
     Some(load)
 }
 
-/// How busy the compute engine was, sample by sample, in order. `ahead_us`: the real time less the clock of all schedules.
+/// Returns how busy the compute engine was, sample by sample, in order. `ahead_us`: the real time
+/// less the clock of all schedules.
 pub(crate) fn compute_samples(params: &[u8], mediator: u32, ahead_us: u64) -> Vec<Sample> {
     let samples = params.get(SAMPLES..).unwrap_or_default();
     let size = samples.len() / SAMPLE_COUNT;
@@ -158,9 +165,10 @@ pub(crate) fn compute_samples(params: &[u8], mediator: u32, ahead_us: u64) -> Ve
     all
 }
 
-/// Leaves of the samples what is the container's: `mediator` is what the driver knows it by, `pid` its own process that they are put down
-/// to. `used` says what it used of the compute engine between two instants of real time, in nanoseconds. With no process, or in a layout
-/// that is not known, nothing is left.
+/// Leaves of the samples what is the container's: `mediator` is what the driver knows it by, `pid`
+/// its own process that they are put down to. `used` says what it used of the compute engine
+/// between two instants of real time, in nanoseconds. With no process, or in a layout that is not
+/// known, nothing is left.
 pub(crate) fn own_samples(params: &mut [u8], mediator: u32, pid: Option<u32>, used: impl Fn(u64, u64) -> Used) {
     each_part(params, pid.is_some(), |at_ns, kind, busy, owner| {
         let own = if owner == mediator { busy } else { 0 };
@@ -175,12 +183,14 @@ pub(crate) fn own_samples(params: &mut [u8], mediator: u32, pid: Option<u32>, us
     });
 }
 
-/// Leaves how busy the card was, and not with whose work: for who looks at a card and has no part in it.
+/// Leaves how busy the card was, and not with whose work: for who looks at a card and has no part
+/// in it.
 pub(crate) fn nameless_samples(params: &mut [u8]) {
     each_part(params, true, |_, _, busy, _| (busy, None));
 }
 
-/// Writes the parts of all samples anew: how busy, and whose process, from when, which engine, how busy, whose process.
+/// Writes the parts of all samples anew: how busy, and whose process, from when, which engine, how
+/// busy, whose process.
 fn each_part(params: &mut [u8], is_any: bool, shown: impl Fn(u64, usize, u32, u32) -> (u32, Option<u32>)) {
     let Some(samples) = params.get_mut(SAMPLES..) else { return };
     let size = samples.len() / SAMPLE_COUNT;
@@ -194,7 +204,8 @@ fn each_part(params: &mut [u8], is_any: bool, shown: impl Fn(u64, usize, u32, u3
             let scale = EnginePart::vgpuScale.get(part).unwrap_or(0);
             // A sample that was never taken.
             let (busy, pid) = if at_ns == 0 { (0, None) } else { shown(at_ns, kind, busy, owner) };
-            // The name of a virtual machine's process, and a pointer into the kernel, go in any case.
+            // The name of a virtual machine's process, and a pointer into the kernel, go in any
+            // case.
             part.fill(0);
             let _ = EnginePart::procId.set(part, pid.unwrap_or(NO_PID));
             let _ = EnginePart::subProcessID.set(part, NO_PID);
@@ -204,21 +215,22 @@ fn each_part(params: &mut [u8], is_any: bool, shown: impl Fn(u64, usize, u32, u3
     }
 }
 
-/// How busy video engines are with the container's work.
+/// Writes how busy video engines are with the container's work.
 pub(crate) fn video_engine(params: &mut [u8], own: &Busy) {
     let engine = VideoSample::engineType.get(params).and_then(|engine| usize::try_from(engine).ok()).unwrap_or(0);
     let kind = engine.checked_sub(1).map_or(KINDS, |engine| engine.saturating_add(FIRST_VIDEO));
     let _ = VideoSample::clkPercentBusy.set(params, own.percent(kind));
 }
 
-/// `NV00DE_RUSD_POLL_PERF` (class/cl00de.h): who asks for that wants to know how busy the card is. What is asked for is the first number of
-/// the class's parameters, and of `NV00DE_CTRL_CMD_REQUEST_DATA_POLL`'s.
+/// `NV00DE_RUSD_POLL_PERF` (class/cl00de.h): who asks for that wants to know how busy the card is.
+/// What is asked for is the first number of the class's parameters, and of
+/// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL`'s.
 pub(crate) fn asks_for_load(params: &[u8]) -> bool {
     const POLL_PERF: u32 = 2;
     read_u32(params, NV00DE_ALLOC_PARAMETERS::polledDataMask.at()).is_some_and(|mask| mask & POLL_PERF != 0)
 }
 
-/// Where `NV00DE_SHARED_DATA` has `perfDevUtil`, and how it is written there.
+/// Place where `NV00DE_SHARED_DATA` has `perfDevUtil`, and how it is written there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PagePart {
     at: u64,
@@ -244,9 +256,11 @@ impl PagePart {
         PAGE_PARTS.iter().rev().find(|(since, _)| *since <= release).map(|(_, part)| *part)
     }
 
-    /// What is to be written where, one after the other, so that who reads meanwhile notices. `at_ns`: real time.
+    /// Returns what is to be written where, one after the other, so that who reads meanwhile
+    /// notices. `at_ns`: real time.
     pub(crate) fn writes(self, busy: &Busy, at_ns: u64) -> [(u64, Vec<u8>); 3] {
-        // gpuPercentBusy, memoryPercentBusy, {clkPercentBusy, samplingPeriodUs} of each kind of video engine.
+        // gpuPercentBusy, memoryPercentBusy, {clkPercentBusy, samplingPeriodUs} of each kind of
+        // video engine.
         const PERIOD_US: u32 = 1_000_000;
         let (gpu, memory) = (busy.percent(COMPUTE), busy.percent(0));
         let mut info = Vec::new();

@@ -1,9 +1,10 @@
-//! How busy the container's cards are, as it is to see it.
+//! Load of the container's cards, as it is to see it.
 //!
-//! Whoever schedules the container tells what it used ([`Session::measured`]); the driver samples how busy the card was. Both are upper
-//! bounds: a context that nobody displaces stays on the engine when its work is done, and a card is busy with others' work, too. The smaller
-//! one, against the container's share, is what it sees; sample by sample, it is what it achieved of the card's time
-//! ([`work`](schedule::work)).
+//! Whoever schedules the container tells what it used ([`Session::measured`]); the driver samples
+//! how busy the card was. Both are upper bounds: a context that nobody displaces stays on the
+//! engine when its work is done, and a card is busy with others' work, too. The smaller one,
+//! against the container's share, is what it sees; sample by sample, it is what it achieved of the
+//! card's time ([`work`](schedule::work)).
 
 use std::{
     fs::File,
@@ -34,21 +35,22 @@ use crate::{
     raw::Raw,
 };
 
-/// The driver samples five times a second, and an answer takes 1.6 ms (H200, 580.159.04): it is asked no more often than that, and half as often while it only confirms.
+/// The driver samples five times a second, and an answer takes 1.6 ms (H200, 580.159.04): it is
+/// asked no more often than that, and half as often while it only confirms.
 const ASKED_EVERY_US: u64 = 400_000;
 const IN_DOUBT_EVERY_US: u64 = 1_000_000;
-/// What it said is good for that long.
+/// Time for which what it said is good.
 const GOOD_US: u64 = 2_500_000;
-/// How often the page is written; the driver's own period is 100 to 1000 ms.
+/// Period at which the page is written; the driver's own period is 100 to 1000 ms.
 const WRITTEN_EVERY_US: u64 = 90_000;
 /// Of the page; the driver's has some 3 KiB, and whoever maps more finds zeros.
 pub(crate) const PAGE: u64 = 1 << 16;
 
-/// What is known of one card.
+/// Load of one card, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct CardUtilization {
     known: Mutex<UtilizationState>,
-    /// What programs map in place of the driver's page.
+    /// File that programs map in place of the driver's page.
     page: OnceLock<File>,
 }
 
@@ -59,23 +61,25 @@ struct UtilizationState {
     load: Option<Load>,
     /// As the driver told them last, in order.
     samples: Vec<Sample>,
-    /// When the driver was asked, and when the page was written.
+    /// Times at which the driver was asked, and the page was written.
     asked_us: Option<u64>,
     written_us: Option<u64>,
 }
 
-/// What a container is doing on a card.
+/// Activity of a container on a card.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What it used in the last second of what it was granted, in millionths; `None`: not known.
+    /// Use of its grant in the last second, in millionths; `None`: not known.
     pub utilization_ppm: Option<u32>,
-    /// What it has had the card work, at some instants, in order: the first was known before. Empty where the driver was not to be asked.
+    /// Work that it has had the card do, at some instants, in order: the first was known before.
+    /// Empty where the driver was not to be asked.
     pub worked: Vec<Worked>,
 }
 
 impl Session {
-    /// What the container has used of the card `uuid` until now. Answers what that was. `in_doubt`: it may have stayed on the card without
-    /// work, so that the driver is asked, once a second while it stays.
+    /// Notes what the container has used of the card `uuid` until now, and returns what that was.
+    /// `in_doubt`: it may have stayed on the card without work, so that the driver is asked, once a
+    /// second while it stays.
     pub fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
         let card = self.grant.by_uuid(uuid);
         let Some((card, utilization)) = card.and_then(|card| Some((card, self.utilization(card)?))) else {
@@ -98,17 +102,18 @@ impl Session {
         Seen { utilization_ppm, worked }
     }
 
-    /// Tells the programs that want to know on their pages. To be called some times a second while there are programs.
+    /// Tells the programs that want to know on their pages. To be called some times a second while
+    /// there are programs.
     pub fn tell_utilization(&self) {
-        let watched = lock(&self.topology).watched();
+        let watched = lock(&self.objects.topology).watched();
         watched.into_iter().for_each(|card| self.write_page(card, WRITTEN_EVERY_US));
     }
 
     fn utilization(&self, card: Card) -> Option<&CardUtilization> {
-        self.utilizations.get(usize::from(card.0))
+        self.view.utilizations.get(usize::from(card.0))
     }
 
-    /// How busy the card was lately, by a look that is no older.
+    /// Returns how busy the card was lately, by a look that is no older.
     fn load(&self, card: Card, now_us: u64, every_us: u64) -> Option<Load> {
         let known = &self.utilization(card)?.known;
         {
@@ -134,7 +139,7 @@ impl Session {
         self.grant.get(card).is_none_or(|card| card.granted.monitored)
     }
 
-    /// What the container is to see.
+    /// Returns what the container is to see.
     fn busy(&self, card: Card, now_us: u64, load: Option<Load>) -> Option<Busy> {
         if self.is_monitored(card) {
             return load.map(|load| load.card);
@@ -172,14 +177,15 @@ impl Session {
         }
     }
 
-    /// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL` on a page that the container does not have: what would be polled, nobody sees.
+    /// `NV00DE_CTRL_CMD_REQUEST_DATA_POLL` on a page that the container does not have: what would
+    /// be polled, nobody sees.
     pub(crate) fn poll_page(&self, flight: &mut InFlightCall<'_>, control: Control) -> Option<Result<Answer, CallEnd>> {
-        let card = lock(&self.topology).shared_data(control.client, control.object)?;
+        let card = lock(&self.objects.topology).shared_data(control.client, control.object)?;
         if self.is_monitored(card) {
             return None;
         }
         let wants = asks_for_load(flight.params());
-        lock(&self.topology).watches(control.client, control.object, wants);
+        lock(&self.objects.topology).watches(control.client, control.object, wants);
         if wants {
             self.write_page(card, 0);
         }
@@ -190,7 +196,7 @@ impl Session {
 
     /// The driver's samples, as the container is to see them.
     pub(crate) fn rewrite_samples(&self, flight: &mut InFlightCall<'_>, control: Control) {
-        let card = self.card_of(control.client, control.object);
+        let card = self.objects.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return nameless_samples(flight.params_mut());
         }
@@ -207,7 +213,7 @@ impl Session {
 
     /// `NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE`, as the container is to see it.
     pub(crate) fn rewrite_video_sample(&self, flight: &mut InFlightCall<'_>, control: Control) {
-        let card = self.card_of(control.client, control.object);
+        let card = self.objects.card_of(control.client, control.object);
         if card.is_some_and(|card| self.is_monitored(card)) {
             return;
         }
@@ -237,7 +243,8 @@ fn ahead_us() -> u64 {
     (real_time_ns() / 1_000).saturating_sub(now_us())
 }
 
-/// A file of zeros that nobody can cut, make longer or seal: to a program, zeros mean that nothing is valid.
+/// A file of zeros that nobody can cut, make longer or seal: to a program, zeros mean that nothing
+/// is valid.
 fn new_page() -> io::Result<File> {
     let page = File::from(rustix::fs::memfd_create(c"egpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     // A mediator's own filter lets it cut no file (`ftruncate`).

@@ -1,8 +1,8 @@
-//! What a channel does its work on.
+//! Engine that a channel does its work on.
 
 use base::Throttle;
 
-/// What a channel does its work on, the less throttled first.
+/// Engine that a channel does its work on, the less throttled first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Engine {
     /// Video, JPEG, optical flow and the like.
@@ -14,8 +14,9 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// Of an `NV2080_ENGINE_TYPE_*` (src/common/sdk/nvidia/inc/class/cl2080_notification.h). Numbers have been added from 525 to 595,
-    /// none was given another meaning. 0 is an engine that is not chosen yet.
+    /// Of an `NV2080_ENGINE_TYPE_*` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
+    /// Numbers have been added from 525 to 595, none was given another meaning. 0 is an engine that
+    /// is not chosen yet.
     pub(crate) const fn of_type(engine: u32) -> Self {
         match engine {
             // COPY0 to 9, COPY10 to 19, and those that decompress.
@@ -26,8 +27,8 @@ impl Engine {
         }
     }
 
-    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`), 2D (`*2d`), memory to memory (`*40`) and copies (`*b5`)
-    /// of every generation.
+    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`), 2D
+    /// (`*2d`), memory to memory (`*40`) and copies (`*b5`) of every generation.
     pub(crate) const fn of_class(class: u32) -> Option<Self> {
         match class & 0xff {
             0x97 | 0xc0 | 0x2d | 0x40 => Some(Self::Compute),
@@ -36,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// Whether its channels are off the card outside the container's time.
+    /// Returns whether its channels are off the card outside the container's time.
     pub(super) const fn is_throttled(self, throttle: Throttle) -> bool {
         match throttle {
             Throttle::Compute => matches!(self, Self::Compute),

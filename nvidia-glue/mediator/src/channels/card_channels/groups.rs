@@ -1,11 +1,13 @@
-//! Groups on the compute engine: how many there are, which take turns, and what time slices they have.
+//! Groups on the compute engine: how many there are, which take turns, and what time slices they
+//! have.
 
 use account::ObjectName;
 
 use super::{CardChannels, Channel, Engine, Group, GroupId};
 
 impl CardChannels {
-    /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to come wait for their turn.
+    /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to
+    /// come wait for their turn.
     pub(crate) fn rotate(&mut self, on_card: Option<usize>) {
         self.on_card = on_card;
         let all: Vec<GroupId> = self.scheduled_compute_groups().collect();
@@ -58,12 +60,12 @@ impl CardChannels {
         self.handles.iter().find(|(_, of)| **of == id).map(|(name, _)| *name)
     }
 
-    /// Whether it is a group.
+    /// Returns whether it is a group.
     pub(crate) fn has_group(&self, name: ObjectName) -> bool {
         self.handles.contains_key(&name)
     }
 
-    /// What the program set as a group's time slice.
+    /// Returns what the program set as a group's time slice.
     pub(crate) fn program_slice(&self, name: ObjectName) -> Option<u64> {
         self.groups.get(self.handles.get(&name)?)?.slice_us
     }

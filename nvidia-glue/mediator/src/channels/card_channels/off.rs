@@ -1,4 +1,4 @@
-//! Which channels are off the card, and which are to be.
+//! Channels that are off the card, and those that are to be.
 
 use std::cmp::Reverse;
 
@@ -16,7 +16,7 @@ impl CardChannels {
         }
     }
 
-    /// Whether one of them has been doubted too often since it was last on.
+    /// Returns whether one of them has been doubted too often since it was last on.
     pub(crate) fn any_doubted(&self, names: &[ObjectName]) -> bool {
         let mut channels = names.iter().filter_map(|name| self.channels.get(name));
         channels.any(|channel| channel.offs >= MOST_OFFS)
@@ -37,9 +37,10 @@ impl CardChannels {
         wanted.map(|(name, _)| *name).collect()
     }
 
-    /// Whether a channel is to be named as on, and how often; 0: not. Where it is not known whether it is off, it is named as off once more,
-    /// and so often as on when it is to be on: nothing that is to be off is ever put on. But one that the program has taken off itself is, in
-    /// the container's own time, to be sure of it.
+    /// Returns how often a channel is to be named as on; 0: not at all. Where it is not known
+    /// whether it is off, it is named as off once more, and so often as on when it is to be on:
+    /// nothing that is to be off is ever put on. But one that the program has taken off itself is,
+    /// in the container's own time, to be sure of it.
     pub(crate) fn ons(&self, name: ObjectName, is_closed: bool) -> u32 {
         let Some(channel) = self.channels.get(&name) else { return 0 };
         let to_be_off = self.is_to_be_off(channel, is_closed);
@@ -47,7 +48,7 @@ impl CardChannels {
         if to_be_off && is_kept_off { 0 } else { channel.offs }
     }
 
-    /// Whether a channel is to be named as off.
+    /// Returns whether a channel is to be named as off.
     pub(crate) fn lacks_off(&self, name: ObjectName, is_closed: bool) -> bool {
         let channel = self.channels.get(&name);
         channel.is_some_and(|channel| self.is_to_be_off(channel, is_closed) && !channel.is_off)
@@ -83,8 +84,9 @@ impl CardChannels {
         }
     }
 
-    /// Those that it matters to name when the gate opens or closes, and any that an earlier failure left where they are not to be.
-    /// Compute comes first: where it takes several calls, the first ones matter most to others.
+    /// Those that it matters to name when the gate opens or closes, and any that an earlier failure
+    /// left where they are not to be. Compute comes first: where it takes several calls, the first
+    /// ones matter most to others.
     pub(crate) fn at_the_gate(&self) -> Vec<ObjectName> {
         let is_left = |channel: &Channel| channel.offs > 0 && !(channel.is_unwanted && channel.is_off);
         let is_named = |channel: &Channel| self.is_gated(channel) || is_left(channel);
@@ -93,7 +95,7 @@ impl CardChannels {
         named.into_iter().map(|(name, _)| *name).collect()
     }
 
-    /// How many of them are gated, and how many of those compute.
+    /// Returns the number of gated channels, and of those that compute.
     pub(crate) fn count_at_the_gate(&self) -> (usize, usize) {
         let gated = || self.channels.values().filter(|channel| self.is_gated(channel));
         (gated().count(), gated().filter(|channel| channel.engine == Engine::Compute).count())

@@ -1,4 +1,4 @@
-//! What a gate tells the driver, and what becomes of it when it refuses.
+//! Calls of a gate to the driver, and what becomes of them when it refuses.
 
 use std::io;
 
@@ -14,15 +14,15 @@ use crate::{locks::lock, raw::Raw};
 
 const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
-/// Why a call of the mediator's own did not do what it should.
+/// Reason why a call of the mediator's own failed.
 pub(super) enum GateCallError {
     Call(io::Error),
     Refused(Status),
 }
 
 impl GateCallError {
-    /// Whether one of the channels that were named may be the reason, so that it is worth trying without it. Not where a card does
-    /// not answer: each attempt would take seconds.
+    /// Returns whether one of the channels that were named may be the reason, so that it is worth
+    /// trying without it. Not where a card does not answer: each attempt would take seconds.
     fn is_about_channels(&self) -> bool {
         let about = [
             Status::INVALID_CHANNEL,
@@ -38,12 +38,14 @@ impl GateCallError {
 }
 
 impl CardGate {
-    /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes it refuse the whole call, though it
-    /// does the others of it all the same (580.159.04): to be sure of that, they are named again without it. One that has been taken off twice
-    /// so is put back twice. The first refusal that is about one that is still there is what is told.
+    /// Names channels to the driver, as many at a time as it takes. A channel that has gone makes
+    /// it refuse the whole call, though it does the others of it all the same (580.159.04): to be
+    /// sure of that, they are named again without it. One that has been taken off twice so is put
+    /// back twice. The first refusal that is about one that is still there is what is told.
     pub(super) fn name_all(&self, disable: bool, names: &[ObjectName], edge: &mut Edge) -> Result<(), EdgeError> {
         let mut result = Ok(());
-        // What comes last of those to be put on, and first of those to be taken off, is in as few calls as it can be.
+        // What comes last of those to be put on, and first of those to be taken off, is in as few
+        // calls as it can be.
         let mut todo: Vec<Vec<ObjectName>> = if disable {
             names.chunks(MOST).rev().map(<[_]>::to_vec).collect()
         } else {

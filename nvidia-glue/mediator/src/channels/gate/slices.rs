@@ -9,26 +9,28 @@ use crate::locks::lock;
 
 const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
 const DUP_NAME: &str = "NV_ESC_RM_DUP_OBJECT";
-/// What a group has that nobody has set a time slice of (`NV_RAMRL_ENTRY_TIMESLICE`: 128 << 3 microseconds).
+/// Time slice of a group of which nobody has set one (`NV_RAMRL_ENTRY_TIMESLICE`: 128 << 3
+/// microseconds).
 pub(crate) const DEFAULT_SLICE_US: u64 = 1024;
-/// What CUDA sets for compute: a program that sets more gets this.
+/// Time slice that CUDA sets for compute: a program that sets more gets this.
 pub(crate) const MOST_SLICE_US: u64 = 2048;
 
 impl CardGate {
-    /// What is to be a group's time slice, if it is one on the compute engine; and how often that has changed.
+    /// Returns a group's time slice as it is to be, if it is one on the compute engine; and how
+    /// often that has changed.
     pub(crate) fn slice_of(&self, group: ObjectName) -> (Option<u64>, u64) {
         let state = lock(&self.state);
         let program = state.channels.slice_of(group);
         (program.map(|program| chosen(state.slice_us, program)), state.slices)
     }
 
-    /// Whether the scheduler sets time slices.
+    /// Returns whether the scheduler sets time slices.
     pub(crate) fn sets_slices(&self) -> bool {
         lock(&self.state).slice_us.is_some()
     }
 
-    /// Sets a group's time slice to what it is to be, for as long as that changes. The driver's last verdict; what it refuses, the
-    /// scheduler tries again.
+    /// Sets a group's time slice to what it is to be, for as long as that changes. The driver's
+    /// last verdict; what it refuses, the scheduler tries again.
     pub(crate) fn bring_slice(&self, group: ObjectName) {
         loop {
             let (Some(slice_us), slices) = self.slice_of(group) else { return };
@@ -39,8 +41,8 @@ impl CardGate {
         }
     }
 
-    /// Through a duplicate in the mediator's own client: the container's client could only be used on its own file. The duplicate
-    /// would keep the group alive, and goes at once.
+    /// Through a duplicate in the mediator's own client: the container's client could only be used
+    /// on its own file. The duplicate would keep the group alive, and goes at once.
     pub(super) fn apply_slice(&self, group: ObjectName, slice_us: u64) -> Result<(), EdgeError> {
         let raw = self.raw();
         let duplicate = match raw.dup((self.device, Handle::NONE), (group.client, group.object)) {
@@ -65,7 +67,7 @@ impl CardGate {
     }
 }
 
-/// What the scheduler sets goes before what the program has set, which is bounded.
+/// Chooses a time slice: the scheduler's goes before the program's, which is bounded.
 pub(super) fn chosen(slice_us: Option<u64>, program_us: Option<u64>) -> u64 {
     slice_us.unwrap_or_else(|| program_us.map_or(DEFAULT_SLICE_US, |slice| slice.min(MOST_SLICE_US)))
 }

@@ -9,7 +9,7 @@ use crate::tests::{
     world::{Container, Context, Machine, Program, words},
 };
 
-/// What programs and the scheduler do, in any order.
+/// Deeds of programs and the scheduler, in any order.
 #[derive(Debug, Clone)]
 enum Deed {
     Group(u32),
@@ -33,7 +33,8 @@ enum Deed {
     Suspend,
     Resume,
     Free(Index),
-    /// The driver refuses to take channels off or to put them on for as long as the next deed takes; or says so, and does it.
+    /// The driver refuses to take channels off or to put them on for as long as the next deed
+    /// takes; or says so, and does it.
     Refuse {
         is_done: bool,
         status: u32,

@@ -1,4 +1,4 @@
-//! What a driver refuses, or cannot do, or has done all the same.
+//! Calls that a driver refuses, or cannot do, or has done all the same.
 
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ fn a_driver_that_refuses_is_told_of_and_tried_again() {
     spy.refuse(DISABLE, Status::INVALID_STATE);
     let refused = gate.open().unwrap_err();
     assert!(matches!(refused, EdgeError::Refused { status: Status::INVALID_STATE, .. }), "{refused}");
-    // A card that does not answer is not asked for each channel: NV_ERR_TIMEOUT, NV_ERR_GPU_IS_LOST.
+    // A card that does not answer is not asked for each channel: NV_ERR_TIMEOUT,
+    // NV_ERR_GPU_IS_LOST.
     for status in [Status(0x65), Status(0x0f)] {
         spy.refuse(DISABLE, status);
         spy.seen();

@@ -1,4 +1,4 @@
-//! Which channels an edge takes off the card and puts back.
+//! Channels that an edge takes off the card and puts back.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,5 @@
-//! Calls that may let channels work: they wait for the window, and what they may have done is undone.
+//! Calls that may let channels work: they wait for the window, and what they may have done is
+//! undone.
 
 use std::{
     sync::{Arc, mpsc},
@@ -15,8 +16,8 @@ use crate::{
     },
 };
 
-/// What is seen of calls that wait, as long as calls do: a thread that was off the processor for longer has seen nothing, and
-/// looks again.
+/// Observation of calls that wait, as long as calls do: a thread that was off the processor for
+/// longer has seen nothing, and looks again.
 fn while_calls_wait<T>(mut look: impl FnMut() -> T) -> T {
     for _ in 0..100 {
         let begin = Instant::now();
@@ -35,7 +36,7 @@ fn a_schedule_call_waits_for_the_window() {
     assert_eq!(executed, (0, 0));
 }
 
-/// Whether a channel worked before the gate opened, and which calls had been executed.
+/// Returns whether a channel worked before the gate opened, and which calls had been executed.
 fn call_before_the_window() -> (bool, (usize, usize)) {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -70,7 +71,8 @@ fn call_before_the_window() -> (bool, (usize, usize)) {
             context.channel(working, 0)
         });
         has_started.iter().take(2).for_each(drop);
-        // However long this takes: they have not been executed when the gate opens, or the gate has them off.
+        // However long this takes: they have not been executed when the gate opens, or the gate has
+        // them off.
         std::thread::sleep(std::time::Duration::from_millis(30));
         let before = (spy.works(context, channel), (spy.count(SCHEDULE_GROUP), spy.escapes(0x2b).len()));
         gate.open().unwrap();
@@ -156,8 +158,8 @@ fn calls_that_queue_over_the_edge_wait_for_the_next_window() {
     assert_eq!(overrun_us, 0);
 }
 
-/// Several groups are scheduled at once, and the gate closes while the driver is at the first of them: what has reached it before the next
-/// window, whether anything works then, and what is owed.
+/// Several groups are scheduled at once, and the gate closes while the driver is at the first of
+/// them: what has reached it before the next window, whether anything works then, and what is owed.
 fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -171,7 +173,7 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
     };
     let groups: Vec<_> = contexts.iter().map(|context| (context, group(context))).collect();
     let works = || groups.iter().any(|(context, (_, channel))| spy.works(context, *channel));
-    let (gate, card) = (container.gate(), Arc::clone(&container.session.gates[0]));
+    let (gate, card) = (container.gate(), Arc::clone(&container.session.channels.gates()[0]));
     let (begun, has_begun) = mpsc::channel();
     let (closing, closed) = (mpsc::channel(), Arc::clone(&gate));
     spy.seen();
@@ -320,7 +322,8 @@ fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
     let mut channels = vec![context.channel(old, 0).unwrap()];
     context.schedule(old, SCHEDULE_GROUP).unwrap();
     for _ in 0..10 {
-        // In groups of their own, without one, in a group that is scheduled, and in one that another client has a handle of.
+        // In groups of their own, without one, in a group that is scheduled, and in one that
+        // another client has a handle of.
         channels.extend(context.scheduled(GR, 2));
         channels.extend(context.scheduled(COPY, 1));
         let bare = context.channel(context.device, 0).unwrap();
@@ -349,7 +352,8 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
         let group = context.group(GR);
         (group, context.channel(group, 0).unwrap())
     };
-    // It closes before the driver has scheduled: an edge that came then would be too early for the channel.
+    // It closes before the driver has scheduled: an edge that came then would be too early for the
+    // channel.
     let (group, late) = new_group();
     let gate = container.gate();
     let closed = Arc::clone(&gate);

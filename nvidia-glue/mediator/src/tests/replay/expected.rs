@@ -1,5 +1,6 @@
-//! What a recorded program has of the cards' memory and of the host's: said by the trace alone, from what the driver answered then. Nothing here
-//! asks the accounts, or is made as they are: a piece of memory is there for as long as something in these tables has it.
+//! Memory that a recorded program has of the cards and of the host: said by the trace alone, from
+//! what the driver answered then. Nothing here asks the accounts, or is made as they are: a piece
+//! of memory is there for as long as something in these tables has it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +15,8 @@ use trace::Ioctl;
 const KIB: u64 = 1 << 10;
 /// Memory is handed out in such pieces.
 const GRANULE: u64 = 64 * KIB;
-/// What a context hides from allocations, by its groups of channels: one of the graphics engine and three of copy engines (docs/driver-facts.md).
+/// Memory that a context hides from allocations, by its groups of channels: one of the graphics
+/// engine and three of copy engines (docs/driver-facts.md).
 const GRAPHICS_GROUP: u64 = 8256 * KIB;
 const COPY_GROUP: u64 = 256 * KIB;
 
@@ -57,7 +59,7 @@ pub(super) struct Expected {
     channels: BTreeMap<(File, Client, Handle), Arc<Piece>>,
     exports: BTreeMap<(File, u32), Arc<Piece>>,
     pools: BTreeMap<(File, u64), Arc<Piece>>,
-    /// What was mapped for the processor.
+    /// Memory that was mapped for the processor.
     host_mappings: BTreeMap<File, Arc<Piece>>,
     /// By process and address: bytes on every card.
     managed: BTreeMap<(i32, u64), u64>,
@@ -93,7 +95,7 @@ impl Expected {
         }
     }
 
-    /// What is used of a card, or of the host's memory.
+    /// Returns what is used of a card, or of the host's memory.
     pub(super) fn used(&self, of: Card) -> u64 {
         let there = self.pieces.iter().filter_map(Weak::upgrade).filter(|piece| piece.of == of);
         let managed = if of == Card::HOST { 0 } else { self.managed.values().sum() };

@@ -93,7 +93,8 @@ fn the_last_second_is_the_cards_and_the_containers() {
 #[test]
 fn utilization_is_what_was_used_of_the_share() {
     for (used_ppm, card, own, share_ppm, expected) in [
-        // A cap of 25 % that is used up, half, not at all, and by whoever stays on an engine that has nothing to do.
+        // A cap of 25 % that is used up, half, not at all, and by whoever stays on an engine that
+        // has nothing to do.
         (Some(250_000), Some(250_000), Some(0), 250_000, Some(1_000_000)),
         (Some(125_000), Some(1_000_000), Some(0), 250_000, Some(500_000)),
         (Some(0), Some(1_000_000), Some(0), 250_000, Some(0)),
