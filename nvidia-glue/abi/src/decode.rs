@@ -10,9 +10,10 @@ pub use uvm::{Range, UvmCall, UvmMemory, UvmObject};
 
 use self::{escapes::escape_call, uvm::uvm_call};
 use super::{
-    Abi, Handle, Node, Status,
-    escapes::{Action, Escape, EscapeLayout, NO_LAYOUT, escape},
-    layout::{Descriptor, Pointer, read_u32, read_u64, write_u32},
+    Abi, Node, Status,
+    escapes::{Action, Escape, EscapeLayout, NO_LAYOUT, command_size, escape},
+    layout::{Descriptor, Pointer, read_u32, write_u32},
+    params::{Field, Value},
     uvm::{NO_UVM_LAYOUT, UvmCommand, UvmLayout, UvmRule, uvm_command},
 };
 
@@ -149,7 +150,7 @@ const TYPE_F: u32 = b'F' as u32;
 /// `_IOC_NR`, `_IOC_TYPE` and `_IOC_SIZE` of a command (asm-generic/ioctl.h).
 const fn parts(command: u32) -> (u8, u32, usize) {
     let [number, kind, ..] = command.to_le_bytes();
-    (number, kind as u32, (command >> 16 & 0x3fff) as usize)
+    (number, kind as u32, command_size(command))
 }
 
 /// The row of a command, which also tells how many bytes of argument to copy before [`decode`]:
@@ -201,27 +202,11 @@ pub fn decode(abi: Abi, node: Node, command: u32, args: &[u8]) -> Result<Decoded
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn u32(self, at: usize) -> u32 {
-        read_u32(self.0, at).unwrap_or(0)
+    fn get<T: Value + Default>(self, field: Field<T>) -> T {
+        field.get(self.0).unwrap_or_default()
     }
 
-    fn u64(self, at: usize) -> u64 {
-        read_u64(self.0, at).unwrap_or(0)
-    }
-
-    fn i32(self, at: usize) -> i32 {
-        self.u32(at).cast_signed()
-    }
-
-    fn handle(self, at: usize) -> Handle {
-        Handle(self.u32(at))
-    }
-
-    fn uuid(self, at: usize) -> [u8; 16] {
-        self.0.get(at..at.saturating_add(16)).and_then(|bytes| bytes.try_into().ok()).unwrap_or_default()
-    }
-
-    fn range(self, at: usize) -> Range {
-        Range { base: self.u64(at), length: self.u64(at.saturating_add(8)) }
+    fn range(self, base: Field<u64>, length: Field<u64>) -> Range {
+        Range { base: self.get(base), length: self.get(length) }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     classes::{Class, class},
     controls::{ControlRow, control},
     memory::MemoryRequest,
+    params::{NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS55_PARAMETERS, NVOS64_PARAMETERS},
 };
 
 /// Decoded call.
@@ -103,11 +104,11 @@ pub struct Alloc {
 
 impl Alloc {
     /// Offset of `hObjectNew`, where the driver leaves the handle.
-    pub const OBJECT_AT: usize = 8;
+    pub const OBJECT_AT: usize = NVOS64_PARAMETERS::hObjectNew.at();
     /// Offset of `pAllocParms`.
-    pub const PARAMS_AT: usize = 16;
+    pub const PARAMS_AT: usize = NVOS64_PARAMETERS::pAllocParms.at();
     /// Offset of `pRightsRequested` in the larger struct.
-    pub const RIGHTS_AT: usize = 24;
+    pub const RIGHTS_AT: usize = NVOS64_PARAMETERS::pRightsRequested.at();
     /// Bytes of an `RS_ACCESS_MASK`.
     pub const RIGHTS_SIZE: usize = 4;
 
@@ -157,9 +158,9 @@ pub struct Control {
 impl Control {
     /// Offset of `flags`. All of them are for the kernel's own use: write 0 there before the driver
     /// sees the call.
-    pub const FLAGS_AT: usize = 12;
+    pub const FLAGS_AT: usize = NVOS54_PARAMETERS::flags.at();
     /// Offset of `params`.
-    pub const PARAMS_AT: usize = 16;
+    pub const PARAMS_AT: usize = NVOS54_PARAMETERS::params.at();
     /// More bytes than the driver copies (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`).
     pub const PARAMS_MOST: u32 = 1 << 20;
 
@@ -201,9 +202,9 @@ pub struct VidHeap {
 
 impl VidHeap {
     /// Offset of `total`, the card's memory in bytes, that any function may be answered with.
-    pub const TOTAL_AT: usize = 24;
+    pub const TOTAL_AT: usize = NVOS32_PARAMETERS::total.at();
     /// Offset of `free`.
-    pub const FREE_AT: usize = 32;
+    pub const FREE_AT: usize = NVOS32_PARAMETERS::free.at();
 }
 
 /// `NVOS32_FUNCTION_*`.
@@ -258,7 +259,7 @@ pub struct Dup {
 
 impl Dup {
     /// Offset of `hObject`, where the driver leaves the handle.
-    pub const OBJECT_AT: usize = 8;
+    pub const OBJECT_AT: usize = NVOS55_PARAMETERS::hObject.at();
 }
 
 /// `NVOS05_PARAMETERS`.

@@ -4,41 +4,56 @@ use super::{
     Alloc, AllocContextDma, AllocMemory, AllocObject, Call, Control, Dup, Fields, Free, IdleChannels, MapDma,
     MapMemory, OsEvent, Share, Undecodable, UnmapMemory, UpdateMapping, VidHeap, VidHeapAlloc, VidHeapFunction,
 };
-use crate::{
-    escapes::{Escape, EscapeLayout},
-    memory::MemoryRequest,
-};
+use crate::{escapes::*, memory::MemoryRequest, params::*};
 
 /// `NVOS64_FLAGS_FINN_SERIALIZED` and `NVOS54_FLAGS_FINN_SERIALIZED` (nvos.h).
 const ALLOC_SERIALIZED: u32 = 1;
 const CONTROL_SERIALIZED: u32 = 4;
 
 pub(super) fn escape_call(escape: &Escape, layout: &EscapeLayout, fields: Fields<'_>) -> Result<Call, Undecodable> {
-    let handle = |at| fields.handle(at);
     Ok(match escape.number {
-        0x27 => Call::AllocMemory(alloc_memory(fields)),
-        0x28 => Call::AllocObject(alloc_object(fields)),
-        0x29 => Call::Free(Free { client: handle(0), parent: handle(4), object: handle(8) }),
-        0x2a => Call::Control(control(escape, layout, fields)?),
-        0x2b => Call::Alloc(alloc(escape, layout, fields)?),
-        0x34 => Call::Dup(dup(fields)),
-        0x35 => Call::Share(Share { client: handle(0), object: handle(4) }),
-        0x41 => Call::IdleChannels(idle_channels(fields)),
-        0x4a => Call::VidHeap(VidHeap { client: handle(0), parent: handle(4), function: vid_heap_function(fields) }),
-        0x4e => Call::MapMemory(map_memory(fields)),
-        0x4f => Call::UnmapMemory(unmap_memory(fields)),
-        0x54 => Call::AllocContextDma(alloc_context_dma(fields)),
-        0x57 => Call::MapDma(map_dma(fields)),
-        0x58 => Call::UnmapDma(map_dma(fields)),
-        0x59 => Call::BindContextDma { client: handle(0), channel: handle(4), context_dma: handle(8) },
-        0x5e => Call::UpdateMapping(update_mapping(fields)),
-        0xc8 => Call::CardInfo,
-        0xc9 => Call::RegisterFd { control_fd: fields.i32(0) },
-        0xce => Call::AllocOsEvent(os_event(fields)),
-        0xcf => Call::FreeOsEvent(os_event(fields)),
-        0xd1 => Call::CardStatus { domain: fields.u32(0), bus: byte(fields, 4), slot: byte(fields, 5) },
-        0xd2 => Call::CheckVersion,
-        0xd4 => Call::AttachGpus,
+        NV_ESC_RM_ALLOC_MEMORY => Call::AllocMemory(alloc_memory(fields)),
+        NV_ESC_RM_ALLOC_OBJECT => Call::AllocObject(alloc_object(fields)),
+        NV_ESC_RM_FREE => Call::Free(Free {
+            client: fields.get(NVOS00_PARAMETERS::hRoot),
+            parent: fields.get(NVOS00_PARAMETERS::hObjectParent),
+            object: fields.get(NVOS00_PARAMETERS::hObjectOld),
+        }),
+        NV_ESC_RM_CONTROL => Call::Control(control(escape, layout, fields)?),
+        NV_ESC_RM_ALLOC => Call::Alloc(alloc(escape, layout, fields)?),
+        NV_ESC_RM_DUP_OBJECT => Call::Dup(dup(fields)),
+        NV_ESC_RM_SHARE => Call::Share(Share {
+            client: fields.get(NVOS57_PARAMETERS::hClient),
+            object: fields.get(NVOS57_PARAMETERS::hObject),
+        }),
+        NV_ESC_RM_IDLE_CHANNELS => Call::IdleChannels(idle_channels(fields)),
+        NV_ESC_RM_VID_HEAP_CONTROL => Call::VidHeap(VidHeap {
+            client: fields.get(NVOS32_PARAMETERS::hRoot),
+            parent: fields.get(NVOS32_PARAMETERS::hObjectParent),
+            function: vid_heap_function(fields),
+        }),
+        NV_ESC_RM_MAP_MEMORY => Call::MapMemory(map_memory(fields)),
+        NV_ESC_RM_UNMAP_MEMORY => Call::UnmapMemory(unmap_memory(fields)),
+        NV_ESC_RM_ALLOC_CONTEXT_DMA2 => Call::AllocContextDma(alloc_context_dma(fields)),
+        NV_ESC_RM_MAP_MEMORY_DMA => Call::MapDma(map_dma(fields)),
+        NV_ESC_RM_UNMAP_MEMORY_DMA => Call::UnmapDma(map_dma(fields)),
+        NV_ESC_RM_BIND_CONTEXT_DMA => Call::BindContextDma {
+            client: fields.get(NVOS49_PARAMETERS::hClient),
+            channel: fields.get(NVOS49_PARAMETERS::hChannel),
+            context_dma: fields.get(NVOS49_PARAMETERS::hCtxDma),
+        },
+        NV_ESC_RM_UPDATE_DEVICE_MAPPING_INFO => Call::UpdateMapping(update_mapping(fields)),
+        NV_ESC_CARD_INFO => Call::CardInfo,
+        NV_ESC_REGISTER_FD => Call::RegisterFd { control_fd: fields.get(nv_ioctl_register_fd_t::ctl_fd) },
+        NV_ESC_ALLOC_OS_EVENT => Call::AllocOsEvent(os_event(fields)),
+        NV_ESC_FREE_OS_EVENT => Call::FreeOsEvent(os_event(fields)),
+        NV_ESC_STATUS_CODE => Call::CardStatus {
+            domain: fields.get(nv_ioctl_status_code_t::domain),
+            bus: fields.get(nv_ioctl_status_code_t::bus),
+            slot: fields.get(nv_ioctl_status_code_t::slot),
+        },
+        NV_ESC_CHECK_VERSION_STR => Call::CheckVersion,
+        NV_ESC_ATTACH_GPUS_TO_FD => Call::AttachGpus,
         _ => Call::Other,
     })
 }
@@ -54,125 +69,148 @@ fn not_serialized(escape: &Escape, layout: &EscapeLayout, flags: u32, bit: u32) 
 }
 
 fn alloc_memory(fields: Fields<'_>) -> AllocMemory {
+    type Args = nv_ioctl_nvos02_parameters_with_fd;
     AllocMemory {
-        client: fields.handle(0),
-        parent: fields.handle(4),
-        object: fields.handle(8),
-        class: fields.u32(12),
-        flags: fields.u32(16),
-        address: fields.u64(24),
-        limit: fields.u64(32),
+        client: fields.get(Args::hRoot),
+        parent: fields.get(Args::hObjectParent),
+        object: fields.get(Args::hObjectNew),
+        class: fields.get(Args::hClass),
+        flags: fields.get(Args::flags),
+        address: fields.get(Args::pMemory),
+        limit: fields.get(Args::limit),
     }
 }
 
 fn alloc_object(fields: Fields<'_>) -> AllocObject {
-    AllocObject { client: fields.handle(0), parent: fields.handle(4), object: fields.handle(8), class: fields.u32(12) }
+    type Args = NVOS05_PARAMETERS;
+    AllocObject {
+        client: fields.get(Args::hRoot),
+        parent: fields.get(Args::hObjectParent),
+        object: fields.get(Args::hObjectNew),
+        class: fields.get(Args::hClass),
+    }
 }
 
 fn control(escape: &Escape, layout: &EscapeLayout, fields: Fields<'_>) -> Result<Control, Undecodable> {
-    not_serialized(escape, layout, fields.u32(Control::FLAGS_AT), CONTROL_SERIALIZED)?;
+    type Args = NVOS54_PARAMETERS;
+    not_serialized(escape, layout, fields.get(Args::flags), CONTROL_SERIALIZED)?;
     Ok(Control {
-        client: fields.handle(0),
-        object: fields.handle(4),
-        id: fields.u32(8),
-        params: fields.u64(Control::PARAMS_AT),
-        params_size: fields.u32(24),
+        client: fields.get(Args::hClient),
+        object: fields.get(Args::hObject),
+        id: fields.get(Args::cmd),
+        params: fields.get(Args::params),
+        params_size: fields.get(Args::paramsSize),
     })
 }
 
 fn alloc(escape: &Escape, layout: &EscapeLayout, fields: Fields<'_>) -> Result<Alloc, Undecodable> {
-    // Only the larger structs have rights and flags; the flags are right before the status in both
-    // of them.
-    let larger = layout.size > 32;
-    let flags_at = usize::from(layout.status.unwrap_or_default()).saturating_sub(4);
-    not_serialized(escape, layout, if larger { fields.u32(flags_at) } else { 0 }, ALLOC_SERIALIZED)?;
-    let said_params_size = match (layout.size, layout.status) {
-        (32, Some(28)) => fields.u32(24),
-        (48, _) => fields.u32(32),
-        _ => 0,
+    // The structs begin alike; only the larger ones have rights and flags.
+    type Args = NVOS64_PARAMETERS;
+    type Smaller = NVOS21_PARAMETERS;
+    let is_newer = layout.releases == Args::RELEASES;
+    let is_larger = usize::from(layout.size) > Smaller::SIZE;
+    let (params_size, flags) = match (is_newer, is_larger) {
+        (true, true) => (Some(Args::paramsSize), Some(Args::flags)),
+        (true, false) => (Some(Smaller::paramsSize), None),
+        (false, true) => (None, Some(NVOS64_PARAMETERS_525::flags)),
+        (false, false) => (None, None),
     };
+    let optional = |field: Option<Field<u32>>| field.map_or(0, |field| fields.get(field));
+    not_serialized(escape, layout, optional(flags), ALLOC_SERIALIZED)?;
     Ok(Alloc {
-        client: fields.handle(0),
-        parent: fields.handle(4),
-        object: fields.handle(Alloc::OBJECT_AT),
-        class: fields.u32(12),
-        params: fields.u64(Alloc::PARAMS_AT),
-        said_params_size,
-        rights: if larger { fields.u64(Alloc::RIGHTS_AT) } else { 0 },
+        client: fields.get(Args::hRoot),
+        parent: fields.get(Args::hObjectParent),
+        object: fields.get(Args::hObjectNew),
+        class: fields.get(Args::hClass),
+        params: fields.get(Args::pAllocParms),
+        said_params_size: optional(params_size),
+        rights: if is_larger { fields.get(Args::pRightsRequested) } else { 0 },
     })
 }
 
 fn dup(fields: Fields<'_>) -> Dup {
+    type Args = NVOS55_PARAMETERS;
     Dup {
-        client: fields.handle(0),
-        parent: fields.handle(4),
-        object: fields.handle(Dup::OBJECT_AT),
-        source_client: fields.handle(12),
-        source_object: fields.handle(16),
-        flags: fields.u32(20),
+        client: fields.get(Args::hClient),
+        parent: fields.get(Args::hParent),
+        object: fields.get(Args::hObject),
+        source_client: fields.get(Args::hClientSrc),
+        source_object: fields.get(Args::hObjectSrc),
+        flags: fields.get(Args::flags),
     }
 }
 
 fn idle_channels(fields: Fields<'_>) -> IdleChannels {
+    type Args = NVOS30_PARAMETERS;
     IdleChannels {
-        client: fields.handle(0),
-        device: fields.handle(4),
-        channel: fields.handle(8),
-        count: fields.u32(12),
+        client: fields.get(Args::hClient),
+        device: fields.get(Args::hDevice),
+        channel: fields.get(Args::hChannel),
+        count: fields.get(Args::numChannels),
     }
 }
 
 fn map_memory(fields: Fields<'_>) -> MapMemory {
+    type Args = nv_ioctl_nvos33_parameters_with_fd;
     MapMemory {
-        client: fields.handle(0),
-        device: fields.handle(4),
-        memory: fields.handle(8),
-        offset: fields.u64(16),
-        length: fields.u64(24),
-        flags: fields.u32(44),
-        fd: fields.i32(48),
+        client: fields.get(Args::hClient),
+        device: fields.get(Args::hDevice),
+        memory: fields.get(Args::hMemory),
+        offset: fields.get(Args::offset),
+        length: fields.get(Args::length),
+        flags: fields.get(Args::flags),
+        fd: fields.get(Args::fd),
     }
 }
 
 fn unmap_memory(fields: Fields<'_>) -> UnmapMemory {
+    type Args = NVOS34_PARAMETERS;
     UnmapMemory {
-        client: fields.handle(0),
-        device: fields.handle(4),
-        memory: fields.handle(8),
-        address: fields.u64(16),
+        client: fields.get(Args::hClient),
+        device: fields.get(Args::hDevice),
+        memory: fields.get(Args::hMemory),
+        address: fields.get(Args::pLinearAddress),
     }
 }
 
 fn alloc_context_dma(fields: Fields<'_>) -> AllocContextDma {
+    type Args = NVOS39_PARAMETERS;
     AllocContextDma {
-        client: fields.handle(0),
-        parent: fields.handle(4),
-        object: fields.handle(8),
-        class: fields.u32(12),
-        memory: fields.handle(24),
+        client: fields.get(Args::hObjectParent),
+        parent: fields.get(Args::hSubDevice),
+        object: fields.get(Args::hObjectNew),
+        class: fields.get(Args::hClass),
+        memory: fields.get(Args::hMemory),
     }
 }
 
 fn update_mapping(fields: Fields<'_>) -> UpdateMapping {
+    type Args = NVOS56_PARAMETERS;
     UpdateMapping {
-        client: fields.handle(0),
-        device: fields.handle(4),
-        memory: fields.handle(8),
-        old_address: fields.u64(16),
-        new_address: fields.u64(24),
+        client: fields.get(Args::hClient),
+        device: fields.get(Args::hDevice),
+        memory: fields.get(Args::hMemory),
+        old_address: fields.get(Args::pOldCpuAddress),
+        new_address: fields.get(Args::pNewCpuAddress),
     }
 }
 
-fn byte(fields: Fields<'_>, at: usize) -> u8 {
-    fields.0.get(at).copied().unwrap_or_default()
-}
-
 fn map_dma(fields: Fields<'_>) -> MapDma {
-    MapDma { client: fields.handle(0), device: fields.handle(4), dma: fields.handle(8), memory: fields.handle(12) }
+    // Both structs, of every release, begin alike.
+    type Args = NVOS46_PARAMETERS;
+    MapDma {
+        client: fields.get(Args::hClient),
+        device: fields.get(Args::hDevice),
+        dma: fields.get(Args::hDma),
+        memory: fields.get(Args::hMemory),
+    }
 }
 
 fn os_event(fields: Fields<'_>) -> OsEvent {
-    OsEvent { client: fields.handle(0), device: fields.handle(4), fd: fields.i32(8) }
+    // The other struct is the same.
+    type Args = nv_ioctl_alloc_os_event_t;
+    let fd = fields.get(Args::fd).cast_signed();
+    OsEvent { client: fields.get(Args::hClient), device: fields.get(Args::hDevice), fd }
 }
 
 /// `NVOS32_FUNCTION_*` and the union of their data (nvos.h).
@@ -186,24 +224,42 @@ fn vid_heap_function(fields: Fields<'_>) -> VidHeapFunction {
     const RELEASE_COMPR: u32 = 16;
     const GET_MEM_ALIGNMENT: u32 = 18;
 
-    let allocation = |attr_at, attr2_at, size_at, size: Option<u64>| {
-        let request = MemoryRequest {
-            flags: fields.u32(52),
-            attr: fields.u32(attr_at),
-            attr2: fields.u32(attr2_at),
-            size: size.unwrap_or_else(|| fields.u64(size_at)),
-        };
-        VidHeapFunction::Alloc(VidHeapAlloc { memory: fields.handle(44), memory_at: 44, request, size_at, attr_at })
+    type Args = NVOS32_PARAMETERS;
+    let allocation = |request: MemoryRequest, size: Field<u64>, attr: Field<u32>| {
+        let (memory, memory_at) = (fields.get(Args::hMemory), Args::hMemory.at());
+        VidHeapFunction::Alloc(VidHeapAlloc { memory, memory_at, request, size_at: size.at(), attr_at: attr.at() })
     };
-    match fields.u32(8) {
-        ALLOC_SIZE => allocation(56, 144, 88, None),
-        ALLOC_TILED_PITCH_HEIGHT => {
-            // Whatever is said of the size.
-            let size = u64::from(fields.u32(56)).saturating_mul(u64::from(fields.u32(60)));
-            allocation(64, 144, 88, Some(size))
+    match fields.get(Args::function) {
+        ALLOC_SIZE => {
+            let request = MemoryRequest {
+                flags: fields.get(Args::flags),
+                attr: fields.get(Args::attr),
+                attr2: fields.get(Args::attr2),
+                size: fields.get(Args::size),
+            };
+            allocation(request, Args::size, Args::attr)
         }
-        ALLOC_SIZE_RANGE => allocation(56, 136, 80, None),
-        FREE => VidHeapFunction::Free { memory: fields.handle(44) },
+        ALLOC_TILED_PITCH_HEIGHT => {
+            let (height, pitch) = (fields.get(Args::tiledHeight), fields.get(Args::tiledPitch).cast_unsigned());
+            let request = MemoryRequest {
+                flags: fields.get(Args::tiledFlags),
+                attr: fields.get(Args::tiledAttr),
+                attr2: fields.get(Args::tiledAttr2),
+                // Whatever `size` says.
+                size: u64::from(height).saturating_mul(u64::from(pitch)),
+            };
+            allocation(request, Args::tiledSize, Args::tiledAttr)
+        }
+        ALLOC_SIZE_RANGE => {
+            let request = MemoryRequest {
+                flags: fields.get(Args::rangeFlags),
+                attr: fields.get(Args::rangeAttr),
+                attr2: fields.get(Args::rangeAttr2),
+                size: fields.get(Args::rangeSize),
+            };
+            allocation(request, Args::rangeSize, Args::rangeAttr)
+        }
+        FREE => VidHeapFunction::Free { memory: fields.get(Args::freeMemory) },
         INFO => VidHeapFunction::Info,
         function @ (REACQUIRE_COMPR | RELEASE_COMPR | GET_MEM_ALIGNMENT) => VidHeapFunction::Other(function),
         function => VidHeapFunction::Refused(function),

@@ -1,10 +1,7 @@
-//! Commands on `/dev/nvidia-uvm`: what each asks, and where that is in its struct.
+//! Commands on `/dev/nvidia-uvm`, by number: the fields of each.
 
 use super::{Call, Fields};
-use crate::{
-    Handle,
-    uvm::{UVM_DEINITIALIZE, UVM_INITIALIZE, UvmCommand, UvmLayout},
-};
+use crate::{Handle, params::*, uvm::*};
 
 /// A UVM command's fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,49 +131,93 @@ pub struct Range {
 }
 
 pub(super) fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout, fields: Fields<'_>) -> Call {
-    let object = |uuid_at, fd_at: usize| UvmObject {
-        uuid: fields.uuid(uuid_at),
-        control_fd: fields.i32(fd_at),
-        client: fields.handle(fd_at.saturating_add(4)),
-        object: fields.handle(fd_at.saturating_add(8)),
-    };
-    // Of a memory, the descriptor, client and handle are the last fields but the status.
-    let memory = || {
-        let fd_at = layout.descriptors.first().map_or(0, |descriptor| usize::from(descriptor.at));
-        UvmMemory {
-            range: fields.range(0),
-            offset: fields.u64(16),
-            control_fd: fields.i32(fd_at),
-            client: fields.handle(fd_at.saturating_add(4)),
-            memory: fields.handle(fd_at.saturating_add(8)),
-        }
-    };
+    type VaSpace = UVM_REGISTER_GPU_VASPACE_PARAMS;
+    type Channel = UVM_REGISTER_CHANNEL_PARAMS;
+    type Gpu = UVM_REGISTER_GPU_PARAMS;
+    type Unmap = UVM_UNMAP_EXTERNAL_PARAMS;
+    // Most structs begin with a range, or with the UUID of a card.
+    let range = || fields.range(Unmap::base, Unmap::length);
+    let uuid = || fields.get(UVM_UNREGISTER_GPU_PARAMS::gpu_uuid);
     Call::Uvm(match command.command {
-        23 => UvmCall::CreateRangeGroup,
-        24 => UvmCall::DestroyRangeGroup,
-        25 => UvmCall::RegisterGpuVaSpace(object(0, 16)),
-        26 => UvmCall::UnregisterGpuVaSpace { uuid: fields.uuid(0) },
-        27 => UvmCall::RegisterChannel { object: object(0, 16), range: fields.range(32) },
-        28 => {
-            let at = if layout.size == 28 { 16 } else { 0 };
-            UvmCall::UnregisterChannel { client: fields.handle(at), channel: fields.handle(at.saturating_add(4)) }
+        UVM_CREATE_RANGE_GROUP => UvmCall::CreateRangeGroup,
+        UVM_DESTROY_RANGE_GROUP => UvmCall::DestroyRangeGroup,
+        UVM_REGISTER_GPU_VASPACE => UvmCall::RegisterGpuVaSpace(UvmObject {
+            uuid: fields.get(VaSpace::gpuUuid),
+            control_fd: fields.get(VaSpace::rmCtrlFd),
+            client: fields.get(VaSpace::hClient),
+            object: fields.get(VaSpace::hVaSpace),
+        }),
+        UVM_UNREGISTER_GPU_VASPACE => UvmCall::UnregisterGpuVaSpace { uuid: uuid() },
+        UVM_REGISTER_CHANNEL => UvmCall::RegisterChannel {
+            object: UvmObject {
+                uuid: fields.get(Channel::gpuUuid),
+                control_fd: fields.get(Channel::rmCtrlFd),
+                client: fields.get(Channel::hClient),
+                object: fields.get(Channel::hChannel),
+            },
+            range: fields.range(Channel::base, Channel::length),
+        },
+        UVM_UNREGISTER_CHANNEL => {
+            type New = UVM_UNREGISTER_CHANNEL_PARAMS;
+            type Old = UVM_UNREGISTER_CHANNEL_PARAMS_525;
+            let is_new = layout.releases == New::RELEASES;
+            let (client, channel) = if is_new { (New::hClient, New::hChannel) } else { (Old::hClient, Old::hChannel) };
+            UvmCall::UnregisterChannel { client: fields.get(client), channel: fields.get(channel) }
         }
-        33 => UvmCall::MapExternal(memory()),
-        34 => UvmCall::Free { base: fields.u64(0) },
-        37 => UvmCall::RegisterGpu(object(0, 24)),
-        38 => UvmCall::UnregisterGpu { uuid: fields.uuid(0) },
-        65 => UvmCall::DynamicParallelism { range: fields.range(0), uuid: fields.uuid(16) },
-        66 => UvmCall::UnmapExternal { range: fields.range(0), uuid: fields.uuid(16) },
-        68 => UvmCall::SemaphorePool(fields.range(0)),
-        72 => UvmCall::ValidateVaRange(fields.range(0)),
-        73 => UvmCall::CreateExternalRange(fields.range(0)),
-        74 => UvmCall::MapSparse { range: fields.range(0), uuid: fields.uuid(16) },
-        75 => UvmCall::MmInitialize { uvm_fd: fields.i32(0) },
-        78 => UvmCall::DeviceP2p(memory()),
-        42..=47 | 51 | 71 | 80 => UvmCall::Ranged(fields.range(0)),
-        31 => UvmCall::Ranged(fields.range(8)),
-        UVM_INITIALIZE => UvmCall::Initialize { flags: fields.u64(0) },
+        UVM_MAP_EXTERNAL_ALLOCATION => UvmCall::MapExternal(memory(layout, fields)),
+        UVM_FREE => UvmCall::Free { base: fields.get(UVM_FREE_PARAMS::base) },
+        UVM_REGISTER_GPU => UvmCall::RegisterGpu(UvmObject {
+            uuid: fields.get(Gpu::gpu_uuid),
+            control_fd: fields.get(Gpu::rmCtrlFd),
+            client: fields.get(Gpu::hClient),
+            object: fields.get(Gpu::hSmcPartRef),
+        }),
+        UVM_UNREGISTER_GPU => UvmCall::UnregisterGpu { uuid: uuid() },
+        UVM_MAP_DYNAMIC_PARALLELISM_REGION => {
+            UvmCall::DynamicParallelism { range: range(), uuid: fields.get(Unmap::gpuUuid) }
+        }
+        UVM_UNMAP_EXTERNAL => UvmCall::UnmapExternal { range: range(), uuid: fields.get(Unmap::gpuUuid) },
+        UVM_ALLOC_SEMAPHORE_POOL => UvmCall::SemaphorePool(range()),
+        UVM_VALIDATE_VA_RANGE => UvmCall::ValidateVaRange(range()),
+        UVM_CREATE_EXTERNAL_RANGE => UvmCall::CreateExternalRange(range()),
+        UVM_MAP_EXTERNAL_SPARSE => UvmCall::MapSparse { range: range(), uuid: fields.get(Unmap::gpuUuid) },
+        UVM_MM_INITIALIZE => UvmCall::MmInitialize { uvm_fd: fields.get(UVM_MM_INITIALIZE_PARAMS::uvmFd) },
+        UVM_ALLOC_DEVICE_P2P => UvmCall::DeviceP2p(memory(layout, fields)),
+        UVM_SET_PREFERRED_LOCATION
+        | UVM_UNSET_PREFERRED_LOCATION
+        | UVM_ENABLE_READ_DUPLICATION
+        | UVM_DISABLE_READ_DUPLICATION
+        | UVM_SET_ACCESSED_BY
+        | UVM_UNSET_ACCESSED_BY
+        | UVM_MIGRATE
+        | UVM_POPULATE_PAGEABLE
+        | UVM_DISCARD => UvmCall::Ranged(range()),
+        UVM_SET_RANGE_GROUP => {
+            type Args = UVM_SET_RANGE_GROUP_PARAMS;
+            UvmCall::Ranged(fields.range(Args::requestedBase, Args::length))
+        }
+        UVM_INITIALIZE => UvmCall::Initialize { flags: fields.get(UVM_INITIALIZE_PARAMS::flags) },
         UVM_DEINITIALIZE => UvmCall::Deinitialize,
         _ => UvmCall::Other,
     })
+}
+
+/// Memory that a command names: its descriptor, client and handle stand together at a place that
+/// depends on the release.
+fn memory(layout: &UvmLayout, fields: Fields<'_>) -> UvmMemory {
+    type New = UVM_MAP_EXTERNAL_ALLOCATION_PARAMS;
+    type Old = UVM_MAP_EXTERNAL_ALLOCATION_PARAMS_525;
+    type P2p = UVM_ALLOC_DEVICE_P2P_PARAMS;
+    let (control_fd, client, memory) = match usize::from(layout.size) {
+        New::SIZE => (New::rmCtrlFd, New::hClient, New::hMemory),
+        Old::SIZE => (Old::rmCtrlFd, Old::hClient, Old::hMemory),
+        _ => (P2p::rmCtrlFd, P2p::hClient, P2p::hMemory),
+    };
+    UvmMemory {
+        range: fields.range(New::base, New::length),
+        offset: fields.get(New::offset),
+        control_fd: fields.get(control_fd),
+        client: fields.get(client),
+        memory: fields.get(memory),
+    }
 }

@@ -73,5 +73,8 @@ params! {
     UVM_DISABLE_SYSTEM_WIDE_ATOMICS_PARAMS [20] { gpu_uuid: [u8; 16] @0, rmStatus: u32 @16 }
     UVM_CLEAN_UP_ZOMBIE_RESOURCES_PARAMS [4] { rmStatus: u32 @0 }
     UVM_CLEAR_ALL_ACCESS_COUNTERS_PARAMS [4] { rmStatus: u32 @0 }
-    UVM_ALLOC_DEVICE_P2P_PARAMS [56] { rmStatus: u32 @52 }
+    UVM_ALLOC_DEVICE_P2P_PARAMS [56] {
+        base: u64 @0, length: u64 @8, offset: u64 @16, gpuUuid: [u8; 16] @24, rmCtrlFd: i32 @40, hClient: Handle @44,
+        hMemory: Handle @48, rmStatus: u32 @52,
+    }
 }
