@@ -16,7 +16,7 @@ use super::{
     controls::uuid_bytes,
     objects::{Kind, Memory},
     state::State,
-    uvm_file::{Channel, Mapping, Range, UvmFile},
+    uvm_file::{Mapping, Range, RegisteredChannel, UvmFile},
 };
 
 /// Cards that a call can name (`UVM_MAX_GPUS`).
