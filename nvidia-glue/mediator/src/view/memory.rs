@@ -4,7 +4,10 @@ use abi::{
     layout::write_u32,
     params::{
         Field, NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
-        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo, NVOS32_PARAMETERS, NVXXXX_CTRL_XXX_INFO as Info,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 as OlderRegion,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 as OlderRegionInfo, NVOS32_PARAMETERS,
+        NVXXXX_CTRL_XXX_INFO as Info,
     },
 };
 use base::Bytes;
@@ -82,8 +85,10 @@ pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
         return;
     };
     let mut left = shown.limit.0;
+    // Before 580 a region is shorter, and with it the struct, whose length the driver demands exactly.
+    let size = if params.len() == OlderRegionInfo::SIZE { OlderRegion::SIZE } else { Region::SIZE };
     let regions = params.get_mut(RegionInfo::fbRegion.at()..).unwrap_or_default();
-    for region in regions.chunks_exact_mut(Region::SIZE).take(count) {
+    for region in regions.chunks_exact_mut(size).take(count) {
         let (Some(base), Some(last)) = (Region::base.get(region), Region::limit.get(region)) else { continue };
         let size = last.saturating_sub(base).saturating_add(1);
         let cut = size.min(left);
@@ -167,18 +172,24 @@ mod tests {
 
     #[test]
     fn regions_sum_up_to_the_grant() {
-        let mut params = vec![0; RegionInfo::fbRegion.at() + 3 * Region::SIZE];
+        for (length, region) in [(RegionInfo::SIZE, Region::SIZE), (OlderRegionInfo::SIZE, OlderRegion::SIZE)] {
+            regions_of(length, region);
+        }
+    }
+
+    fn regions_of(length: usize, size: usize) {
+        let mut params = vec![0; length];
         params[0] = 3;
         for (at, (base, last)) in
             [(0_u64, (3_u64 << 30) - 1), (3 << 30, (6 << 30) - 1), (6 << 30, (8 << 30) - 1)].iter().enumerate()
         {
-            let at = RegionInfo::fbRegion.at() + at * Region::SIZE;
+            let at = RegionInfo::fbRegion.at() + at * size;
             params[at..at + 8].copy_from_slice(&base.to_le_bytes());
             params[at + 8..at + 16].copy_from_slice(&last.to_le_bytes());
         }
         fb_regions(&mut params, SHOWN);
         let last: Vec<u64> =
-            (0..3).map(|at| read_u64(&params, RegionInfo::fbRegion.at() + at * Region::SIZE + 8).unwrap()).collect();
+            (0..3).map(|at| read_u64(&params, RegionInfo::fbRegion.at() + at * size + 8).unwrap()).collect();
         assert_eq!(last, [(3 << 30) - 1, (4 << 30) - 1, (6 << 30) - 1]);
     }
 
