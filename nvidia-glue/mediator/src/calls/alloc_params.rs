@@ -98,7 +98,7 @@ impl Session {
                 ask.layout = context_buffers::LAYOUT;
             }
             ClassKind::ContextShare => {
-                needs.dependencies = handles(params, &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace])
+                needs.dependencies = handles(params, &[NV_CTXSHARE_ALLOCATION_PARAMETERS::hVASpace]);
             }
             ClassKind::MemoryReference => {
                 needs.references = handles(params, &[Surface::hSemaphoreMem, Surface::hMaxSubmittedMem]);
@@ -109,7 +109,7 @@ impl Session {
                 return Ok(Charge::Fabric(ObjectName::new(alloc.client, memory), bytes).into());
             }
             ClassKind::Plain if alloc.class == NV01_CONTEXT_DMA => {
-                ContextDmaFields::CLASS.limit_kernel_mapping(params)?
+                ContextDmaFields::CLASS.limit_kernel_mapping(params)?;
             }
             ClassKind::Event(EventKind::ByClass | EventKind::OsEvent) => self.event_is_own(params, class)?,
             _ => {}

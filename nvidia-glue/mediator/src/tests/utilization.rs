@@ -1,6 +1,10 @@
 //! A container's utilization is its own, against its share: in the driver's samples, on its page,
 //! for video engines. The driver says how busy the card is with whosever work.
 
+use abi::controls::{
+    NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
+    NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
+};
 use std::{
     fs::File,
     io,
@@ -24,9 +28,9 @@ use simulator::SimulatedDriver;
 use super::world::{Container, Context, GIB, MIB, Machine, Program, result};
 
 const LIMIT: u64 = 4 * GIB;
-const GET_SAMPLES: u32 = 0x2080_2096;
-const GET_VIDEO_SAMPLE: u32 = 0x2080_2087;
-const POLL: u32 = 0x00de_0001;
+const GET_SAMPLES: u32 = NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
+const GET_VIDEO_SAMPLE: u32 = NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE;
+const POLL: u32 = NV00DE_CTRL_CMD_REQUEST_DATA_POLL;
 const SAMPLES: usize = 16;
 const SAMPLE: usize = 776;
 const ENGINE: usize = 128;
