@@ -232,7 +232,7 @@ fn known_by_their_pods(node: &Node) {
     let (code, text) = said(&["set", "default/web-0/main", "--memory", "2GiB"]);
     assert_eq!(code, 0, "{text}");
     assert!(
-        text.contains("default/web-0/main [k8s.io/") && text.contains("a restart of the container undoes it"),
+        text.contains("default/web-0/main [k8s.io/") && text.contains("a restart of the container undoes this"),
         "{text}"
     );
     assert_eq!(node.grant(&main.id).expect("a grant").memory_mib(), [2048]);

@@ -16,7 +16,7 @@ use super::{
     controls::uuid_bytes,
     objects::{Kind, Memory},
     state::State,
-    uvm_file::{Channel, Mapping, Range, UvmFile},
+    uvm_file::{Mapping, Range, RegisteredChannel, UvmFile},
 };
 
 /// Cards that a call can name (`UVM_MAX_GPUS`).
@@ -227,7 +227,7 @@ fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status
     if channels.contains_key(&name) {
         return Err(Status::INVALID_CHANNEL);
     }
-    channels.insert(name, RegisteredChannel { card, _buffers: kept });
+    channels.insert(name, Channel { card, _buffers: kept });
     Ok(())
 }
 

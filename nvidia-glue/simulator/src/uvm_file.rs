@@ -10,12 +10,12 @@ use super::objects::{Memory, VideoMemory};
 /// An open file of the node.
 #[derive(Debug, Default)]
 pub(super) struct UvmFile {
-    /// What it was initialized with.
+    /// Flags that it was initialized with.
     pub(super) flags: Option<u64>,
     /// Cards that were registered; with the address space, where one was.
     pub(super) cards: BTreeMap<usize, Option<(u32, u32)>>,
     /// Channels by client and handle.
-    pub(super) channels: BTreeMap<(u32, u32), Channel>,
+    pub(super) channels: BTreeMap<(u32, u32), RegisteredChannel>,
     /// By their first address.
     pub(super) ranges: BTreeMap<u64, Range>,
     pub(super) groups: BTreeSet<u64>,
@@ -24,7 +24,7 @@ pub(super) struct UvmFile {
 
 /// A channel that was registered: it keeps its group.
 #[derive(Debug)]
-pub(super) struct Channel {
+pub(super) struct RegisteredChannel {
     pub(super) card: usize,
     pub(super) _buffers: Option<Arc<VideoMemory>>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Channel {
 #[derive(Debug)]
 pub(super) struct Range {
     pub(super) length: u64,
-    /// What is mapped there; none in a pool of semaphores.
+    /// Mappings there; none in a pool of semaphores.
     pub(super) mappings: Vec<Mapping>,
     pub(super) external: bool,
 }

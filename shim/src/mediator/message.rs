@@ -160,7 +160,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<
 ///
 /// Fails with `InvalidData` for a message that cannot be understood, or whose descriptor could not
 /// be taken; it is gone then.
-pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut text = vec![0u8; MAX_MESSAGE];
     let mut iov = [IoSliceMut::new(&mut text)];
     let mut control = nix::cmsg_space!([RawFd; 4]);

@@ -1,5 +1,5 @@
-//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md says
-//! by the same names what each runtime does.
+//! Differences from runc that containers of the usual spec can see. docs/design/libcontainer.md
+//! says by the same names what each runtime does.
 
 use std::fmt;
 

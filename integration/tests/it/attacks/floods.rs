@@ -106,8 +106,8 @@ fn objects(node: &Node) {
 }
 
 /// Defence: memory that the driver makes on the host, which no cgroup counts, stays charged until
-/// the file of its mapping is gone (`nvidia-glue/mediator/src/memory/host_mappings.rs`): the driver keeps
-/// it so long, freed or not.
+/// the file of its mapping is gone (`nvidia-glue/mediator/src/memory/host_mappings.rs`): the driver
+/// keeps it so long, freed or not.
 fn pinned(node: &Node) {
     let neighbour = Neighbour::new(node);
     let mut container = attacker(node, &["pin", "64", "65536"]).stdin().start().unwrap();

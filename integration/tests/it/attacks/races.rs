@@ -36,8 +36,8 @@ fn class(node: &Node) {
 }
 
 /// Defence: what only the kernel can execute is made in a client of the mediator's
-/// (`nvidia-glue/mediator/src/memory/staging.rs`), where nothing is hidden and from where nothing else can
-/// be named. Who has made something else of it is ended; the memory goes with him.
+/// (`nvidia-glue/mediator/src/memory/staging.rs`), where nothing is hidden and from where nothing
+/// else can be named. Who has made something else of it is ended; the memory goes with him.
 fn pinned(node: &Node) {
     for way in [None, Some("name"), Some("hidden"), Some("client")] {
         let arguments: Vec<&str> = ["race-pin", "3000", "4"].into_iter().chain(way).collect();

@@ -44,7 +44,7 @@ fn kills_an_exec(node: &Node) {
     container.end();
 }
 
-/// Whose script does so, in lines as `printf` writes them.
+/// Starts a container with an OOM script of these lines, as `printf` writes them.
 fn with_oom_script<'node>(node: &'node Node, lines: &str) -> Container<'node> {
     let container = granted(node, "a", 256)
         .env("EGPU_OOM", "kill")

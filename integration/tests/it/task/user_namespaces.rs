@@ -165,8 +165,8 @@ fn joined(node: &Node) {
     sandbox.end();
 }
 
-/// Whose it is neither container's root may say: it is joined with the host's rights, by execs,
-/// too.
+/// A network namespace of another container's: neither container's root owns it, so it is joined
+/// with the host's rights, by execs, too.
 fn beside_another_containers_network(node: &Node) {
     let other =
         node.container("other").edit(|spec| namespaces(spec).push(json!({ "type": "network" }))).start().unwrap();

@@ -102,7 +102,8 @@ impl InflightPins {
     }
 
     /// Something has come under that handle: what is reserved for the call that was given it,
-    /// unless there is none, or something has come before. It is to be [moved](InflightPins::moved).
+    /// unless there is none, or something has come before. It is to be
+    /// [moved](InflightPins::moved).
     pub(crate) fn take(&self, handle: Handle) -> Option<(Pinning, Reservation)> {
         let mut calls = lock(&self.calls);
         let (call, reservation) = calls.open.get_mut(&handle)?;
