@@ -227,7 +227,7 @@ fn register_channel(state: &mut State, call: &mut Call<'_>) -> Result<(), Status
     if channels.contains_key(&name) {
         return Err(Status::INVALID_CHANNEL);
     }
-    channels.insert(name, Channel { card, _buffers: kept });
+    channels.insert(name, RegisteredChannel { card, _buffers: kept });
     Ok(())
 }
 

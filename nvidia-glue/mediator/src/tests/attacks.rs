@@ -1,8 +1,8 @@
 //! Ways around a quota that were thought of.
 
-use abi::{classes::NV20_SUBDEVICE_0, escapes::{self, NV_ESC_RM_ALLOC, NV_ESC_RM_FREE, command}, params::{NVOS00_PARAMETERS, NVOS21_PARAMETERS}};
 use abi::{
-    classes::{HOPPER_COMPUTE_A, NV01_MEMORY_LOCAL_USER},
+    Node, Status,
+    classes::{HOPPER_COMPUTE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
     controls::{
         NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0080_CTRL_CMD_DMA_FLUSH, NV0080_CTRL_CMD_DMA_GET_PDE_INFO,
         NV0080_CTRL_CMD_DMA_GET_PTE_INFO, NV0080_CTRL_CMD_DMA_SET_PTE_INFO, NV2080_CTRL_CMD_EVENT_SET_MEMORY_NOTIFIES,
@@ -13,13 +13,12 @@ use abi::{
         NV2080_CTRL_CMD_GR_CTXSW_PM_MODE, NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
         NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE,
     },
+    escapes::{self, NV_ESC_RM_ALLOC, NV_ESC_RM_FREE, command},
+    layout::{read_u32, write_u32},
+    params::{NVOS00_PARAMETERS, NVOS21_PARAMETERS},
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::{
-    Node, Status,
-    layout::{read_u32, write_u32},
-};
 use base::OverMemory;
 use proptest::prelude::*;
 
@@ -234,7 +233,11 @@ fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u6
             }
         }
     });
-    let stopped = Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument: args_at };
+    let stopped = Trapped::Ioctl {
+        fd: context.control,
+        command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE),
+        argument: args_at,
+    };
     let answer = program.handle(stopped);
     program.no_race();
     let args = program.take(args_at);
@@ -369,7 +372,8 @@ fn an_answer_that_nobody_took_is_undone() {
     args.extend(program.put(&memory_params(LIMIT)).to_le_bytes());
     args.extend([0; 8]);
     let argument = program.put(&args);
-    let stopped = Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
+    let stopped =
+        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
     for _ in 0..3 {
         let (answer, undo) = container.session.handle_undoably(&program, &stopped);
         assert_eq!(answer, Answer::Return(0));
@@ -380,7 +384,11 @@ fn an_answer_that_nobody_took_is_undone() {
         program.poke(args_params(&args), &memory_params(LIMIT));
     }
     let free = program.put(&words(&[context.client, context.client, context.device, 0]));
-    let stopped = Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE), argument: free };
+    let stopped = Trapped::Ioctl {
+        fd: context.control,
+        command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE),
+        argument: free,
+    };
     assert!(container.session.handle_undoably(&program, &stopped).1.is_none());
 }
 

@@ -4,8 +4,8 @@
 //! The driver lets any process of its own user make a session over an object that CUDA has shared
 //! with that user; handles count up, and the mediators of all containers are of one user.
 
-use abi::classes::GT200_DEBUGGER;
 use abi::{
+    Status,
     classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
     controls::{
         NV83DE_CTRL_CMD_DEBUG_READ_MEMORY, NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT,
@@ -13,6 +13,7 @@ use abi::{
         NV2080_CTRL_CMD_GPU_EXEC_REG_OPS, NV2080_CTRL_CMD_RC_DISABLE_WATCHDOG, NV2080_CTRL_CMD_RC_ENABLE_WATCHDOG,
         NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ,
     },
+    layout::read_u32,
 };
 use std::{
     sync::{
@@ -22,8 +23,6 @@ use std::{
     },
     time::Duration,
 };
-
-use abi::{Status, layout::read_u32};
 
 use super::{
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},

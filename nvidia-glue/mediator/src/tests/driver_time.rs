@@ -1,13 +1,13 @@
 //! Calls whose work the driver does outside the container's turns wait for the container's share of
 //! that.
 
-use abi::classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM};
-use std::{sync::mpsc, time::Duration};
-
 use abi::{
     Handle,
+    classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
     layout::{read_u32, write_u32, write_u64},
 };
+use std::{sync::mpsc, time::Duration};
+
 use account::Card;
 
 use super::{

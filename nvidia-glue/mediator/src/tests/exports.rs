@@ -1,15 +1,14 @@
 //! Memory that is given from process to process through files.
 
-use abi::controls::{
-    NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
-    NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
-};
-use std::time::Duration;
-
 use abi::{
     Node, Status,
+    controls::{
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+    },
     layout::{read_u32, write_u32},
 };
+use std::time::Duration;
 
 use super::{
     spy::Spy,

@@ -1,9 +1,9 @@
 //! Addresses on the NVLink fabric: on machines that have one, libcuda gets some for each block of
 //! 512 MiB or more.
 
-use abi::classes::{NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0};
 use abi::{
     Abi, DriverRelease, Status,
+    classes::{NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0},
     layout::{write_u32, write_u64},
 };
 

@@ -3,9 +3,9 @@
 //! that is asked for, and says the size that was asked for. In a range that it chooses
 //! (`_USE_BEGIN_END`): any frame can be held open.
 
-use abi::classes::NV01_MEMORY_LOCAL_USER;
 use abi::{
     Status,
+    classes::NV01_MEMORY_LOCAL_USER,
     layout::{write_u32, write_u64},
 };
 

@@ -1,11 +1,13 @@
 //! Calls that name clients, cards and files of others.
 
 use abi::{
-    classes::{FERMI_VASPACE_A, GF100_SUBDEVICE_MASTER, KEPLER_CHANNEL_GROUP_A},
+    Handle, Node, Status,
+    classes::{FERMI_VASPACE_A, GF100_SUBDEVICE_MASTER, KEPLER_CHANNEL_GROUP_A, OS_EVENT},
     controls::{
-        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
-        NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GET_P2P_CAPS,
+        ControlRule, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GET_P2P_CAPS, controls,
     },
+    layout::{read_u32, write_u32},
 };
 use std::{
     fs::File,
@@ -16,12 +18,6 @@ use std::{
     },
 };
 
-use abi::{
-    Handle, Node, Status,
-    classes::OS_EVENT,
-    controls::{ControlRule, controls},
-    layout::{read_u32, write_u32},
-};
 use account::ObjectName;
 use base::OverMemory;
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw};

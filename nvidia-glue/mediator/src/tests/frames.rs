@@ -1,8 +1,8 @@
 //! Little memory in many frames of 2 MiB, which nobody else can then have whole.
 
-use abi::classes::{NV01_MEMORY_LOCAL_USER, NV50_MEMORY_VIRTUAL};
 use abi::{
     Status,
+    classes::{NV01_MEMORY_LOCAL_USER, NV50_MEMORY_VIRTUAL},
     layout::{read_u32, read_u64, write_u32, write_u64},
     memory::{FRAME, GRANULE, Layout},
 };

@@ -1,9 +1,9 @@
 //! Memory of the host's that is freed while it is mapped for the processor: charged until the file
 //! of the mapping is gone.
 
-use abi::classes::NV01_MEMORY_SYSTEM;
 use abi::{
     Node, Status,
+    classes::NV01_MEMORY_SYSTEM,
     layout::{read_u32, write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};

@@ -3,14 +3,12 @@
 
 use abi::{
     Handle, Node, Status,
-    layout::{write_u32, write_u64},
-};
-use abi::{
     classes::{
         FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0,
         NV50_MEMORY_VIRTUAL,
     },
     controls::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+    layout::{write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;

@@ -1,19 +1,18 @@
 //! Memory: charged, refused, released.
 
-use abi::{escapes::{self, NV_ESC_RM_ALLOC}, params::NVOS21_PARAMETERS};
 use abi::{
+    Handle, Node, Status,
     classes::{
         FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_COMPUTE_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER,
         VOLTA_COMPUTE_A,
     },
     controls::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+    escapes::{self, NV_ESC_RM_ALLOC},
+    layout::{read_u32, read_u64, write_u32},
+    params::NVOS21_PARAMETERS,
 };
 use std::{sync::Arc, time::Duration};
 
-use abi::{
-    Handle, Node, Status,
-    layout::{read_u32, read_u64, write_u32},
-};
 use account::Card;
 use base::{Bytes, OverMemory};
 

@@ -1,15 +1,12 @@
 //! A container that only looks at its cards: it sees all of them, and can have nothing.
 
 use abi::{
+    Status,
     classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM},
     controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
-};
-use std::collections::BTreeSet;
-
-use abi::{
-    Status,
     layout::{read_u32, write_u32, write_u64},
 };
+use std::collections::BTreeSet;
 
 use super::{
     replay::{Replay, machine_of},

@@ -2,15 +2,13 @@
 
 use abi::{
     Status,
-    layout::{read_u32, read_u64, write_u32},
-};
-use abi::{
     classes::{HOPPER_A, HOPPER_COMPUTE_A, NV20_SUBDEVICE_0},
     controls::{
         NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS,
         NV2080_CTRL_CMD_GPU_GET_PID_INFO, NV2080_CTRL_CMD_GPU_GET_PIDS, NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS,
         NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS,
     },
+    layout::{read_u32, read_u64, write_u32},
 };
 
 use super::{

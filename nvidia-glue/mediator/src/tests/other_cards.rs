@@ -1,8 +1,8 @@
 //! Cards that were not granted: each call that names or lists cards, asked through the mediator.
 
-use abi::controls::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
 use abi::{
     Node, Status,
+    controls::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
     layout::{read_u32, write_u32},
 };
 

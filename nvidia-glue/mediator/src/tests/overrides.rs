@@ -2,11 +2,9 @@
 
 use abi::{
     Node, Status,
-    layout::{read_u32, write_u32},
-};
-use abi::{
     classes::FERMI_VASPACE_A,
     controls::{NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD},
+    layout::{read_u32, write_u32},
 };
 use account::ObjectLimits;
 

@@ -1,8 +1,8 @@
 //! Large frees: in pieces, between which others have their turn at the driver's lock.
 
-use abi::classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_SYSTEM};
 use abi::{
     Handle, Status,
+    classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_SYSTEM},
     layout::{read_u32, write_u32},
 };
 

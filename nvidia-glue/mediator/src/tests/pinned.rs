@@ -2,18 +2,16 @@
 //! place, from what the program says by then.
 
 use abi::{
+    Handle, Node, Status,
     classes::NV20_SUBDEVICE_0,
     controls::{
         NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
         NV0041_CTRL_CMD_GET_SURFACE_INFO,
     },
+    layout::{read_u32, write_u32, write_u64},
 };
 use std::collections::BTreeSet;
 
-use abi::{
-    Handle, Node, Status,
-    layout::{read_u32, write_u32, write_u64},
-};
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall, FileField, Holder};

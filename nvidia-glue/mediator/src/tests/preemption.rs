@@ -2,18 +2,15 @@
 //! preempted at any instruction.
 
 use abi::{
+    Handle, Status,
     classes::{
         FERMI_TWOD_A, HOPPER_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A, KEPLER_INLINE_TO_MEMORY_B, NV20_SUBDEVICE_0,
         TURING_A,
     },
     controls::{NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND, NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE},
-};
-use std::sync::Arc;
-
-use abi::{
-    Handle, Status,
     layout::{read_u32, write_u32},
 };
+use std::sync::Arc;
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},

@@ -3,7 +3,16 @@
 
 mod expected;
 
-use abi::{classes::{AMPERE_SMC_CONFIG_SESSION, AMPERE_SMC_MONITOR_SESSION, NV50_THIRD_PARTY_P2P}, controls::{NV503C_CTRL_CMD_REGISTER_VA_SPACE, NV503C_CTRL_CMD_REGISTER_VIDMEM, NV503C_CTRL_CMD_UNREGISTER_VIDMEM, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION}};
+use abi::{
+    Node, Status,
+    classes::{AMPERE_SMC_CONFIG_SESSION, AMPERE_SMC_MONITOR_SESSION, NV50_THIRD_PARTY_P2P},
+    controls::{
+        NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, NV503C_CTRL_CMD_REGISTER_VA_SPACE, NV503C_CTRL_CMD_REGISTER_VIDMEM,
+        NV503C_CTRL_CMD_UNREGISTER_VIDMEM, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+    },
+    layout::{read_u32, read_u64, write_u32, write_u64},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -11,10 +20,6 @@ use std::{
     time::Duration,
 };
 
-use abi::{
-    Node, Status,
-    layout::{read_u32, read_u64, write_u32, write_u64},
-};
 use account::Card;
 use base::Bytes;
 use cards::Inventory;
@@ -44,8 +49,16 @@ const DELIBERATE: &[(u32, Status, &str)] = &[
     (NV503C_CTRL_CMD_REGISTER_VA_SPACE, Status::NOT_SUPPORTED, "REGISTER_VA_SPACE"),
     (NV503C_CTRL_CMD_REGISTER_VIDMEM, Status::NOT_SUPPORTED, "REGISTER_VIDMEM"),
     (NV503C_CTRL_CMD_UNREGISTER_VIDMEM, Status::NOT_SUPPORTED, "UNREGISTER_VIDMEM"),
-    (NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, Status::NOT_SUPPORTED, "GR_SET_TPC_PARTITION_MODE, of the MPS server: SMs are divided by the grant"),
-    (NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION, Status::OK, "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant"),
+    (
+        NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+        Status::NOT_SUPPORTED,
+        "GR_SET_TPC_PARTITION_MODE, of the MPS server: SMs are divided by the grant",
+    ),
+    (
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+        Status::OK,
+        "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant",
+    ),
 ];
 
 /// Of any recorded program at a time.

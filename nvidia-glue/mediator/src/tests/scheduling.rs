@@ -2,9 +2,6 @@
 
 use abi::{
     Status,
-    layout::{read_u32, read_u64, write_u32},
-};
-use abi::{
     classes::{BLACKWELL_INLINE_TO_MEMORY_A, HOPPER_COMPUTE_A, TURING_A, TURING_COMPUTE_A},
     controls::{
         NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES,
@@ -26,6 +23,7 @@ use abi::{
         NVA06F_CTRL_CMD_RESTART_RUNLIST, NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL, NVA06F_CTRL_CMD_STOP_CHANNEL,
         NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE, NVC36F_CTRL_CMD_BIND, NVC36F_CTRL_CMD_RESET_CHANNEL,
     },
+    layout::{read_u32, read_u64, write_u32},
 };
 use schedule::Edge;
 

@@ -5,11 +5,13 @@
 //! is added to a group that is scheduled does work at once.
 
 use abi::{
+    Handle, Node, Status,
     classes::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
     controls::{
         NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NVA06C_CTRL_CMD_GET_TIMESLICE, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
         NVA06C_CTRL_CMD_SET_TIMESLICE, NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
     },
+    layout::{read_u32, read_u64, write_u32},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -19,10 +21,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use abi::{
-    Handle, Node, Status,
-    layout::{read_u32, read_u64, write_u32},
-};
 use base::OverMemory;
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
 use schedule::Gate;

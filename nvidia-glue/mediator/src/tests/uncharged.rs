@@ -1,8 +1,8 @@
 //! Objects that cost memory and have no size that a quota could be charged for: limited.
 
-use abi::classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL};
 use abi::{
     Node, Status,
+    classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL},
     layout::{write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};

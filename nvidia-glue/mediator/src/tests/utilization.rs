@@ -1,9 +1,13 @@
 //! A container's utilization is its own, against its share: in the driver's samples, on its page,
 //! for video engines. The driver says how busy the card is with whosever work.
 
-use abi::controls::{
-    NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
-    NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
+use abi::{
+    Handle, Node,
+    controls::{
+        NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
+        NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
+    },
+    layout::{read_u32, read_u64, write_u32, write_u64},
 };
 use std::{
     fs::File,
@@ -16,10 +20,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use abi::{
-    Handle, Node,
-    layout::{read_u32, read_u64, write_u32, write_u64},
-};
 use base::{OverMemory, now_us};
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
 use schedule::meter::Measured;

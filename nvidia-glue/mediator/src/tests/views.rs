@@ -1,15 +1,14 @@
 //! View of a container of its cards and of who is on them.
 
-use abi::controls::{
-    NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO,
-    NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
-};
-use std::os::unix::fs::FileExt;
-
 use abi::{
     Node, Status,
+    controls::{
+        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO, NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+    },
     layout::{read_u32, read_u64, write_u32, write_u64},
 };
+use std::os::unix::fs::FileExt;
 
 use super::{
     spy::Spy,

@@ -1,7 +1,11 @@
 //! A container with programs in it, on simulated cards: what the kernel's side of a call is to a
 //! session.
 
-use abi::classes::{FERMI_VASPACE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0};
+use abi::{
+    DriverRelease, Node, Status,
+    classes::{FERMI_VASPACE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
+    layout::{read_u32, write_u32},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
@@ -13,10 +17,6 @@ use std::{
     time::Duration,
 };
 
-use abi::{
-    DriverRelease, Node, Status,
-    layout::{read_u32, write_u32},
-};
 use base::{Bytes, OverMemory, Pid, Throttle};
 use cards::{Inventory, simulated_inventory};
 use driver::{Driver, same_open_file};

@@ -1,7 +1,7 @@
 //! Whatever programs, the scheduler and the driver do, in any order.
 
-use abi::Status;
 use abi::{
+    Status,
     classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
     controls::NVA06F_CTRL_CMD_BIND,
 };

@@ -1,12 +1,13 @@
 //! Calls that a driver refuses, or cannot do, or has done all the same.
 
 use abi::{
+    Status,
     classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_DMA_COPY_A},
     controls::NV0080_CTRL_CMD_FB_GET_CAPS_V2,
+    layout::write_u32,
 };
 use std::time::Duration;
 
-use abi::{Status, layout::write_u32};
 use schedule::{Edge, EdgeError};
 
 use super::put_on;

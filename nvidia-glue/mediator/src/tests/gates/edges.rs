@@ -1,14 +1,14 @@
 //! Channels that an edge takes off the card and puts back.
 
-use abi::controls::{
-    NVA06C_CTRL_CMD_BIND, NVA06C_CTRL_CMD_PREEMPT, NVA06F_CTRL_CMD_BIND, NVA06F_CTRL_CMD_STOP_CHANNEL,
+use abi::{
+    Status,
+    controls::{NVA06C_CTRL_CMD_BIND, NVA06C_CTRL_CMD_PREEMPT, NVA06F_CTRL_CMD_BIND, NVA06F_CTRL_CMD_STOP_CHANNEL},
 };
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
 };
 
-use abi::Status;
 use schedule::{Calls, Edge};
 
 use super::named;

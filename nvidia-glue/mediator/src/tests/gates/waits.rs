@@ -1,8 +1,11 @@
 //! Calls that may let channels work: they wait for the window, and what they may have done is
 //! undone.
 
-use abi::{escapes::{NV_ESC_RM_CONTROL, command}, params::NVOS54_PARAMETERS};
-use abi::classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A};
+use abi::{
+    classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
+    escapes::{NV_ESC_RM_CONTROL, command},
+    params::NVOS54_PARAMETERS,
+};
 use std::{
     sync::{Arc, mpsc},
     time::Instant,
@@ -304,7 +307,8 @@ fn a_caller_that_is_gone_waits_for_nothing() {
     let argument = program.put(&args);
     // Both are read; then it is killed.
     program.goes_after_reads(2);
-    let stopped = Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_CONTROL, NVOS54_PARAMETERS::SIZE), argument };
+    let stopped =
+        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_CONTROL, NVOS54_PARAMETERS::SIZE), argument };
     assert_eq!(program.handle(stopped), Answer::Errno(libc::EINTR));
     assert_eq!(spy.count(SCHEDULE_GROUP), 0);
 }
