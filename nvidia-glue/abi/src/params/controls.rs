@@ -186,8 +186,14 @@ params! {
         flags: u32 @0, hClient: Handle @4, hChannel: Handle @8, gfxpPreemptMode: u32 @88,
         cilpPreemptMode: u32 @92,
     }
-    NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO [56] { base: u64 @0, limit: u64 @8, reserved: u64 @16 }
-    NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS [904] {
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 = "NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO" [48] before R580 {
+        base: u64 @0, limit: u64 @8, reserved: u64 @16,
+    }
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO [56] since R580 { base: u64 @0, limit: u64 @8, reserved: u64 @16 }
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 = "NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS" [776] before R580 {
+        numFBRegions: u32 @0,
+    }
+    NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS [904] since R580 {
         numFBRegions: u32 @0, fbRegion: [NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO; 16] @8,
     }
     NV2080_CTRL_GPU_P2P_PEER_CAPS_PEER_INFO [52 or 48] { gpuId: u32 @0 }
