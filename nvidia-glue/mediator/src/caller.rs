@@ -64,8 +64,8 @@ pub enum CallerError {
 /// Access to the calling thread. Every method but [`Caller::is_waiting`] and those that say who
 /// calls may block on the caller's memory (a page can be made to): hold no lock.
 ///
-/// What a look at the caller brings is its, or another's that has its number by now. Which,
-/// [`Caller::is_waiting`] tells for all looks before it.
+/// What a read of the caller brings is its, or another's that has its number by now. Which,
+/// [`Caller::is_waiting`] tells for all reads before it.
 pub trait Caller {
     /// Fills `bytes` from `address`.
     ///

@@ -6,7 +6,7 @@ use std::fmt;
 use account::Bound;
 use base::{Bytes, OverMemory, Pid};
 
-/// Is told what happens in a session. Called on listener threads, without locks held: it should
+/// Receives the events of a session. Called on listener threads, without locks held: it should
 /// return soon.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A process asked for more memory than its container was granted.

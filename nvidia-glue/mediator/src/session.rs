@@ -72,7 +72,7 @@ pub struct Session {
     /// writes a line into the kernel's log for each control in such a client: from then on it is
     /// asked first whether a client is there, which costs a microsecond.
     checks_clients: AtomicBool,
-    /// The observer has been told that an object of 3D was refused.
+    /// Set once the observer has heard that an object of 3D was refused.
     graphics_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     counters: Counters,
@@ -86,7 +86,7 @@ struct Counters {
     unknown_refused: AtomicU64,
 }
 
-/// More kinds of unknown calls than that are counted, but no longer told one by one.
+/// More kinds of unknown calls than that are counted, but no longer reported one by one.
 const MOST_REPORTED_UNKNOWN: usize = 256;
 
 impl fmt::Debug for Session {
@@ -252,7 +252,7 @@ impl Session {
         (fd, command, argument): (i32, u32, u64),
         undo: &mut Option<Undo>,
     ) -> Result<Answer, CallEnd> {
-        // Not the driver's file, says a look that another thread of the caller may make wrong by
+        // Not the driver's file, says a check that another thread of the caller may make wrong by
         // the time that the kernel looks: so it is never continued.
         let file = self.file_called(caller, fd, command)?.ok_or(CallEnd::Errno(libc::ENOTTY))?;
         let pid = self.known_caller(caller)?;

@@ -389,12 +389,12 @@ impl Session {
         let file = match driver_file(self.driver.as_ref(), caller, fd) {
             Ok(file) => file,
             Err(end) if is_there => return Err(end),
-            // The kernel finds no file either; should it by then, a look finds the mapping.
+            // The kernel finds no file either; should it by then, a scan finds the mapping.
             Err(_) => return self.mmap_of_another(caller, flags),
         };
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
             // A program that maps another file has no reason to choose the offset as the address.
-            // One that leaves the address to the kernel has: what comes of that is left to looks.
+            // One that leaves the address to the kernel has: what comes of that is left to scans.
             return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
         };
         if !is_there && is_placed(flags) {

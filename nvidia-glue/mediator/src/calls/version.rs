@@ -16,7 +16,7 @@ use crate::{Answer, Session, locks::lock};
 const RELAXED: u32 = b'1' as u32;
 const QUERY: u32 = b'2' as u32;
 
-/// The driver's own string, once it has told it.
+/// The driver's own string, once it is known.
 #[derive(Debug, Default)]
 pub(crate) struct DriverVersion(Mutex<Option<Vec<u8>>>);
 

@@ -62,7 +62,7 @@ struct GateState {
     is_closed: bool,
     /// Nobody is to wait.
     is_hurried: bool,
-    /// There was a first channel, and nobody has been told.
+    /// Set while a first channel is not reported.
     has_first: bool,
     /// Time slice that the scheduler has set; microseconds.
     slice_us: Option<u64>,
@@ -162,12 +162,12 @@ impl CardGate {
         state.has_first |= state.channels.add_channel(name, parent, engine);
     }
 
-    /// Returns whether there is a first throttled channel, of which nobody was told.
+    /// Returns whether there is a first throttled channel, that is not reported.
     pub(crate) fn take_first(&self) -> bool {
         std::mem::take(&mut lock(&self.state).has_first)
     }
 
-    /// Nobody waits for the gate any more, until it is told that they may: the container is paused,
+    /// Lets nobody wait for the gate any more, until they may again: the container is paused,
     /// or ends.
     pub(crate) fn hurry(&self, hurried: bool) {
         lock(&self.state).is_hurried = hurried;

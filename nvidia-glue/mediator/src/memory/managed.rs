@@ -32,7 +32,7 @@ const ROUNDS: usize = 8;
 const LARGE: Duration = Duration::from_millis(5);
 /// Address spaces at once: a view of each keeps three files open.
 pub(crate) const MOST: usize = if cfg!(test) { 48 } else { 16384 };
-/// For so long a look may work, and last.
+/// Longest work and duration of a scan.
 const MOST_WORK: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
 /// One that takes longer may have met a busy host; so many in a row have not.
@@ -130,7 +130,7 @@ struct ScanProgress {
     starved_since: Mutex<Option<Duration>>,
 }
 
-/// One look.
+/// State of one scan.
 struct ManagedScan {
     sync: ManagedSync,
     began: Duration,
@@ -144,7 +144,7 @@ struct ManagedScan {
     perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
 }
 
-/// Things that a scan looks at, beside what is known of managed memory.
+/// Environment of a scan.
 pub(crate) struct ScanEnv<'a> {
     pub(crate) accounts: &'a Mutex<Accounts>,
     pub(crate) processes: &'a dyn Processes,
@@ -175,7 +175,7 @@ impl ManagedMemory {
     pub(crate) fn address_space(&self, processes: &dyn Processes, pid: Pid, thread: i32) -> std::io::Result<Mm> {
         // Not the lock of them all: a process can make the kernel wait with its answer.
         let _one_at_a_time = lock(&self.sharing);
-        // A process that has one already, as most have, costs no look at any other.
+        // A process that has one already, as most have, costs no comparison with any other.
         for space in lock(&self.spaces).of(|of| of == pid) {
             if space.has_its_process()? {
                 return Ok(space.mm);
@@ -195,7 +195,7 @@ impl ManagedMemory {
     }
 
     /// Compares the accounts of managed memory with what is mapped. What was mapped without being
-    /// charged is charged from then on, and told in the next reconciliation, whoever found it.
+    /// charged is charged from then on, and reported in the next reconciliation, whoever found it.
     pub(crate) fn scan(&self, env: &ScanEnv<'_>) {
         let _one_at_a_time = lock(&self.scanning);
         self.scan_locked(env);

@@ -33,7 +33,7 @@ impl ExitedProcesses {
 }
 
 impl Session {
-    /// Looks for what is gone, so that nothing is refused for its sake. May have to wait: see
+    /// Reclaims what is gone, so that nothing is refused for its sake. May have to wait: see
     /// [`crate::reclaim::reclaim_throttle`].
     pub(crate) fn reclaim(&self) {
         self.reclaim_throttle.run(|| self.reclaim_now());
@@ -93,7 +93,7 @@ impl Session {
         self.drop_unheld_uvm_files(|_| true);
     }
 
-    /// Those of which nobody has told yet that they have ended.
+    /// Ends processes whose end nobody has reported yet.
     pub(crate) fn end_processes(&self) {
         let pids = lock(&self.process_table).pids();
         for pid in pids.into_iter().filter(|pid| !self.processes.is_running(*pid)) {

@@ -1,10 +1,10 @@
 //! Limit on how often is looked for what is gone, when there is no room.
 //!
-//! A look asks the driver for every client and the kernel for every process, which costs the more
-//! the more a container has. Whoever is refused in a loop must not spend the node's time in its
-//! mediator: looks take at most a tenth of one processor, by making those wait who ask for more.
-//! The first one after a while is at once, so who has closed a file and asks again is not refused
-//! for want of a look.
+//! A reclaim asks the driver for every client and the kernel for every process, which costs the
+//! more the more a container has. Whoever is refused in a loop must not spend the node's time in
+//! its mediator: looks take at most a tenth of one processor, by making those wait who ask for
+//! more. The first one after a while is at once, so who has closed a file and asks again is not
+//! refused for want of a look.
 
 use std::{
     fmt,
@@ -19,12 +19,12 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::locks::lock;
 
-/// For so many times as long as a look took, none follows.
+/// Rest after a reclaim, in multiples of its duration.
 const REST: u32 = 9;
 /// Not longer than this, however long one took: somebody waits.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// Time, for a look.
+/// Clock of reclaims.
 pub(crate) trait Clock: fmt::Debug + Send + Sync {
     /// Since any moment that stays the same.
     fn now(&self) -> Duration;
@@ -53,11 +53,11 @@ impl Clock for MachineClock {
     }
 }
 
-/// Looks, one after the other.
+/// Reclaims, one after the other.
 #[derive(Debug)]
 pub(crate) struct ReclaimThrottle {
     pub(crate) clock: Box<dyn Clock>,
-    /// Time at which the next one may begin. Held by whoever looks, or waits for that moment.
+    /// Time at which the next one may begin. Held by whoever reclaims, or waits for that moment.
     next: Mutex<Duration>,
     /// Numbers of those that have begun, and that are over.
     began: AtomicU64,
@@ -76,7 +76,7 @@ impl Default for ReclaimThrottle {
 }
 
 impl ReclaimThrottle {
-    /// Looks, unless a look of another thread's that began after this call does for it.
+    /// Does `work`, unless that of another thread that began after this call does for it.
     pub(crate) fn run(&self, work: impl FnOnce()) {
         let before = self.began.load(Ordering::SeqCst);
         let mut next = lock(&self.next);
@@ -108,7 +108,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A clock that goes on as it is told to.
+    /// Clock that a test sets.
     #[derive(Debug, Clone, Default)]
     pub(crate) struct TestClock(Arc<Mutex<(Duration, Duration)>>);
 

@@ -1,11 +1,24 @@
 //! Ways around a quota that were thought of.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use abi::{
     Node, Status,
+    classes::{HOPPER_COMPUTE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
+    controls::{
+        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0080_CTRL_CMD_DMA_FLUSH, NV0080_CTRL_CMD_DMA_GET_PDE_INFO,
+        NV0080_CTRL_CMD_DMA_GET_PTE_INFO, NV0080_CTRL_CMD_DMA_SET_PTE_INFO, NV2080_CTRL_CMD_EVENT_SET_MEMORY_NOTIFIES,
+        NV2080_CTRL_CMD_EVENT_SET_SEMA_MEM_VALIDATION, NV2080_CTRL_CMD_EVENT_SET_SEMAPHORE_MEMORY,
+        NV2080_CTRL_CMD_EVENT_SET_TRIGGER, NV2080_CTRL_CMD_EVENT_SET_TRIGGER_FIFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION,
+        NV2080_CTRL_CMD_GPU_GET_INFO_V2, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+        NV2080_CTRL_CMD_GR_CTXSW_PM_MODE, NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+        NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE,
+    },
+    escapes::{self, NV_ESC_RM_ALLOC, NV_ESC_RM_FREE, command},
     layout::{read_u32, write_u32},
+    params::{NVOS00_PARAMETERS, NVOS21_PARAMETERS},
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use base::OverMemory;
 use proptest::prelude::*;
 
@@ -61,7 +74,10 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
         let answer = thief.escape(stolen, number, &mut args);
         let reached = spy.escapes(number);
         assert_eq!(reached, Vec::<Vec<u8>>::new(), "{number:#x}: {answer:?}");
-        assert!(owner.subdevice_control(0x2080_0102, &mut [0; 8]).is_ok() || number != 0x29, "{number:#x}");
+        assert!(
+            owner.subdevice_control(NV2080_CTRL_CMD_GPU_GET_INFO_V2, &mut [0; 8]).is_ok() || number != 0x29,
+            "{number:#x}"
+        );
     }
     assert_eq!(victims.used(0), MIB);
 }
@@ -69,7 +85,7 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
 /// The driver would write three lines into the kernel's log for each.
 #[test]
 fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
-    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
@@ -84,7 +100,7 @@ fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
         assert_eq!(context.subdevice_control(CONTEXT_SIZE, &mut question), Err(Status(0x31)), "{object:#x}");
     }
     assert_eq!(spy.count(CONTEXT_SIZE), 0);
-    program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut []).unwrap();
+    program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut []).unwrap();
     assert_eq!(spy.count(CONTEXT_SIZE), 1, "the mediator asks once, for the charge");
     context.subdevice_control(CONTEXT_SIZE, &mut question).unwrap();
     assert_eq!(spy.count(CONTEXT_SIZE), 1);
@@ -102,18 +118,18 @@ fn page_tables_notifiers_and_profilers_do_not_reach_the_driver() {
     let context = program.context(0);
     let subdevice = context.subdevice;
     let calls: [(u32, u32); 12] = [
-        (context.device, 0x0080_1801),
-        (context.device, 0x0080_1805),
-        (context.device, 0x0080_1809),
-        (context.device, 0x0080_180a),
-        (subdevice, 0x2080_0302),
-        (subdevice, 0x2080_0303),
-        (subdevice, 0x2080_0304),
-        (subdevice, 0x2080_0306),
-        (subdevice, 0x2080_0308),
-        (subdevice, 0x2080_1207),
-        (subdevice, 0x2080_120e),
-        (subdevice, 0x2080_1212),
+        (context.device, NV0080_CTRL_CMD_DMA_GET_PTE_INFO),
+        (context.device, NV0080_CTRL_CMD_DMA_FLUSH),
+        (context.device, NV0080_CTRL_CMD_DMA_GET_PDE_INFO),
+        (context.device, NV0080_CTRL_CMD_DMA_SET_PTE_INFO),
+        (subdevice, NV2080_CTRL_CMD_EVENT_SET_TRIGGER),
+        (subdevice, NV2080_CTRL_CMD_EVENT_SET_MEMORY_NOTIFIES),
+        (subdevice, NV2080_CTRL_CMD_EVENT_SET_SEMAPHORE_MEMORY),
+        (subdevice, NV2080_CTRL_CMD_EVENT_SET_SEMA_MEM_VALIDATION),
+        (subdevice, NV2080_CTRL_CMD_EVENT_SET_TRIGGER_FIFO),
+        (subdevice, NV2080_CTRL_CMD_GR_CTXSW_PM_MODE),
+        (subdevice, NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE),
+        (subdevice, NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE),
     ];
     spy.seen();
     for (object, id) in calls {
@@ -131,7 +147,9 @@ fn a_reservation_of_the_card_is_answered_without_the_driver() {
     let programs = containers.each_ref().map(Container::program);
     let contexts = programs.each_ref().map(|program| program.context(0));
     spy.seen();
-    for id in [0x2080_0145, 0x2080_0146] {
+    for id in
+        [NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION]
+    {
         spy.refuse(id, Status::STATE_IN_USE);
         for context in &contexts {
             assert_eq!(context.subdevice_control(id, &mut []), Ok(()), "{id:#010x}");
@@ -155,7 +173,10 @@ fn clients_of_other_containers_do_not_exist() {
         assert_eq!(thief.alloc(fd, foreign, 0x40, &mut memory_params(MIB)), Err(Status::INVALID_CLIENT));
         assert_eq!(thief.free(fd, owner.client, memory), Err(Status::INVALID_CLIENT));
         assert_eq!(thief.free(fd, owner.client, owner.client), Err(Status::INVALID_CLIENT));
-        assert_eq!(thief.control(fd, (owner.client, owner.client), 0x201, &mut [0; 128]), Err(Status::INVALID_CLIENT));
+        assert_eq!(
+            thief.control(fd, (owner.client, owner.client), NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &mut [0; 128]),
+            Err(Status::INVALID_CLIENT)
+        );
         let source = (owner.client, memory);
         assert_eq!(thief.dup(fd, (own.client, own.device), source), Err(Status::INVALID_CLIENT));
         assert_eq!(thief.dup(fd, (owner.client, owner.device), (own.client, own.device)), Err(Status::INVALID_CLIENT));
@@ -186,7 +207,7 @@ fn channels_of_others_cannot_be_stopped() {
         for (at, client) in clients.iter().enumerate() {
             assert!(write_u32(&mut params, 24 + 4 * at, *client));
         }
-        own.subdevice_control(0x2080_110b, &mut params)
+        own.subdevice_control(NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &mut params)
     };
     assert_eq!(disable(&[target.client], 1), Err(Status::INVALID_CLIENT));
     assert_eq!(disable(&[own.client, target.client], 2), Err(Status::INVALID_CLIENT));
@@ -212,7 +233,11 @@ fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u6
             }
         }
     });
-    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462b, argument: args_at };
+    let stopped = Trapped::Ioctl {
+        fd: context.control,
+        command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE),
+        argument: args_at,
+    };
     let answer = program.handle(stopped);
     program.no_race();
     let args = program.take(args_at);
@@ -245,15 +270,15 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
         args.extend(pointer.to_le_bytes());
         args.extend([0; 8]);
         assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::Errno(libc::EFAULT));
-        let mut args = words(&[context.client, context.subdevice, 0x2080_1303, 0]);
+        let mut args = words(&[context.client, context.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, 0]);
         args.extend(pointer.to_le_bytes());
         args.extend(words(&[1028, 0]));
         assert_eq!(program.escape(context.control, 0x2a, &mut args), Answer::Errno(libc::EFAULT));
-        let command = 0xc020_462b;
+        let command = escapes::command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE);
         let stopped = Trapped::Ioctl { fd: context.control, command, argument: pointer };
         assert_eq!(program.handle(stopped), Answer::Errno(libc::EFAULT));
     }
-    let mut huge = words(&[context.client, context.subdevice, 0x2080_1303, 0]);
+    let mut huge = words(&[context.client, context.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, 0]);
     huge.extend(program.put(&[0; 16]).to_le_bytes());
     huge.extend(words(&[u32::MAX, 0]));
     let answer = program.escape(context.control, 0x2a, &mut huge);
@@ -347,7 +372,8 @@ fn an_answer_that_nobody_took_is_undone() {
     args.extend(program.put(&memory_params(LIMIT)).to_le_bytes());
     args.extend([0; 8]);
     let argument = program.put(&args);
-    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462b, argument };
+    let stopped =
+        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
     for _ in 0..3 {
         let (answer, undo) = container.session.handle_undoably(&program, &stopped);
         assert_eq!(answer, Answer::Return(0));
@@ -358,7 +384,11 @@ fn an_answer_that_nobody_took_is_undone() {
         program.poke(args_params(&args), &memory_params(LIMIT));
     }
     let free = program.put(&words(&[context.client, context.client, context.device, 0]));
-    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc010_4629, argument: free };
+    let stopped = Trapped::Ioctl {
+        fd: context.control,
+        command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE),
+        argument: free,
+    };
     assert!(container.session.handle_undoably(&program, &stopped).1.is_none());
 }
 
@@ -475,7 +505,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Exec),
         3 => (any::<u8>(), bytes()).prop_map(|(number, bytes)| Step::Garbage { number, bytes }),
         3 => (0..90_u32, bytes()).prop_map(|(command, bytes)| Step::GarbageUvm { command, bytes }),
-        3 => (prop_oneof![0..0x4000_u32, 0x2080_0000..0x2080_4000_u32], bytes())
+        3 => (prop_oneof![0..0x4000_u32, NV20_SUBDEVICE_0 << 16..NV20_SUBDEVICE_0 << 16 | 0x4000], bytes())
             .prop_map(|(id, bytes)| Step::GarbageControl { id, bytes }),
     ]
 }
@@ -495,7 +525,7 @@ impl Life<'_, '_> {
             Step::Memory { size, huge } => {
                 let mut params = memory_params(*size);
                 assert!(write_u32(&mut params, 24, if *huge { 3 << 23 } else { 0 }));
-                if let Ok(memory) = self.contexts[0].object(0x40, &mut params) {
+                if let Ok(memory) = self.contexts[0].object(NV01_MEMORY_LOCAL_USER, &mut params) {
                     self.memory.push((0, memory));
                 }
             }

@@ -4,6 +4,17 @@
 //! The driver lets any process of its own user make a session over an object that CUDA has shared
 //! with that user; handles count up, and the mediators of all containers are of one user.
 
+use abi::{
+    Status,
+    classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
+    controls::{
+        NV83DE_CTRL_CMD_DEBUG_READ_MEMORY, NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT,
+        NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT,
+        NV2080_CTRL_CMD_GPU_EXEC_REG_OPS, NV2080_CTRL_CMD_RC_DISABLE_WATCHDOG, NV2080_CTRL_CMD_RC_ENABLE_WATCHDOG,
+        NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ,
+    },
+    layout::read_u32,
+};
 use std::{
     sync::{
         Arc,
@@ -13,20 +24,18 @@ use std::{
     time::Duration,
 };
 
-use abi::{Status, layout::read_u32};
-
 use super::{
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},
     world::{Container, Context, GIB, Machine},
 };
 use crate::locks::lock;
 
-const COMPUTE: u32 = 0xcbc0;
-const DEBUGGER: u32 = 0x83de;
-const SET_MASK: u32 = 0x83de_0309;
-const SUSPEND: u32 = 0x83de_0317;
-const RESUME: u32 = 0x83de_0318;
-const READ_MEMORY: u32 = 0x83de_0315;
+const COMPUTE: u32 = HOPPER_COMPUTE_A;
+const DEBUGGER: u32 = GT200_DEBUGGER;
+const SET_MASK: u32 = NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK;
+const SUSPEND: u32 = NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT;
+const RESUME: u32 = NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT;
+const READ_MEMORY: u32 = NV83DE_CTRL_CMD_DEBUG_READ_MEMORY;
 const FATAL: u32 = 1;
 
 /// A scheduled channel with an object that computes, and a session over that.
@@ -252,11 +261,11 @@ fn what_acts_on_whoever_is_on_the_card_never_reaches_the_driver() {
         let not_supported =
             [0x0301, 0x030b, 0x030f, 0x0313, 0x0314, 0x031d, 0x0321, 0x0322, 0x0323, 0x0324, 0x0325, 0x0329];
         for number in not_supported {
-            let refused = context.control(session, 0x83de_0000 + number, &mut [0; 16]);
+            let refused = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [0; 16]);
             assert_eq!(refused, Err(Status::NOT_SUPPORTED), "{number:#x}");
         }
         for number in [0x0307, 0x032a] {
-            let refused = context.control(session, 0x83de_0000 + number, &mut [1, 0, 0, 0]);
+            let refused = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [1, 0, 0, 0]);
             assert_eq!(
                 refused,
                 Err(Status::STATE_IN_USE),
@@ -264,7 +273,12 @@ fn what_acts_on_whoever_is_on_the_card_never_reaches_the_driver() {
             );
         }
         // The watchdog of all, registers, the clock of all timestamps.
-        for id in [0x2080_220a, 0x2080_220b, 0x2080_0122, 0x2080_0407] {
+        for id in [
+            NV2080_CTRL_CMD_RC_DISABLE_WATCHDOG,
+            NV2080_CTRL_CMD_RC_ENABLE_WATCHDOG,
+            NV2080_CTRL_CMD_GPU_EXEC_REG_OPS,
+            NV2080_CTRL_CMD_TIMER_SET_GR_TICK_FREQ,
+        ] {
             let refused = context.subdevice_control(id, &mut [0; 48]);
             assert_eq!(refused, Err(Status::NOT_SUPPORTED), "{id:#x}");
         }

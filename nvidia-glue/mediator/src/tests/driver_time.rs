@@ -1,12 +1,13 @@
 //! Calls whose work the driver does outside the container's turns wait for the container's share of
 //! that.
 
-use std::{sync::mpsc, time::Duration};
-
 use abi::{
     Handle,
+    classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
     layout::{read_u32, write_u32, write_u64},
 };
+use std::{sync::mpsc, time::Duration};
+
 use account::Card;
 
 use super::{
@@ -21,7 +22,7 @@ use crate::{
 type Loop = fn(&Context<'_, '_>);
 
 fn allocates(context: &Context<'_, '_>) {
-    let memory = context.object(0x40, &mut memory_params(4 * GIB)).unwrap();
+    let memory = context.object(NV01_MEMORY_LOCAL_USER, &mut memory_params(4 * GIB)).unwrap();
     context.free(memory).unwrap();
 }
 
@@ -62,7 +63,7 @@ fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
         assert!(clock.now() > Duration::from_secs(1), "loop {at}: {:?}", clock.now());
         let before = clock.now();
         (0..1000).for_each(|_| {
-            let memory = context.object(0x3e, &mut super::world::host_memory_params(1 << 20)).unwrap();
+            let memory = context.object(NV01_MEMORY_SYSTEM, &mut super::world::host_memory_params(1 << 20)).unwrap();
             context.free(memory).unwrap();
         });
         assert_eq!(clock.now(), before, "memory of the host");
@@ -72,7 +73,8 @@ fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
 /// Another thread may free the device as soon as the client is not locked any more.
 #[test]
 fn it_waits_whatever_becomes_of_the_device_meanwhile() {
-    let loops: [(u32, Loop); 3] = [(0x40, allocates), (HEAP, allocates_by_the_old_call), (0xa06c, makes_a_group)];
+    let loops: [(u32, Loop); 3] =
+        [(0x40, allocates), (HEAP, allocates_by_the_old_call), (KEPLER_CHANNEL_GROUP_A, makes_a_group)];
     for (id, work) in loops {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);

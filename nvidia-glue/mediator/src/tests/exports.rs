@@ -1,11 +1,14 @@
 //! Memory that is given from process to process through files.
 
-use std::time::Duration;
-
 use abi::{
     Node, Status,
+    controls::{
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+    },
     layout::{read_u32, write_u32},
 };
+use std::time::Duration;
 
 use super::{
     spy::Spy,
@@ -19,7 +22,12 @@ fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status>
     for (at, value) in [(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())] {
         assert!(write_u32(&mut params, at, value));
     }
-    let result = context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params);
+    let result = context.program.control(
+        context.control,
+        (context.client, context.client),
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        &mut params,
+    );
     assert_eq!(read_u32(&params, 16), Some(fd.cast_unsigned()), "the caller's own number comes back");
     result
 }
@@ -34,7 +42,12 @@ fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd:
     for (at, memory) in memories.iter().enumerate() {
         assert!(write_u32(&mut params, 76 + 4 * at, *memory));
     }
-    context.program.control(context.control, (context.client, context.client), 0x3d0b, &mut params)
+    context.program.control(
+        context.control,
+        (context.client, context.client),
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+        &mut params,
+    )
 }
 
 fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
@@ -46,14 +59,20 @@ fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, 
     for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)] {
         assert!(write_u32(&mut params, at, value));
     }
-    let result = context.program.control(context.control, (context.client, context.client), 0x3d06, &mut params);
+    let result = context.program.control(
+        context.control,
+        (context.client, context.client),
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        &mut params,
+    );
     result.map(|()| read_u32(&params, 16).unwrap())
 }
 
 /// The driver would keep its locks for good (575.51 to 595).
 #[test]
 fn nothing_is_imported_below_what_is_not_there() {
-    const IMPORTS: [u32; 2] = [0x3d06, 0x3d0c];
+    const IMPORTS: [u32; 2] =
+        [NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD];
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
@@ -69,7 +88,12 @@ fn nothing_is_imported_below_what_is_not_there() {
         for (at, value) in [(0, token.cast_unsigned()), (4, parent), (648, 2)] {
             assert!(write_u32(&mut many, at, value));
         }
-        let result = program.control(taker.control, (taker.client, taker.client), 0x3d0c, &mut many);
+        let result = program.control(
+            taker.control,
+            (taker.client, taker.client),
+            NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+            &mut many,
+        );
         assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
     }
     assert!(!spy.seen().iter().any(|seen| IMPORTS.contains(&seen.id)), "the driver was not asked");
@@ -130,7 +154,7 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
         }
         params[648] = count;
         params[650] = first;
-        ask(0x3d0c, &mut params)
+        ask(NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params)
     };
     import(1, 2).unwrap();
     import(0, 1).unwrap();
@@ -170,7 +194,9 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
             assert!(write_u32(&mut params, 8 + 4 * at, *handle));
         }
         let own = (context.client, context.client);
-        assert!(program.control(context.control, own, 0x3d0c, &mut params).is_err());
+        assert!(
+            program.control(context.control, own, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params).is_err()
+        );
     }
     // It is below the first device, as far as the account knows, too.
     let used = container.used(0);

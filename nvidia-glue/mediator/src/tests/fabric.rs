@@ -3,6 +3,7 @@
 
 use abi::{
     Abi, DriverRelease, Status,
+    classes::{NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0},
     layout::{write_u32, write_u64},
 };
 
@@ -15,7 +16,7 @@ const CLASS: u32 = 0xf8;
 
 /// `NV00F8_ALLOCATION_PARAMETERS` below a subdevice.
 fn fabric(context: &Context<'_, '_>, memory: u32, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
-    let subdevice = context.object(0x2080, &mut [0; 4])?;
+    let subdevice = context.object(NV20_SUBDEVICE_0, &mut [0; 4])?;
     let mut params = [0; 48];
     assert!(
         write_u64(&mut params, 0, 2 * MIB) && write_u64(&mut params, 8, bytes) && write_u64(&mut params, 16, 2 * MIB)
@@ -82,7 +83,7 @@ fn only_known_memory_of_the_card_gets_them() {
     let program = container.program();
     let context = program.context(0);
     let memory = context.memory(2 * MIB).unwrap();
-    let host = context.object(0x3e, &mut host_memory_params(2 * MIB)).unwrap();
+    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(2 * MIB)).unwrap();
     for (of, flags, status) in [
         (memory, FLEXIBLE, Status::NOT_SUPPORTED),
         (memory, READ_ONLY, Status::NOT_SUPPORTED),

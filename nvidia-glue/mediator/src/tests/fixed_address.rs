@@ -5,6 +5,7 @@
 
 use abi::{
     Status,
+    classes::NV01_MEMORY_LOCAL_USER,
     layout::{write_u32, write_u64},
 };
 
@@ -55,7 +56,7 @@ fn memory_at_a_fixed_address_is_refused_before_the_driver() {
         let mut params = memory_params(64 << 10);
         assert!(write_u32(&mut params, 8, flags) && write_u64(&mut params, 72, 64 * MIB));
         spy.escapes(0);
-        assert_eq!(context.object(0x40, &mut params), Err(Status::INVALID_ARGUMENT), "{flags:#x}");
+        assert_eq!(context.object(NV01_MEMORY_LOCAL_USER, &mut params), Err(Status::INVALID_ARGUMENT), "{flags:#x}");
         assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new(), "{flags:#x}");
     }
     assert_eq!(container.used(0), 0);

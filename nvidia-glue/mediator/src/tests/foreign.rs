@@ -1,5 +1,14 @@
 //! Calls that name clients, cards and files of others.
 
+use abi::{
+    Handle, Node, Status,
+    classes::{FERMI_VASPACE_A, GF100_SUBDEVICE_MASTER, KEPLER_CHANNEL_GROUP_A, OS_EVENT},
+    controls::{
+        ControlRule, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GET_P2P_CAPS, controls,
+    },
+    layout::{read_u32, write_u32},
+};
 use std::{
     fs::File,
     io,
@@ -9,12 +18,6 @@ use std::{
     },
 };
 
-use abi::{
-    Handle, Node, Status,
-    classes::OS_EVENT,
-    controls::{ControlRule, controls},
-    layout::{read_u32, write_u32},
-};
 use account::ObjectName;
 use base::OverMemory;
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw};
@@ -111,7 +114,7 @@ fn a_subdevice_is_not_asked_about_cards_that_are_not_granted() {
     let context = program.context(0);
     let mut params = vec![0; 8 + 32 * 52];
     assert!(write_u32(&mut params, 4, 1) && write_u32(&mut params, 8, 0xdead_0000));
-    assert_eq!(context.subdevice_control(0x2080_01a0, &mut params), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(context.subdevice_control(NV2080_CTRL_CMD_GET_P2P_CAPS, &mut params), Err(Status::INVALID_ARGUMENT));
 }
 
 #[test]
@@ -164,8 +167,9 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     assert!(is_zeros(&program, &context, duplicate));
     // The handle is somebody else's then.
     context.free(duplicate).unwrap();
-    let plain =
-        program.alloc(context.control, (context.client, context.subdevice, duplicate), 0x90e6, &mut []).unwrap();
+    let plain = program
+        .alloc(context.control, (context.client, context.subdevice, duplicate), GF100_SUBDEVICE_MASTER, &mut [])
+        .unwrap();
     assert_eq!(plain, duplicate);
     assert!(!is_zeros(&program, &context, plain));
     // Exported, it could be mapped by whoever takes it in.
@@ -174,7 +178,12 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     for (at, value) in [(0, 1), (4, context.device), (8, context.subdevice), (12, page), (16, file.cast_unsigned())] {
         assert!(write_u32(&mut export, at, value));
     }
-    let exported = program.control(context.control, (context.client, context.client), 0x3d05, &mut export);
+    let exported = program.control(
+        context.control,
+        (context.client, context.client),
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        &mut export,
+    );
     assert_eq!(exported, Err(Status::NOT_SUPPORTED));
 }
 
@@ -230,16 +239,22 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
         let raw = Raw { driver: driver.as_ref(), abi: container.session.abi, file: &file, client };
         assert_eq!(raw.free(client).unwrap(), Status::OK);
         for _ in 0..5 {
-            let asked = program.control(control, (context.client, context.client), 0x201, &mut [0; 128]);
+            let asked = program.control(
+                control,
+                (context.client, context.client),
+                NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
+                &mut [0; 128],
+            );
             assert_eq!(asked, Err(Status::INVALID_CLIENT));
         }
     }
     assert_eq!(driver.lines.load(Ordering::SeqCst), 1, "from then on clients are looked for first");
     let context = program.context(0);
-    context.subdevice_control(0x2080_1303, &mut [0; 1028]).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut [0; 1028]).unwrap();
     // Of one whose file the program has closed, the driver says only that it is another file's.
     program.close(context.control);
-    let asked = program.control(control, (context.client, context.client), 0x201, &mut [0; 128]);
+    let asked =
+        program.control(control, (context.client, context.client), NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &mut [0; 128]);
     assert_eq!((asked, driver.lines.load(Ordering::SeqCst)), (Err(Status::INVALID_CLIENT), 1));
 }
 
@@ -305,10 +320,10 @@ fn groups_that_went_with_what_they_depend_on_are_forgotten() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let mut params = [0; 20];
     assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));
-    let group = context.object(0xa06c, &mut params).unwrap();
+    let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
     let is_known = || lock(&container.session.objects.topology).group(Handle(context.client), Handle(group)).is_some();
     assert!(is_known());
     context.free(space).unwrap();

@@ -2,6 +2,7 @@
 
 use abi::{
     Status,
+    classes::{NV01_MEMORY_LOCAL_USER, NV50_MEMORY_VIRTUAL},
     layout::{read_u32, read_u64, write_u32, write_u64},
     memory::{FRAME, GRANULE, Layout},
 };
@@ -58,7 +59,8 @@ fn small_pieces_in_frames_of_their_own_are_refused_at_the_bound() {
         let container = machine.container(&[0], LIMIT);
         let program = container.program();
         let context = program.context(0);
-        let (count, status) = until_refused(|| context.object(0x40, &mut piece(GRANULE, attr, FRAME)));
+        let (count, status) =
+            until_refused(|| context.object(NV01_MEMORY_LOCAL_USER, &mut piece(GRANULE, attr, FRAME)));
         assert_eq!((count, status), (MOST, Status::NO_MEMORY), "{attr:#x}");
         let usage = usage(&container);
         assert_eq!((usage.used.0, usage.frames.0), (count * GRANULE, count * FRAME));
@@ -102,9 +104,12 @@ fn scattered_memory_counts_at_its_worst() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    context.object(0x40, &mut piece(90 * GRANULE, NONCONTIGUOUS, GRANULE)).unwrap();
+    context.object(NV01_MEMORY_LOCAL_USER, &mut piece(90 * GRANULE, NONCONTIGUOUS, GRANULE)).unwrap();
     assert_eq!(usage(&container).frames.0, 90 * FRAME);
-    assert_eq!(context.object(0x40, &mut piece(7 * GRANULE, NONCONTIGUOUS, GRANULE)), Err(Status::NO_MEMORY));
+    assert_eq!(
+        context.object(NV01_MEMORY_LOCAL_USER, &mut piece(7 * GRANULE, NONCONTIGUOUS, GRANULE)),
+        Err(Status::NO_MEMORY)
+    );
 }
 
 /// Memory that lies close to each other, as the driver has it where nobody asks for anything else,
@@ -161,7 +166,7 @@ fn memory_in_small_pages_is_contiguous_and_in_large_ones_what_was_asked() {
     ] {
         let mut params = memory_params(4 * MIB);
         assert!(write_u32(&mut params, 24, attr));
-        context.object(0x40, &mut params).unwrap();
+        context.object(NV01_MEMORY_LOCAL_USER, &mut params).unwrap();
         let seen = spy.last_params(0x40).unwrap();
         assert_eq!(read_u32(&seen, 24), Some(reaches), "{attr:#x}");
         assert_eq!(read_u64(&params, 64), Some(4 * MIB));
@@ -181,7 +186,7 @@ fn localized_memory_is_refused() {
     for half in [1, 2] {
         let mut params = memory_params(GRANULE);
         assert!(write_u32(&mut params, 28, half << 29));
-        assert_eq!(context.object(0x40, &mut params), Err(Status::INVALID_ARGUMENT));
+        assert_eq!(context.object(NV01_MEMORY_LOCAL_USER, &mut params), Err(Status::INVALID_ARGUMENT));
     }
 }
 
@@ -193,7 +198,7 @@ fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
     let program = container.program();
     let context = program.context(0);
     for _ in 0..MOST {
-        context.object(0x40, &mut piece(GRANULE, CONTIGUOUS, FRAME)).unwrap();
+        context.object(NV01_MEMORY_LOCAL_USER, &mut piece(GRANULE, CONTIGUOUS, FRAME)).unwrap();
     }
     let params = program.put(&piece(GRANULE, CONTIGUOUS, FRAME));
     let mut args = words(&[context.client, context.device, 0, 0x40]);
@@ -210,7 +215,7 @@ fn what_the_driver_makes_for_itself_is_in_frames_too() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    context.object(0x50a0, &mut memory_params(512 * MIB)).unwrap();
+    context.object(NV50_MEMORY_VIRTUAL, &mut memory_params(512 * MIB)).unwrap();
     let tables = usage(&container);
     assert!(tables.used.0 > 2 * MIB);
     assert_eq!(tables.frames.0, Layout::Scattered.frames(tables.used.0));

@@ -5,16 +5,22 @@ mod driver;
 mod edges;
 mod waits;
 
-use abi::layout::read_u32;
+use abi::{
+    controls::{
+        NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT, NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT, NV906F_CTRL_CMD_RESET_CHANNEL,
+        NVA06C_CTRL_CMD_BIND, NVA06F_CTRL_CMD_BIND, NVA06F_CTRL_CMD_STOP_CHANNEL,
+    },
+    layout::read_u32,
+};
 
 use super::spy::{DISABLE, Seen};
 
-const BIND_GROUP: u32 = 0xa06c_0102;
-const BIND_CHANNEL: u32 = 0xa06f_0104;
-const STOP: u32 = 0xa06f_0112;
-const RESET: u32 = 0x906f_0102;
-const SUSPEND: u32 = 0x83de_0317;
-const RESUME: u32 = 0x83de_0318;
+const BIND_GROUP: u32 = NVA06C_CTRL_CMD_BIND;
+const BIND_CHANNEL: u32 = NVA06F_CTRL_CMD_BIND;
+const STOP: u32 = NVA06F_CTRL_CMD_STOP_CHANNEL;
+const RESET: u32 = NV906F_CTRL_CMD_RESET_CHANNEL;
+const SUSPEND: u32 = NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT;
+const RESUME: u32 = NV83DE_CTRL_CMD_DEBUG_RESUME_CONTEXT;
 
 /// Channels that controls name to be put on the card.
 fn put_on(seen: &[Seen]) -> Vec<(u32, u32)> {

@@ -3,6 +3,7 @@
 
 use abi::{
     Node, Status,
+    classes::NV01_MEMORY_SYSTEM,
     layout::{read_u32, write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};
@@ -27,7 +28,7 @@ fn charged(container: &Container) -> u64 {
 
 impl Context<'_, '_> {
     fn host_memory(&self, size: u64) -> Result<u32, Status> {
-        self.object(0x3e, &mut host_memory_params(size))
+        self.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size))
     }
 
     /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with

@@ -1,11 +1,18 @@
 //! Memory: charged, refused, released.
 
-use std::{sync::Arc, time::Duration};
-
 use abi::{
     Handle, Node, Status,
+    classes::{
+        FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_COMPUTE_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER,
+        VOLTA_COMPUTE_A,
+    },
+    controls::NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+    escapes::{self, NV_ESC_RM_ALLOC},
     layout::{read_u32, read_u64, write_u32},
+    params::NVOS21_PARAMETERS,
 };
+use std::{sync::Arc, time::Duration};
+
 use account::Card;
 use base::{Bytes, OverMemory};
 
@@ -54,7 +61,7 @@ fn what_the_card_gives_counts_and_not_what_is_asked() {
     let container = machine.container(&[0], LIMIT);
     let given = charged(&container, |context| {
         let mut params = memory_params(4_325_376);
-        context.object(0x40, &mut params).unwrap();
+        context.object(NV01_MEMORY_LOCAL_USER, &mut params).unwrap();
         assert_eq!(read_u64(&params, 64), Some(6 * MIB), "the caller is told");
     });
     assert_eq!(given, 6 * MIB);
@@ -62,7 +69,7 @@ fn what_the_card_gives_counts_and_not_what_is_asked() {
     let context = program.context(0);
     let mut huge = memory_params(4096);
     assert!(write_u32(&mut huge, 24, 3 << 23) && write_u32(&mut huge, 28, 2 << 20));
-    assert_eq!(context.object(0x40, &mut huge), Err(Status::NO_MEMORY), "one page of 512 MiB");
+    assert_eq!(context.object(NV01_MEMORY_LOCAL_USER, &mut huge), Err(Status::NO_MEMORY), "one page of 512 MiB");
     assert_eq!(context.memory(u64::MAX), Err(Status::NO_MEMORY));
 }
 
@@ -200,7 +207,7 @@ fn contexts_are_charged_for_what_no_allocation_shows() {
     let group = |engine: u32| {
         let mut params = [0; 20];
         assert!(write_u32(&mut params, 12, engine));
-        context.object(0xa06c, &mut params)
+        context.object(KEPLER_CHANNEL_GROUP_A, &mut params)
     };
     let first = group(1).unwrap();
     let graphics = container.used(0);
@@ -220,9 +227,9 @@ fn objects_that_cost_hidden_memory_are_limited_in_number() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let spaces = std::iter::from_fn(|| context.object(0x90f1, &mut [0; 56]).ok()).take(1000).count();
+    let spaces = std::iter::from_fn(|| context.object(FERMI_VASPACE_A, &mut [0; 56]).ok()).take(1000).count();
     assert_eq!(spaces, 64);
-    assert_eq!(context.object(0x90f1, &mut [0; 56]), Err(Status::INSUFFICIENT_RESOURCES));
+    assert_eq!(context.object(FERMI_VASPACE_A, &mut [0; 56]), Err(Status::INSUFFICIENT_RESOURCES));
 }
 
 #[test]
@@ -348,7 +355,7 @@ fn a_call_on_another_file_is_none_of_the_drivers() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let other = program.give(tempfile::tempfile().unwrap());
-    let command = 0xc020_462b;
+    let command = escapes::command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE);
     assert_eq!(program.handle(Trapped::Ioctl { fd: other, command, argument: 0 }), Answer::Errno(libc::ENOTTY));
     assert_eq!(program.handle(Trapped::Ioctl { fd: 99, command, argument: 0 }), Answer::Errno(libc::EBADF));
     assert_eq!(program.handle(Trapped::Ioctl { fd: other, command: 33, argument: 0 }), Answer::Errno(libc::ENOTTY));
@@ -365,15 +372,16 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
     let context = program.context(0);
     let mut params = vec![0; 20];
     assert!(write_u32(&mut params, 12, 1));
-    let group = context.object(0xa06c, &mut params).unwrap();
+    let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
     let expected = container.used(0);
     let mut params = vec![0; 368];
-    let channel = program.alloc(context.control, (context.client, group, 0), 0xc86f, &mut params).unwrap();
+    let channel =
+        program.alloc(context.control, (context.client, group, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
-    assert_eq!(context.subdevice_control(0x2080_1218, &mut question), Err(Status(0x31)));
+    assert_eq!(context.subdevice_control(NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut question), Err(Status(0x31)));
     assert_eq!(container.used(0), expected, "not measured yet");
-    program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut []).unwrap();
-    context.subdevice_control(0x2080_1218, &mut question).unwrap();
+    program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut []).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut question).unwrap();
     let told = read_u64(&question, 8).unwrap();
     assert_eq!(container.used(0), told + 2948 * 1024);
     context.free(group).unwrap();
@@ -384,7 +392,7 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
 /// (kernel_channel_group_api.c).
 #[test]
 fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
-    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
@@ -399,7 +407,7 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
         let channel = context.channel(parent, COPY).unwrap();
         let expected = container.used(0);
         for _ in 0..2 {
-            program.alloc(context.control, (context.client, channel, 0), 0xc3c0, &mut []).unwrap();
+            program.alloc(context.control, (context.client, channel, 0), VOLTA_COMPUTE_A, &mut []).unwrap();
         }
         assert_eq!(spy.count(CONTEXT_SIZE), 1);
         if parent == duplicate {
@@ -412,7 +420,7 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     let bare = context.channel(context.device, COPY).unwrap();
     spy.answer(CONTEXT_SIZE, [vec![0; 8], (8 * GIB).to_le_bytes().to_vec()].concat());
     let before = container.used(0);
-    let computes = program.alloc(context.control, (context.client, bare, 0), 0xc3c0, &mut []);
+    let computes = program.alloc(context.control, (context.client, bare, 0), VOLTA_COMPUTE_A, &mut []);
     assert_eq!(computes, Err(Status::NO_MEMORY));
     assert_eq!(container.used(0), before - 256 * 1024, "the channel is gone with it");
     context.free(context.client).unwrap();
@@ -423,7 +431,7 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
 /// then they would cost what was expected.
 #[test]
 fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
-    const CONTEXT_SIZE: u32 = 0x2080_1218;
+    const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = Arc::new(spy.container(&machine));
@@ -439,7 +447,7 @@ fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
         spy.refuse(CONTEXT_SIZE, Status::OBJECT_NOT_FOUND);
     });
     spy.answer(CONTEXT_SIZE, [vec![0; 8], (5 * MIB).to_le_bytes().to_vec()].concat());
-    program.alloc(context.control, (context.client, channel, 0), 0xc3c0, &mut []).unwrap();
+    program.alloc(context.control, (context.client, channel, 0), VOLTA_COMPUTE_A, &mut []).unwrap();
     freeing.join();
     assert_eq!(container.used(0), 5 * MIB + 2948 * 1024);
 }
@@ -454,7 +462,7 @@ fn a_page_of_4_kib_costs_what_it_takes() {
     for (number, size) in (1..).zip([4096, 64 << 10, 1]) {
         let mut params = memory_params(size);
         assert!(write_u32(&mut params, 24, 1 << 23));
-        context.object(0x40, &mut params).unwrap();
+        context.object(NV01_MEMORY_LOCAL_USER, &mut params).unwrap();
         assert_eq!(read_u64(&params, 64), Some(size.next_multiple_of(4096)), "what the program is told");
         assert_eq!(container.used(0), number * 64 * 1024);
     }

@@ -1,25 +1,25 @@
 //! Whole calls against the simulated driver: each rule, and each way around it that was thought of.
 
+mod alloc_overrides;
 mod attacks;
+mod chunked_free;
 mod debugger;
 mod driver_time;
 mod exports;
 mod fabric;
+mod file_teardown;
 mod fixed_address;
 mod foreign;
 mod frames;
 mod gates;
 mod granted;
 mod host_mappings;
-mod kept;
 mod lent;
 mod managed;
 mod memory;
 mod monitor;
 mod neighbours;
 mod other_cards;
-mod overrides;
-mod pieces;
 mod pinned;
 mod preemption;
 mod replay;

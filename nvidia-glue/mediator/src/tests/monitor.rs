@@ -1,11 +1,12 @@
 //! A container that only looks at its cards: it sees all of them, and can have nothing.
 
-use std::collections::BTreeSet;
-
 use abi::{
     Status,
+    classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM},
+    controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
     layout::{read_u32, write_u32, write_u64},
 };
+use std::collections::BTreeSet;
 
 use super::{
     replay::{Replay, machine_of},
@@ -19,7 +20,7 @@ fn heap(context: &super::world::Context<'_, '_>) -> (u32, u32) {
     for (at, value) in [(0, 2), (4, 0x09), (12, 0x16)] {
         assert!(write_u32(&mut params, at, value));
     }
-    context.subdevice_control(0x2080_1303, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params).unwrap();
     (read_u32(&params, 8).unwrap(), read_u32(&params, 16).unwrap())
 }
 
@@ -47,7 +48,7 @@ fn it_sees_the_whole_card_and_what_is_taken_of_it() {
         // No process of its own has anything, and others are nobody's business.
         let mut pids = vec![0; 3812];
         assert!(write_u32(&mut pids, 4, 0x40));
-        context.subdevice_control(0x2080_018d, &mut pids).unwrap();
+        context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PIDS, &mut pids).unwrap();
         assert_eq!(read_u32(&pids, 8), Some(0));
     });
 }
@@ -70,7 +71,7 @@ fn it_can_have_nothing() {
         assert_eq!(read_u32(&heap, 20), Some(Status::NO_MEMORY.0));
         // A channel group, a channel without one, an address space.
         let refused = Status::INSUFFICIENT_RESOURCES;
-        for (class, size) in [(0xa06c, 20), (0xc86f, 368), (0x90f1, 56)] {
+        for (class, size) in [(KEPLER_CHANNEL_GROUP_A, 20), (HOPPER_CHANNEL_GPFIFO_A, 368), (FERMI_VASPACE_A, 56)] {
             assert_eq!(context.object(class, &mut vec![0; size]), Err(refused), "{class:#x}");
         }
         let uvm = program.uvm_file();
@@ -79,7 +80,7 @@ fn it_can_have_nothing() {
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
         assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
         // Nor of the host's memory: the ledger counts none for it.
-        assert_eq!(context.object(0x3e, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
+        assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
     });
 }
 
@@ -92,8 +93,8 @@ fn a_limit_of_nothing_alone_refuses_what_takes_memory() {
     container.session.set_limits(&[(container.inventory.cards[0].uuid.clone(), base::Bytes(0))]).unwrap();
     let program = container.program();
     let context = program.context(0);
-    assert_eq!(context.object(0xa06c, &mut [0; 20]), Err(Status::NO_MEMORY));
-    assert_eq!(context.object(0xc86f, &mut [0; 368]), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(KEPLER_CHANNEL_GROUP_A, &mut [0; 20]), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(HOPPER_CHANNEL_GPFIFO_A, &mut [0; 368]), Err(Status::NO_MEMORY));
     assert_eq!(container.used(0), 0);
 }
 

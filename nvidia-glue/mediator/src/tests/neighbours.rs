@@ -2,6 +2,12 @@
 
 use abi::{
     Status,
+    classes::{HOPPER_A, HOPPER_COMPUTE_A, NV20_SUBDEVICE_0},
+    controls::{
+        NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS,
+        NV2080_CTRL_CMD_GPU_GET_PID_INFO, NV2080_CTRL_CMD_GPU_GET_PIDS, NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS,
+        NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS,
+    },
     layout::{read_u32, read_u64, write_u32},
 };
 
@@ -11,15 +17,15 @@ use super::{
 };
 
 const LIMIT: u64 = 4 * GIB;
-const SUBDEVICE: u32 = 0x2080;
-const COMPUTE: u32 = 0xcbc0;
-const GRAPHICS: u32 = 0xcb97;
+const SUBDEVICE: u32 = NV20_SUBDEVICE_0;
+const COMPUTE: u32 = HOPPER_COMPUTE_A;
+const GRAPHICS: u32 = HOPPER_A;
 
 /// `NV2080_CTRL_CMD_GPU_GET_PIDS`: who has an object of a class.
 fn pids(context: &Context<'_, '_>, class: u32) -> Vec<u32> {
     let mut params = vec![0; 3812];
     assert!(write_u32(&mut params, 4, class));
-    context.subdevice_control(0x2080_018d, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PIDS, &mut params).unwrap();
     let count = usize::try_from(read_u32(&params, 8).unwrap()).unwrap();
     (0..count).map(|at| read_u32(&params, 12 + 4 * at).unwrap()).collect()
 }
@@ -31,7 +37,7 @@ fn used(context: &Context<'_, '_>, pids: &[u32]) -> Vec<(u32, u64)> {
     for (at, pid) in pids.iter().enumerate() {
         assert!(write_u32(&mut params, 8 + 72 * at, *pid));
     }
-    context.subdevice_control(0x2080_018e, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PID_INFO, &mut params).unwrap();
     let told = |at| (read_u32(&params, at + 8).unwrap(), read_u64(&params, at + 16).unwrap());
     (0..pids.len()).map(|at| told(8 + 72 * at)).collect()
 }
@@ -114,11 +120,11 @@ fn fb_info(context: &Context<'_, '_>, indexes: [u32; 3]) -> [Vec<u8>; 2] {
     let asked = words(&indexes.map(|index| [index, 0]).concat());
     let mut params = [words(&[3]), asked.clone()].concat();
     params.resize(1028, 0);
-    context.subdevice_control(0x2080_1303, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params).unwrap();
     let list = context.program.put(&asked);
     let mut old = words(&[3, 0]);
     old.extend(list.to_le_bytes());
-    context.subdevice_control(0x2080_1301, &mut old).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO, &mut old).unwrap();
     [params[4..28].to_vec(), context.program.take(list)]
 }
 
@@ -147,13 +153,16 @@ fn a_failed_question_comes_back_as_it_was() {
     let mut params = words(&[2, 0x1d, 7, 0x1000, 8]);
     params.resize(1028, 0);
     let asked = params.clone();
-    assert_eq!(program.context(0).subdevice_control(0x2080_1303, &mut params), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(
+        program.context(0).subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params),
+        Err(Status::INVALID_ARGUMENT)
+    );
     assert_eq!((&params[4..8], &params[12..]), (&asked[4..8], &asked[12..]));
 }
 
 #[test]
 fn nobody_elses_encoders_are_told() {
-    for sums in [0x2080_016d, 0x2080_017b] {
+    for sums in [NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS, NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS] {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
         spy.answer(sums, words(&[3, 60, 1000]));
@@ -167,7 +176,7 @@ fn nobody_elses_encoders_are_told() {
 
 #[test]
 fn how_the_card_could_be_cut_is_not_told() {
-    const DESCRIBE_PARTITIONS: u32 = 0x2080_0185;
+    const DESCRIBE_PARTITIONS: u32 = NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     spy.answer(DESCRIBE_PARTITIONS, vec![1; 640]);

@@ -2,6 +2,7 @@
 
 use abi::{
     Node, Status,
+    controls::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
     layout::{read_u32, write_u32},
 };
 
@@ -21,7 +22,7 @@ fn with_two_of_four(test: impl FnOnce(&Machine, &[u32], &Ask<'_>)) {
     let whole = machine.container(&[0, 1, 2, 3], GIB);
     let ids = asking(&whole.program(), |ask| {
         let mut attached = [0; 128];
-        ask(0x201, &mut attached).unwrap();
+        ask(NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &mut attached).unwrap();
         (0..4).map(|at| read_u32(&attached, 4 * at).unwrap()).collect::<Vec<u32>>()
     });
     let container = machine.container(&GRANTED, GIB);

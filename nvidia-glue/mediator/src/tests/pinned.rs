@@ -1,12 +1,17 @@
 //! Pages of a program's own that the driver keeps pinned: the kernel makes them in the program's
 //! place, from what the program says by then.
 
-use std::collections::BTreeSet;
-
 use abi::{
     Handle, Node, Status,
+    classes::NV20_SUBDEVICE_0,
+    controls::{
+        NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
+        NV0041_CTRL_CMD_GET_SURFACE_INFO,
+    },
     layout::{read_u32, write_u32, write_u64},
 };
+use std::collections::BTreeSet;
+
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall, FileField, Holder};
@@ -133,8 +138,10 @@ fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u
 /// `GET_HANDLE_INFO` of the client itself: a call like any other.
 fn any_call(context: &Context<'_, '_>) -> Answer {
     let address = context.program.put(&[0; 16]);
-    let mut args: Vec<u8> =
-        [context.client, context.client, 0xd02, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let mut args: Vec<u8> = [context.client, context.client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, 0]
+        .iter()
+        .flat_map(|word| word.to_le_bytes())
+        .collect();
     args.extend(address.to_le_bytes());
     args.extend([16, 0, 0, 0, 0, 0, 0, 0]);
     context.program.escape(context.control, 0x2a, &mut args)
@@ -357,7 +364,7 @@ fn nothing_is_moved_below_what_has_gone() {
 /// `OsDescMemory`, `SystemMemory`, `RegisterMemory`, `VirtualMemoryRange`, `FlaMemory`.
 #[test]
 fn every_class_is_looked_for() {
-    const GET_CHILD_HANDLE: u32 = 0xd05;
+    const GET_CHILD_HANDLE: u32 = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
@@ -438,7 +445,7 @@ fn it_is_below_a_device() {
     let program = container.program();
     let context = program.context(0);
     let card = card_of(&context);
-    let subdevice = context.object(0x2080, &mut [0; 4]).unwrap();
+    let subdevice = context.object(NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
     for parent in [context.client, subdevice, context.memory(MIB).unwrap(), 0, 0xdead] {
         let elsewhere = Context { device: parent, ..context };
         assert_eq!(pin(&elsewhere, card, 0x70, MIB), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
@@ -565,9 +572,9 @@ fn a_call_that_waits_no_more_says_nothing_of_a_later_one() {
 /// The driver does not say what came of calls: none has failed, and nobody is ended for it.
 #[test]
 fn what_is_not_known_is_asked_again() {
-    const GET_CHILD_HANDLE: u32 = 0xd05;
-    const GET_HANDLE_INFO: u32 = 0xd02;
-    const GET_SURFACE_INFO: u32 = 0x41_0110;
+    const GET_CHILD_HANDLE: u32 = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE;
+    const GET_HANDLE_INFO: u32 = NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO;
+    const GET_SURFACE_INFO: u32 = NV0041_CTRL_CMD_GET_SURFACE_INFO;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);

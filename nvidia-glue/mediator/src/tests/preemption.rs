@@ -1,12 +1,16 @@
 //! Preemption of kernels: nothing that computes comes to be in a context whose kernels cannot be
 //! preempted at any instruction.
 
-use std::sync::Arc;
-
 use abi::{
     Handle, Status,
+    classes::{
+        FERMI_TWOD_A, HOPPER_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A, KEPLER_INLINE_TO_MEMORY_B, NV20_SUBDEVICE_0,
+        TURING_A,
+    },
+    controls::{NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND, NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE},
     layout::{read_u32, write_u32},
 };
+use std::sync::Arc;
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
@@ -14,12 +18,12 @@ use super::{
 };
 use crate::locks::lock;
 
-const MODE: u32 = 0x2080_1210;
-const BIND: u32 = 0x2080_1211;
-const COMPUTE: u32 = 0xcbc0;
-const DRAW: u32 = 0xcb97;
-const DRAW_FLAT: u32 = 0x902d;
-const INLINE: u32 = 0xa140;
+const MODE: u32 = NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE;
+const BIND: u32 = NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND;
+const COMPUTE: u32 = HOPPER_COMPUTE_A;
+const DRAW: u32 = HOPPER_A;
+const DRAW_FLAT: u32 = FERMI_TWOD_A;
+const INLINE: u32 = KEPLER_INLINE_TO_MEMORY_B;
 /// `NV2080_CTRL_SET_CTXSW_PREEMPTION_MODE_COMPUTE_*`.
 const WAIT: u32 = 0;
 const BLOCKS: u32 = 1;
@@ -110,7 +114,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
         assert_eq!(modes_set(channel, COMPUTE), []);
     }
     let copies = context.channel(context.group(COPY), 0).unwrap();
-    assert_eq!(modes_set(copies, 0xc8b5), []);
+    assert_eq!(modes_set(copies, HOPPER_DMA_COPY_A), []);
 }
 
 /// A program, the channels that it has in each way there is, and the context that each is in.
@@ -230,7 +234,7 @@ fn the_channels_own_device_is_asked() {
         let place = (context.client, context.client, 0);
         let device = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
         let place = (context.client, device, 0);
-        let subdevice = program.alloc(context.control, place, 0x2080, &mut [0; 4]).unwrap();
+        let subdevice = program.alloc(context.control, place, NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
         let channel = context.channel(device, GR).unwrap();
         spy.seen();
         engine(&context, channel, COMPUTE).unwrap();
@@ -281,11 +285,11 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
     assert_eq!(container.session.usage().unknown_refused, 0);
     // What a copy or a kernel has beside it is no matter of graphics.
     engine(&context, channel, COMPUTE).unwrap();
-    engine(&context, channel, 0xc8b5).unwrap();
+    engine(&context, channel, HOPPER_DMA_COPY_A).unwrap();
     let container = spy.container(&machine).may_draw();
     let program = container.program();
     let context = program.context(0);
-    for class in [DRAW, 0xc597, DRAW_FLAT, INLINE] {
+    for class in [DRAW, TURING_A, DRAW_FLAT, INLINE] {
         engine(&context, context.channel(context.group(GR), 0).unwrap(), class).unwrap();
     }
     assert_eq!(*lock(&container.observed.lacks_graphics), Vec::<String>::new());

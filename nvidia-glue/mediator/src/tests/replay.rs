@@ -3,6 +3,16 @@
 
 mod expected;
 
+use abi::{
+    Node, Status,
+    classes::{AMPERE_SMC_CONFIG_SESSION, AMPERE_SMC_MONITOR_SESSION, NV50_THIRD_PARTY_P2P},
+    controls::{
+        NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, NV503C_CTRL_CMD_REGISTER_VA_SPACE, NV503C_CTRL_CMD_REGISTER_VIDMEM,
+        NV503C_CTRL_CMD_UNREGISTER_VIDMEM, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+    },
+    layout::{read_u32, read_u64, write_u32, write_u64},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
@@ -10,10 +20,6 @@ use std::{
     time::Duration,
 };
 
-use abi::{
-    Node, Status,
-    layout::{read_u32, read_u64, write_u32, write_u64},
-};
 use account::Card;
 use base::Bytes;
 use cards::Inventory;
@@ -30,28 +36,33 @@ use crate::{Answer, locks::lock};
 /// command, the status, the reason (docs/driver-calls.md). Nothing else is.
 const DELIBERATE: &[(u32, Status, &str)] = &[
     (
-        0xc639,
+        AMPERE_SMC_CONFIG_SESSION,
         Status::INSUFFICIENT_PERMISSIONS,
         "AMPERE_SMC_CONFIG_SESSION: the driver would refuse it and tell the kernel's log",
     ),
-    (0xc640, Status::INSUFFICIENT_PERMISSIONS, "AMPERE_SMC_MONITOR_SESSION: the same"),
+    (AMPERE_SMC_MONITOR_SESSION, Status::INSUFFICIENT_PERMISSIONS, "AMPERE_SMC_MONITOR_SESSION: the same"),
     (
-        0x503c,
+        NV50_THIRD_PARTY_P2P,
         Status::NOT_SUPPORTED,
         "THIRD_PARTY_P2P: libcuda tells that there is no GPUDirect RDMA, and makes none of the next three calls",
     ),
-    (0x503c_0102, Status::NOT_SUPPORTED, "REGISTER_VA_SPACE"),
-    (0x503c_0104, Status::NOT_SUPPORTED, "REGISTER_VIDMEM"),
-    (0x503c_0105, Status::NOT_SUPPORTED, "UNREGISTER_VIDMEM"),
-    (0x0080_1108, Status::NOT_SUPPORTED, "GR_SET_TPC_PARTITION_MODE, of the MPS server: SMs are divided by the grant"),
-    (0x2080_0146, Status::OK, "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant"),
+    (NV503C_CTRL_CMD_REGISTER_VA_SPACE, Status::NOT_SUPPORTED, "REGISTER_VA_SPACE"),
+    (NV503C_CTRL_CMD_REGISTER_VIDMEM, Status::NOT_SUPPORTED, "REGISTER_VIDMEM"),
+    (NV503C_CTRL_CMD_UNREGISTER_VIDMEM, Status::NOT_SUPPORTED, "UNREGISTER_VIDMEM"),
+    (
+        NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+        Status::NOT_SUPPORTED,
+        "GR_SET_TPC_PARTITION_MODE, of the MPS server: SMs are divided by the grant",
+    ),
+    (
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
+        Status::OK,
+        "RELEASE_COMPUTE_MODE_RESERVATION: who uses a card is decided by the grant",
+    ),
 ];
 
 /// Of any recorded program at a time.
 const PROCESSES: u64 = 2;
-
-/// `NV2080_CTRL_CMD_FB_GET_INFO_V2`.
-const FB_GET_INFO: u32 = 0x2080_1303;
 
 /// A recorded program, or several, made again in a container.
 pub(super) struct Replay<'a> {
@@ -304,7 +315,7 @@ impl<'a> Replay<'a> {
             }
         }
         // RAM_SIZE and TOTAL_RAM_SIZE, USABLE_RAM_SIZE, HEAP_SIZE.
-        if number(call) == FB_GET_INFO {
+        if number(call) == NV2080_CTRL_CMD_FB_GET_INFO_V2 {
             let entries = buffers[0][4..].chunks_exact(8).take(read_u32(&buffers[0], 0).unwrap() as usize);
             for entry in entries.filter(|entry| matches!(entry[0], 0x07..=0x09)) {
                 let kib = read_u32(entry, 4).unwrap();

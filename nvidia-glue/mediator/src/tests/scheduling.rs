@@ -2,6 +2,27 @@
 
 use abi::{
     Status,
+    classes::{BLACKWELL_INLINE_TO_MEMORY_A, HOPPER_COMPUTE_A, TURING_A, TURING_COMPUTE_A},
+    controls::{
+        NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES,
+        NV0080_CTRL_CMD_FIFO_START_RUNLIST, NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS,
+        NV0080_CTRL_CMD_FIFO_STOP_RUNLIST, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE,
+        NV0090_CTRL_CMD_SET_TPC_PARTITION_MODE, NV906F_CTRL_CMD_RESET_CHANNEL, NV2080_CTRL_CMD_FIFO_BIND_ENGINES,
+        NV2080_CTRL_CMD_FIFO_CONFIG_CTXSW_TIMEOUT, NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION,
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2, NV2080_CTRL_CMD_FIFO_DISABLE_USERMODE_CHANNELS,
+        NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE, NV2080_CTRL_CMD_FIFO_ROTATE_KEYS,
+        NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY, NV2080_CTRL_CMD_GPU_EVICT_CTX,
+        NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET, NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_RESET,
+        NV2080_CTRL_CMD_GPU_SET_COMPUTE_MODE_RULES, NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG,
+        NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET, NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_RESET,
+        NV2080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, NV2080_CTRL_CMD_PERF_SET_POWERSTATE,
+        NV2080_CTRL_CMD_SET_OPERATIONAL_PROPERTIES, NV2080_CTRL_CMD_SET_RC_RECOVERY,
+        NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE, NVA06C_CTRL_CMD_INTERNAL_GPFIFO_SCHEDULE,
+        NVA06C_CTRL_CMD_INTERNAL_SET_TIMESLICE, NVA06C_CTRL_CMD_MAKE_REALTIME, NVA06C_CTRL_CMD_PREEMPT,
+        NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, NVA06F_CTRL_CMD_BIND, NVA06F_CTRL_CMD_RESET_CHANNEL,
+        NVA06F_CTRL_CMD_RESTART_RUNLIST, NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL, NVA06F_CTRL_CMD_STOP_CHANNEL,
+        NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE, NVC36F_CTRL_CMD_BIND, NVC36F_CTRL_CMD_RESET_CHANNEL,
+    },
     layout::{read_u32, read_u64, write_u32},
 };
 use schedule::Edge;
@@ -11,7 +32,7 @@ use super::{
     world::{Context, Machine, words},
 };
 
-const PREEMPT: u32 = 0xa06c_0105;
+const PREEMPT: u32 = NVA06C_CTRL_CMD_PREEMPT;
 
 #[test]
 fn a_program_cannot_put_itself_back_in_the_off_time() {
@@ -286,7 +307,7 @@ fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
     }
     let given = params.clone();
     spy.seen();
-    let _ = context.control(context.device, 0x0080_1714, &mut params);
+    let _ = context.control(context.device, NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS, &mut params);
     assert_eq!(read_u32(&spy.seen()[0].params, 16392), Some(1000));
     assert_eq!(params, given);
     // {hClient, hDevice, hChannel, numChannels, 3 lists, flags: a single one, timeout, status}
@@ -301,7 +322,7 @@ fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
     // Stopped when it has no work, or at once.
     let mut stop = [0];
     spy.seen();
-    let _ = context.control(channel, 0xa06f_0112, &mut stop);
+    let _ = context.control(channel, NVA06F_CTRL_CMD_STOP_CHANNEL, &mut stop);
     assert_eq!((spy.seen()[0].params.as_slice(), stop), ([1].as_slice(), [0]));
 }
 
@@ -316,16 +337,16 @@ fn an_engine_that_is_bound_or_used_counts() {
     // Called a video decoder's, then bound to compute; or given an object of compute.
     let (bound, used) = (context.scheduled(NVDEC, 1)[0], context.scheduled(NVDEC, 1)[0]);
     assert_eq!(gate.channels(), 0);
-    let _ = context.control(bound, 0xa06f_0104, &mut GR.to_le_bytes());
-    program.alloc(context.control, (context.client, used, 0), 0xcbc0, &mut [0; 8]).unwrap();
+    let _ = context.control(bound, NVA06F_CTRL_CMD_BIND, &mut GR.to_le_bytes());
+    program.alloc(context.control, (context.client, used, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     assert_eq!(gate.channels(), 2);
     gate.close().unwrap();
     assert!(!spy.works(&context, bound) && !spy.works(&context, used));
     // In the off time as well.
     let (bound, used) = (context.scheduled(NVDEC, 1)[0], context.scheduled(NVDEC, 1)[0]);
     assert!(spy.works(&context, bound));
-    let _ = context.control(bound, 0xc36f_0104, &mut COPY.to_le_bytes());
-    program.alloc(context.control, (context.client, used, 0), 0xcbc0, &mut [0; 8]).unwrap();
+    let _ = context.control(bound, NVC36F_CTRL_CMD_BIND, &mut COPY.to_le_bytes());
+    program.alloc(context.control, (context.client, used, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     assert!(!spy.works(&context, bound) && !spy.works(&context, used));
 }
 
@@ -338,7 +359,7 @@ fn a_group_is_what_any_of_its_channels_is_found_to_be() {
     let context = program.context(0);
     let gate = container.gate();
     // Cards before Ampere do not look at what is said of a group: 3D, compute, memory to memory.
-    for class in [0xc597, 0xc5c0, 0xcd40] {
+    for class in [TURING_A, TURING_COMPUTE_A, BLACKWELL_INLINE_TO_MEMORY_A] {
         let group = context.group(NVDEC);
         let (one, other) = (context.channel(group, 0).unwrap(), context.channel(group, 0).unwrap());
         context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -358,8 +379,14 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
     let program = container.program();
     let context = program.context(0);
     // Nor does one that is scheduled or bound again.
-    let again = [(SCHEDULE_CHANNEL, 3), (0xa06f_0104, 4)];
-    let stopped = [0xa06f_0112, 0x906f_0102, 0xa06f_0102, 0xc36f_0102].map(|id| (id, 16));
+    let again = [(SCHEDULE_CHANNEL, 3), (NVA06F_CTRL_CMD_BIND, 4)];
+    let stopped = [
+        NVA06F_CTRL_CMD_STOP_CHANNEL,
+        NV906F_CTRL_CMD_RESET_CHANNEL,
+        NVA06F_CTRL_CMD_RESET_CHANNEL,
+        NVC36F_CTRL_CMD_RESET_CHANNEL,
+    ]
+    .map(|id| (id, 16));
     for (id, size) in again.into_iter().chain(stopped) {
         let channel = context.scheduled(GR, 1)[0];
         container.gate().close().unwrap();
@@ -391,39 +418,47 @@ fn what_schedules_for_others_never_reaches_the_driver() {
     context.schedule(group, SCHEDULE_GROUP).unwrap();
     spy.seen();
     let controls = [
-        (group, 0xa06c_0107, "SET_INTERLEAVE_LEVEL"),
-        (channel, 0xa06f_0109, "SET_INTERLEAVE_LEVEL"),
-        (group, 0xa06c_0110, "MAKE_REALTIME"),
-        (group, 0xa06c_0201, "INTERNAL_GPFIFO_SCHEDULE"),
-        (group, 0xa06c_0202, "INTERNAL_SET_TIMESLICE"),
-        (channel, 0xa06f_0111, "RESTART_RUNLIST"),
-        (context.subdevice, 0x2080_1104, "SET_OPERATIONAL_PROPERTIES"),
-        (context.subdevice, 0x2080_1110, "CONFIG_CTXSW_TIMEOUT"),
-        (context.subdevice, 0x2080_1115, "RUNLIST_SET_SCHED_POLICY"),
-        (context.subdevice, 0x2080_1117, "DISABLE_USERMODE_CHANNELS"),
-        (context.subdevice, 0x2080_111a, "DISABLE_CHANNELS_FOR_KEY_ROTATION"),
-        (context.subdevice, 0x2080_111b, "DISABLE_CHANNELS_FOR_KEY_ROTATION_V2"),
-        (context.subdevice, 0x2080_111c, "ROTATE_KEYS"),
-        (context.subdevice, 0x2080_1121, "OBJSCHED_SET_STATE"),
-        (context.subdevice, 0x2080_1103, "BIND_ENGINES"),
-        (context.subdevice, 0x2080_122c, "SET_TPC_PARTITION_MODE"),
-        (context.device, 0x0080_1108, "SET_TPC_PARTITION_MODE"),
-        (channel, 0x9067_0102, "SET_TPC_PARTITION_TABLE"),
-        (channel, 0x0090_0101, "SET_TPC_PARTITION_MODE"),
-        (channel, 0xb06f_0110, "SET_CHANNEL_HW_STATE"),
-        (context.device, 0x0080_1705, "START_SELECTED_CHANNELS"),
-        (context.device, 0x0080_170f, "SET_CHANNEL_PROPERTIES"),
-        (context.device, 0x0080_1711, "STOP_RUNLIST"),
-        (context.device, 0x0080_1712, "START_RUNLIST"),
-        (context.subdevice, 0x2080_01a9, "MARK_DEVICE_FOR_RESET"),
-        (context.subdevice, 0x2080_01aa, "UNMARK_DEVICE_FOR_RESET"),
-        (context.subdevice, 0x2080_01ac, "MARK_DEVICE_FOR_DRAIN_AND_RESET"),
-        (context.subdevice, 0x2080_01ad, "UNMARK_DEVICE_FOR_DRAIN_AND_RESET"),
-        (context.subdevice, 0x2080_012c, "EVICT_CTX"),
-        (context.subdevice, 0x2080_0130, "SET_COMPUTE_MODE_RULES"),
-        (context.subdevice, 0x2080_0194, "SET_COMPUTE_POLICY_CONFIG"),
-        (context.subdevice, 0x2080_205b, "PERF_SET_POWERSTATE"),
-        (context.subdevice, 0x2080_220d, "SET_RC_RECOVERY"),
+        (group, NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, "SET_INTERLEAVE_LEVEL"),
+        (channel, NVA06F_CTRL_CMD_SET_INTERLEAVE_LEVEL, "SET_INTERLEAVE_LEVEL"),
+        (group, NVA06C_CTRL_CMD_MAKE_REALTIME, "MAKE_REALTIME"),
+        (group, NVA06C_CTRL_CMD_INTERNAL_GPFIFO_SCHEDULE, "INTERNAL_GPFIFO_SCHEDULE"),
+        (group, NVA06C_CTRL_CMD_INTERNAL_SET_TIMESLICE, "INTERNAL_SET_TIMESLICE"),
+        (channel, NVA06F_CTRL_CMD_RESTART_RUNLIST, "RESTART_RUNLIST"),
+        (context.subdevice, NV2080_CTRL_CMD_SET_OPERATIONAL_PROPERTIES, "SET_OPERATIONAL_PROPERTIES"),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_CONFIG_CTXSW_TIMEOUT, "CONFIG_CTXSW_TIMEOUT"),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_RUNLIST_SET_SCHED_POLICY, "RUNLIST_SET_SCHED_POLICY"),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_DISABLE_USERMODE_CHANNELS, "DISABLE_USERMODE_CHANNELS"),
+        (
+            context.subdevice,
+            NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION,
+            "DISABLE_CHANNELS_FOR_KEY_ROTATION",
+        ),
+        (
+            context.subdevice,
+            NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS_FOR_KEY_ROTATION_V2,
+            "DISABLE_CHANNELS_FOR_KEY_ROTATION_V2",
+        ),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_ROTATE_KEYS, "ROTATE_KEYS"),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE, "OBJSCHED_SET_STATE"),
+        (context.subdevice, NV2080_CTRL_CMD_FIFO_BIND_ENGINES, "BIND_ENGINES"),
+        (context.subdevice, NV2080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
+        (context.device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
+        (channel, NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE, "SET_TPC_PARTITION_TABLE"),
+        (channel, NV0090_CTRL_CMD_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
+        (channel, NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE, "SET_CHANNEL_HW_STATE"),
+        (context.device, NV0080_CTRL_CMD_FIFO_START_SELECTED_CHANNELS, "START_SELECTED_CHANNELS"),
+        (context.device, NV0080_CTRL_CMD_FIFO_SET_CHANNEL_PROPERTIES, "SET_CHANNEL_PROPERTIES"),
+        (context.device, NV0080_CTRL_CMD_FIFO_STOP_RUNLIST, "STOP_RUNLIST"),
+        (context.device, NV0080_CTRL_CMD_FIFO_START_RUNLIST, "START_RUNLIST"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_RESET, "MARK_DEVICE_FOR_RESET"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_RESET, "UNMARK_DEVICE_FOR_RESET"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_MARK_DEVICE_FOR_DRAIN_AND_RESET, "MARK_DEVICE_FOR_DRAIN_AND_RESET"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_UNMARK_DEVICE_FOR_DRAIN_AND_RESET, "UNMARK_DEVICE_FOR_DRAIN_AND_RESET"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_EVICT_CTX, "EVICT_CTX"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_SET_COMPUTE_MODE_RULES, "SET_COMPUTE_MODE_RULES"),
+        (context.subdevice, NV2080_CTRL_CMD_GPU_SET_COMPUTE_POLICY_CONFIG, "SET_COMPUTE_POLICY_CONFIG"),
+        (context.subdevice, NV2080_CTRL_CMD_PERF_SET_POWERSTATE, "PERF_SET_POWERSTATE"),
+        (context.subdevice, NV2080_CTRL_CMD_SET_RC_RECOVERY, "SET_RC_RECOVERY"),
         (context.client, 0x0000_0283, "IDLE_CHANNELS"),
     ];
     for (object, id, name) in controls {

@@ -4,6 +4,15 @@
 //! not scheduled yet has no effect; one that is off stays off when it is scheduled again; one that
 //! is added to a group that is scheduled does work at once.
 
+use abi::{
+    Handle, Node, Status,
+    classes::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
+    controls::{
+        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NVA06C_CTRL_CMD_GET_TIMESLICE, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
+        NVA06C_CTRL_CMD_SET_TIMESLICE, NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
+    },
+    layout::{read_u32, read_u64, write_u32},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
@@ -12,10 +21,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use abi::{
-    Handle, Node, Status,
-    layout::{read_u32, read_u64, write_u32},
-};
 use base::OverMemory;
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
 use schedule::Gate;
@@ -24,11 +29,11 @@ use simulator::SimulatedDriver;
 use super::world::{Container, Context, GIB, Machine};
 use crate::locks::lock;
 
-pub(super) const SCHEDULE_GROUP: u32 = 0xa06c_0101;
-pub(super) const SET_TIMESLICE: u32 = 0xa06c_0103;
-pub(super) const GET_TIMESLICE: u32 = 0xa06c_0104;
-pub(super) const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
-pub(super) const DISABLE: u32 = 0x2080_110b;
+pub(super) const SCHEDULE_GROUP: u32 = NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
+pub(super) const SET_TIMESLICE: u32 = NVA06C_CTRL_CMD_SET_TIMESLICE;
+pub(super) const GET_TIMESLICE: u32 = NVA06C_CTRL_CMD_GET_TIMESLICE;
+pub(super) const SCHEDULE_CHANNEL: u32 = NVA06F_CTRL_CMD_GPFIFO_SCHEDULE;
+pub(super) const DISABLE: u32 = NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS;
 /// `NV_ESC_RM_VID_HEAP_CONTROL`.
 pub(super) const HEAP: u32 = 0x4a;
 pub(super) const GR: u32 = 1;
@@ -375,7 +380,7 @@ impl Driver for Spy {
                 let channel = Channel { parent: (client, parent), scheduled, off: 0 };
                 card.channels.insert((client, object), channel);
             }
-            ((0x2b, false), _) if word(args, 12) == 0xa06c => {
+            ((0x2b, false), _) if word(args, 12) == KEPLER_CHANNEL_GROUP_A => {
                 card.groups.insert((word(args, 0), word(args, 8)));
             }
             ((0x34, false), _) if word(args, 24) == 0 => {
@@ -416,14 +421,14 @@ impl Context<'_, '_> {
     pub(super) fn group(&self, engine: u32) -> u32 {
         let mut params = [0; 20];
         assert!(write_u32(&mut params, 12, engine));
-        self.object(0xa06c, &mut params).unwrap()
+        self.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap()
     }
 
     /// A channel below a group or the device.
     pub(super) fn channel(&self, parent: u32, engine: u32) -> Result<u32, Status> {
         let mut params = [0; 368];
         assert!(write_u32(&mut params, 128, engine));
-        self.program.alloc(self.control, (self.client, parent, 0), 0xc86f, &mut params)
+        self.program.alloc(self.control, (self.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
     }
 
     pub(super) fn control(&self, object: u32, id: u32, params: &mut [u8]) -> Result<(), Status> {

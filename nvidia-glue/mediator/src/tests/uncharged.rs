@@ -2,6 +2,7 @@
 
 use abi::{
     Node, Status,
+    classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL},
     layout::{write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};
@@ -142,7 +143,7 @@ fn mappings_of_the_resource_managers_are_bounded_too() {
     let program = container.program();
     let context = program.context(0);
     let memory = context.memory(2 * MIB).unwrap();
-    let space = context.object(0x50a0, &mut lazy_space(GIB_512)).unwrap();
+    let space = context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(GIB_512)).unwrap();
     let names = (space, memory);
     let place = |at: u64| at << 30;
     let mapped = (0..1 << 14).take_while(|at| dma(&context, names, place(*at), 2 * MIB).is_ok()).count() as u64;
@@ -173,7 +174,7 @@ fn mappings_of_the_resource_managers_are_limited_in_number() {
     let program = container.program();
     let context = program.context(0);
     let memory = context.memory(2 * MIB).unwrap();
-    let names = (context.object(0x50a0, &mut lazy_space(GIB_512)).unwrap(), memory);
+    let names = (context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(GIB_512)).unwrap(), memory);
     (0..3).for_each(|at| dma(&context, names, at << 12, 4096).unwrap());
     assert_eq!(dma(&context, names, 3 << 12, 4096), Err(Status::INSUFFICIENT_RESOURCES));
     end_dma(&context, names, 0, 0);
@@ -196,14 +197,14 @@ fn page_tables_that_are_made_at_once_are_charged() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let space = context.object(0x50a0, &mut lazy_space(2 * GIB_512)).unwrap();
+    let space = context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(2 * GIB_512)).unwrap();
     assert_eq!(container.used(0), 0, "as libcuda asks for them");
     let mut at_once = memory_params(2 * GIB_512);
     assert!(write_u32(&mut at_once, 8, 0x0008_0000));
-    assert_eq!(context.object(0x50a0, &mut at_once), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(NV50_MEMORY_VIRTUAL, &mut at_once), Err(Status::NO_MEMORY));
     let mut sparse = memory_params(2 * GIB_512);
     assert!(write_u32(&mut sparse, 8, 0x0408_0400));
-    assert_eq!(context.object(0x50a0, &mut sparse), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(NV50_MEMORY_VIRTUAL, &mut sparse), Err(Status::NO_MEMORY));
     // The older call: NVOS32_FUNCTION_ALLOC_SIZE.
     let mut heap = vec![0; 184];
     for (at, value) in [(0, context.client), (4, context.device), (8, 2), (52, 0x0008_0000)] {
@@ -214,7 +215,7 @@ fn page_tables_that_are_made_at_once_are_charged() {
     assert_eq!(result(Answer::Return(0), &heap, 20), Err(Status::NO_MEMORY));
     let mut small = memory_params(2 * MIB);
     assert!(write_u32(&mut small, 8, 0x0008_0000));
-    let small = context.object(0x50a0, &mut small).unwrap();
+    let small = context.object(NV50_MEMORY_VIRTUAL, &mut small).unwrap();
     assert!((1..MIB).contains(&container.used(0)), "{}", container.used(0));
     context.free(small).unwrap();
     context.free(space).unwrap();
@@ -228,9 +229,10 @@ fn memory_of_the_hosts_is_bounded() {
     let container = limited(&machine, ObjectLimits { host_memory: Bytes(64 * MIB), ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
-    let pieces: Vec<u32> = (0..4).map(|_| context.object(0x3e, &mut host_memory_params(16 * MIB)).unwrap()).collect();
-    assert_eq!(context.object(0x3e, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
-    assert_eq!(context.object(0x3e, &mut host_memory_params(u64::MAX)), Err(Status::NO_MEMORY));
+    let pieces: Vec<u32> =
+        (0..4).map(|_| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap()).collect();
+    assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
+    assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(u64::MAX)), Err(Status::NO_MEMORY));
     assert_eq!((container.used(0), container.session.usage().denials), (0, 0), "nothing of a card's");
     assert_eq!(*lock(&container.observed.over_memory), [], "nor what a process is killed for");
     // A duplicate is the same memory, which stays with it.
@@ -241,7 +243,7 @@ fn memory_of_the_hosts_is_bounded() {
     assert_eq!(host(&container), 64 * MIB);
     other.free(duplicate).unwrap();
     assert_eq!(host(&container), 48 * MIB);
-    context.object(0x3e, &mut host_memory_params(16 * MIB)).unwrap();
+    context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap();
     context.free(context.client).unwrap();
     assert_eq!(host(&container), 0);
     assert!(container.session.usage().processes.iter().all(|process| process.cards.is_empty()));
@@ -405,21 +407,21 @@ fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let memory = |size| context.object(0x3e, &mut host_memory_params(size)).unwrap();
+    let memory = |size| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size)).unwrap();
     let (little, much) = (memory(MOST), memory(1 << 30));
     let much_again = program.dup(context.control, (context.client, context.device), (context.client, much)).unwrap();
     spy.escapes(0);
     for memories in [[much, little], [little, much], [much_again, little]] {
         let mut params: Vec<u8> = memories.iter().flat_map(|memory| memory.to_le_bytes()).collect();
         params.resize(16, 0);
-        assert_eq!(context.object(0xda, &mut params), Err(Status::INVALID_ARGUMENT));
+        assert_eq!(context.object(NV_SEMAPHORE_SURFACE, &mut params), Err(Status::INVALID_ARGUMENT));
     }
     let notifier = |flags: u32, last: u64| {
         let mut params = [0; 32];
         params[4..8].copy_from_slice(&flags.to_le_bytes());
         params[8..12].copy_from_slice(&much.to_le_bytes());
         params[24..].copy_from_slice(&last.to_le_bytes());
-        context.object(0x2, &mut params)
+        context.object(NV01_CONTEXT_DMA, &mut params)
     };
     assert_eq!(notifier(1 << 20, MOST), Err(Status::INVALID_ARGUMENT));
     let mut args = [0; 56];

@@ -1,6 +1,14 @@
 //! A container's utilization is its own, against its share: in the driver's samples, on its page,
 //! for video engines. The driver says how busy the card is with whosever work.
 
+use abi::{
+    Handle, Node,
+    controls::{
+        NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
+        NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
+    },
+    layout::{read_u32, read_u64, write_u32, write_u64},
+};
 use std::{
     fs::File,
     io,
@@ -12,10 +20,6 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use abi::{
-    Handle, Node,
-    layout::{read_u32, read_u64, write_u32, write_u64},
-};
 use base::{OverMemory, now_us};
 use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
 use schedule::meter::Measured;
@@ -24,9 +28,9 @@ use simulator::SimulatedDriver;
 use super::world::{Container, Context, GIB, MIB, Machine, Program, result};
 
 const LIMIT: u64 = 4 * GIB;
-const GET_SAMPLES: u32 = 0x2080_2096;
-const GET_VIDEO_SAMPLE: u32 = 0x2080_2087;
-const POLL: u32 = 0x00de_0001;
+const GET_SAMPLES: u32 = NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
+const GET_VIDEO_SAMPLE: u32 = NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE;
+const POLL: u32 = NV00DE_CTRL_CMD_REQUEST_DATA_POLL;
 const SAMPLES: usize = 16;
 const SAMPLE: usize = 776;
 const ENGINE: usize = 128;

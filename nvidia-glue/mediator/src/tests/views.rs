@@ -1,11 +1,14 @@
 //! View of a container of its cards and of who is on them.
 
-use std::os::unix::fs::FileExt;
-
 use abi::{
     Node, Status,
+    controls::{
+        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO, NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+    },
     layout::{read_u32, read_u64, write_u32, write_u64},
 };
+use std::os::unix::fs::FileExt;
 
 use super::{
     spy::Spy,
@@ -23,7 +26,7 @@ fn fb_info(context: &Context<'_, '_>, indexes: &[u32]) -> Vec<u32> {
     for (at, index) in indexes.iter().enumerate() {
         assert!(write_u32(&mut params, 4 + 8 * at, *index));
     }
-    context.subdevice_control(0x2080_1303, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params).unwrap();
     (0..indexes.len()).map(|at| read_u32(&params, 8 + 8 * at).unwrap()).collect()
 }
 
@@ -42,7 +45,7 @@ fn the_card_has_the_size_of_the_grant() {
     let list = program.put(&words(&[heap, 0, free, 0]));
     let mut params = words(&[2, 0]);
     params.extend(list.to_le_bytes());
-    context.subdevice_control(0x2080_1301, &mut params).unwrap();
+    context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO, &mut params).unwrap();
     assert_eq!(read_u64(&params, 8), Some(list), "the caller's own pointer comes back");
     assert_eq!(program.take(list), words(&[heap, LIMIT_KIB, free, LIMIT_KIB - (1 << 20)]));
 
@@ -109,7 +112,7 @@ fn an_old_allocation_tells_of_the_grant() {
 
 #[test]
 fn regions_of_the_card_are_as_large_as_the_grant() {
-    const REGIONS: u32 = 0x2080_1320;
+    const REGIONS: u32 = NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO;
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     // Two: base, last byte.
@@ -149,7 +152,7 @@ fn only_the_granted_cards_exist() {
     let ask = |id: u32, params: &mut [u8]| program.control(control, (client, client), id, params);
 
     let mut attached = [0; 128];
-    ask(0x201, &mut attached).unwrap();
+    ask(NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &mut attached).unwrap();
     let ids: Vec<u32> =
         (0..32).map(|at| read_u32(&attached, 4 * at).unwrap()).take_while(|id| *id != u32::MAX).collect();
     assert_eq!(ids.len(), 2);
@@ -162,13 +165,13 @@ fn only_the_granted_cards_exist() {
     for id in &ids {
         let mut info = [0; 32];
         assert!(write_u32(&mut info, 0, *id));
-        ask(0x205, &mut info).unwrap();
+        ask(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, &mut info).unwrap();
         instances.push(read_u32(&info, 8).unwrap());
     }
     // Ids of other cards, as a machine without mediation would name them.
     let others: Vec<u32> = (0..0x1000).map(|at| at << 8).filter(|id| !ids.contains(id)).collect();
     for id in others.iter().take(64) {
-        for (call, size) in [(0x205, 32), (0x21b, 12), (0x275, 268), (0x289, 4)] {
+        for (call, size) in [(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 32), (0x21b, 12), (0x275, 268), (0x289, 4)] {
             let mut params = vec![0; size];
             assert!(write_u32(&mut params, 0, *id));
             assert_eq!(ask(call, &mut params), Err(Status::INVALID_ARGUMENT), "{call:#x} {id:#x}");
@@ -231,9 +234,9 @@ fn what_no_table_has_is_counted() {
     let context = program.context(0);
     assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
     assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
-    assert_eq!(context.subdevice_control(0x2080_13ee, &mut [0; 4]), Err(Status::NOT_SUPPORTED));
+    assert_eq!(context.subdevice_control(0x2080_13ee, &mut [0; 4]), Err(Status::NOT_SUPPORTED)); // Not in the tables
     // One that only the card's firmware knows.
-    let _ = context.subdevice_control(0x2080_93ee, &mut [0; 4]);
+    let _ = context.subdevice_control(0x2080_93ee, &mut [0; 4]); // Not in the tables
     let usage = container.session.usage();
     assert_eq!((usage.unknown_refused, usage.unknown_passed), (3, 1));
     let told = crate::locks::lock(&container.observed.unknown);

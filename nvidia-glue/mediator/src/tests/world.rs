@@ -1,6 +1,11 @@
 //! A container with programs in it, on simulated cards: what the kernel's side of a call is to a
 //! session.
 
+use abi::{
+    DriverRelease, Node, Status,
+    classes::{FERMI_VASPACE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
+    layout::{read_u32, write_u32},
+};
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
@@ -12,10 +17,6 @@ use std::{
     time::Duration,
 };
 
-use abi::{
-    DriverRelease, Node, Status,
-    layout::{read_u32, write_u32},
-};
 use base::{Bytes, OverMemory, Pid, Throttle};
 use cards::{Inventory, simulated_inventory};
 use driver::{Driver, same_open_file};
@@ -621,7 +622,7 @@ impl<'a> Program<'a> {
         let control = self.open(Node::Control);
         let client = self.alloc(control, (0, 0, 0), 0x41, &mut []).unwrap();
         let device = self.alloc(control, (client, client, 0x5c00_0001), 0x80, &mut device_params(instance)).unwrap();
-        let subdevice = self.alloc(control, (client, device, 0x5c00_0002), 0x2080, &mut [0; 4]).unwrap();
+        let subdevice = self.alloc(control, (client, device, 0x5c00_0002), NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
         Context { program: self, control, client, device, subdevice }
     }
 
@@ -662,7 +663,7 @@ pub(super) struct Context<'p, 'a> {
 impl Context<'_, '_> {
     /// Video memory; its handle.
     pub(super) fn memory(&self, size: u64) -> Result<u32, Status> {
-        self.object(0x40, &mut memory_params(size))
+        self.object(NV01_MEMORY_LOCAL_USER, &mut memory_params(size))
     }
 
     pub(super) fn object(&self, class: u32, params: &mut [u8]) -> Result<u32, Status> {
@@ -698,7 +699,7 @@ impl Context<'_, '_> {
             assert!(write_u32(&mut gpu, at, value));
         }
         self.program.uvm(uvm, 37, &mut gpu, 36).unwrap();
-        let space = self.object(0x90f1, &mut [0; 56]).unwrap();
+        let space = self.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
         let mut register = [uuid_bytes(&card.uuid).to_vec(), vec![0; 16]].concat();
         for (at, value) in [(16, self.control.cast_unsigned()), (20, self.client), (24, space)] {
             assert!(write_u32(&mut register, at, value));

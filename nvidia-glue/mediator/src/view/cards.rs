@@ -8,7 +8,7 @@ use abi::{
         NV0000_CTRL_GPU_GET_DEVICE_IDS_PARAMS, NV0000_CTRL_GPU_GET_PROBED_IDS_PARAMS as ProbedIds,
         NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS as P2pCapsMatrix,
         NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS as P2pCaps, NV2080_CTRL_GET_P2P_CAPS_PARAMS as PeerCaps,
-        nv_ioctl_card_info_t as CardInfo,
+        NV2080_CTRL_GPU_P2P_PEER_CAPS_PEER_INFO as PeerInfo, nv_ioctl_card_info_t as CardInfo,
     },
 };
 
@@ -193,7 +193,8 @@ pub(crate) fn peers(params: &mut [u8], cards: &[CardNames]) {
     let mut kept = 0;
     for index in 0..count.min(LIST) {
         let from = index * size;
-        if read_u32(entries, from).is_some_and(|id| is_granted(cards, id)) {
+        let entry = entries.get(from..).unwrap_or_default();
+        if PeerInfo::gpuId.get(entry).is_some_and(|id| is_granted(cards, id)) {
             entries.copy_within(from..from + size, kept * size);
             kept += 1;
         }
@@ -307,7 +308,7 @@ mod tests {
                 for (index, id) in ids.iter().enumerate() {
                     let entry = &mut params[peers::AT + index * size..][..size];
                     entry.fill(u8::try_from(index).unwrap() + 1);
-                    assert!(write_u32(entry, 0, *id));
+                    assert!(PeerInfo::gpuId.set(entry, *id));
                 }
                 params
             };

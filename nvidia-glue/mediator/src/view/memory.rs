@@ -4,9 +4,9 @@ use abi::{
     layout::write_u32,
     params::{
         Field, NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
-        NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 as OlderRegion,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 as Region525,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo,
-        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 as OlderRegionInfo, NVOS32_PARAMETERS,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 as RegionInfo525, NVOS32_PARAMETERS,
         NVXXXX_CTRL_XXX_INFO as Info,
     },
 };
@@ -85,10 +85,9 @@ pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
         return;
     };
     let mut left = shown.limit.0;
-    // Before 580 a region is shorter, and with it the struct, whose length the driver demands exactly.
-    let size = if params.len() == OlderRegionInfo::SIZE { OlderRegion::SIZE } else { Region::SIZE };
+    let region_size = region_size(params.len());
     let regions = params.get_mut(RegionInfo::fbRegion.at()..).unwrap_or_default();
-    for region in regions.chunks_exact_mut(size).take(count) {
+    for region in regions.chunks_exact_mut(region_size).take(count) {
         let (Some(base), Some(last)) = (Region::base.get(region), Region::limit.get(region)) else { continue };
         let size = last.saturating_sub(base).saturating_add(1);
         let cut = size.min(left);
@@ -96,6 +95,11 @@ pub(crate) fn fb_regions(params: &mut [u8], shown: ShownMemory) {
         // A region of nothing cannot be written: its last byte is one before its first.
         let _ = Region::limit.set(region, base.saturating_add(cut).saturating_sub(1));
     }
+}
+
+/// Returns the bytes of a region in parameters of this length.
+const fn region_size(params: usize) -> usize {
+    if params == RegionInfo525::SIZE { Region525::SIZE } else { Region::SIZE }
 }
 
 /// The sizes in the struct of `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_PARAMETERS`), bytes each.
@@ -172,25 +176,22 @@ mod tests {
 
     #[test]
     fn regions_sum_up_to_the_grant() {
-        for (length, region) in [(RegionInfo::SIZE, Region::SIZE), (OlderRegionInfo::SIZE, OlderRegion::SIZE)] {
-            regions_of(length, region);
+        // Before and since 580.
+        for (length, region) in [(RegionInfo525::SIZE, Region525::SIZE), (RegionInfo::SIZE, Region::SIZE)] {
+            let mut params = vec![0; length];
+            params[0] = 3;
+            for (at, (base, last)) in
+                [(0_u64, (3_u64 << 30) - 1), (3 << 30, (6 << 30) - 1), (6 << 30, (8 << 30) - 1)].iter().enumerate()
+            {
+                let at = RegionInfo::fbRegion.at() + at * region;
+                params[at..at + 8].copy_from_slice(&base.to_le_bytes());
+                params[at + 8..at + 16].copy_from_slice(&last.to_le_bytes());
+            }
+            fb_regions(&mut params, SHOWN);
+            let at = |number: usize| RegionInfo::fbRegion.at() + number * region + Region::limit.at();
+            let last: Vec<u64> = (0..3).map(|number| read_u64(&params, at(number)).unwrap()).collect();
+            assert_eq!(last, [(3 << 30) - 1, (4 << 30) - 1, (6 << 30) - 1], "{length}");
         }
-    }
-
-    fn regions_of(length: usize, size: usize) {
-        let mut params = vec![0; length];
-        params[0] = 3;
-        for (at, (base, last)) in
-            [(0_u64, (3_u64 << 30) - 1), (3 << 30, (6 << 30) - 1), (6 << 30, (8 << 30) - 1)].iter().enumerate()
-        {
-            let at = RegionInfo::fbRegion.at() + at * size;
-            params[at..at + 8].copy_from_slice(&base.to_le_bytes());
-            params[at + 8..at + 16].copy_from_slice(&last.to_le_bytes());
-        }
-        fb_regions(&mut params, SHOWN);
-        let last: Vec<u64> =
-            (0..3).map(|at| read_u64(&params, RegionInfo::fbRegion.at() + at * size + 8).unwrap()).collect();
-        assert_eq!(last, [(3 << 30) - 1, (4 << 30) - 1, (6 << 30) - 1]);
     }
 
     proptest! {

@@ -2,7 +2,6 @@
 
 use abi::{
     Status, encode,
-    layout::write_u32,
     params::{
         NV2080_CTRL_GPU_GET_PID_INFO_PARAMS as PidInfos, NV2080_CTRL_GPU_GET_PIDS_PARAMS as Pids,
         NV2080_CTRL_GPU_PID_INFO as PidInfo,
@@ -32,7 +31,7 @@ pub(crate) fn pids(params: &mut [u8], own: &[u32]) {
     table.fill(0);
     let mut shown = 0;
     for (slot, pid) in table.chunks_exact_mut(4).zip(own) {
-        let _ = write_u32(slot, 0, *pid);
+        slot.copy_from_slice(&pid.to_le_bytes());
         shown += 1;
     }
     let _ = Pids::pidTblCount.set(params, shown);
@@ -91,7 +90,7 @@ pub(crate) fn ask_owned_by(pid: u32) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use abi::layout::{read_u32, read_u64};
+    use abi::layout::{read_u32, read_u64, write_u32};
     use proptest::prelude::*;
 
     use super::*;
@@ -126,7 +125,7 @@ mod tests {
     #[test]
     fn what_a_process_uses_is_told_of_own_ones_only() {
         let mut params = ask_owned_by(1);
-        let _ = write_u32(&mut params, 0, 2);
+        let _ = PidInfos::pidInfoListCount.set(&mut params, 2);
         let _ = write_u32(&mut params, INFOS + INFO, 4000);
         pid_info(&mut params, &OWN);
         assert_eq!(read_u64(&params, INFOS + INFO_DATA), Some(5 << 20));

@@ -59,7 +59,7 @@ struct UtilizationState {
     meter: Meter,
     work: Work,
     load: Option<Load>,
-    /// As the driver told them last, in order.
+    /// Samples of the driver's last answer, in order.
     samples: Vec<Sample>,
     /// Times at which the driver was asked, and the page was written.
     asked_us: Option<u64>,
@@ -113,7 +113,7 @@ impl Session {
         self.view.utilizations.get(usize::from(card.0))
     }
 
-    /// Returns how busy the card was lately, by a look that is no older.
+    /// Returns how busy the card was lately, by an answer that is no older.
     fn load(&self, card: Card, now_us: u64, every_us: u64) -> Option<Load> {
         let known = &self.utilization(card)?.known;
         {

@@ -49,6 +49,11 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use abi::classes::{
+        BLACKWELL_INLINE_TO_MEMORY_A, FERMI_TWOD_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A,
+        KEPLER_INLINE_TO_MEMORY_B, NVC9B0_VIDEO_DECODER, TURING_A,
+    };
+
     use super::*;
 
     #[test]
@@ -72,9 +77,12 @@ mod tests {
     #[test]
     fn engines_by_class() {
         for (classes, expected) in [
-            (&[0xc597, 0xcbc0, 0x902d, 0xa140, 0xcd40][..], Some(Engine::Compute)),
-            (&[0xc8b5], Some(Engine::Copy)),
-            (&[0xc9b0, 0xc86f], None),
+            (
+                &[TURING_A, HOPPER_COMPUTE_A, FERMI_TWOD_A, KEPLER_INLINE_TO_MEMORY_B, BLACKWELL_INLINE_TO_MEMORY_A][..],
+                Some(Engine::Compute),
+            ),
+            (&[HOPPER_DMA_COPY_A], Some(Engine::Copy)),
+            (&[NVC9B0_VIDEO_DECODER, HOPPER_CHANNEL_GPFIFO_A], None),
         ] {
             for class in classes {
                 assert_eq!(Engine::of_class(*class), expected, "{class:#x}");

@@ -64,7 +64,7 @@ impl CardChannels {
         channel.is_scheduled && group.is_some_and(|group| group.is_surplus)
     }
 
-    /// The driver has been told.
+    /// Notes that the driver has moved them.
     pub(crate) fn moved(&mut self, names: &[ObjectName], off: bool) {
         for name in names {
             if let Some(channel) = self.channels.get_mut(name) {

@@ -1,6 +1,10 @@
 //! Whatever programs, the scheduler and the driver do, in any order.
 
-use abi::Status;
+use abi::{
+    Status,
+    classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
+    controls::NVA06F_CTRL_CMD_BIND,
+};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{RESET, RESUME, STOP, SUSPEND, put_on};
@@ -133,7 +137,7 @@ impl Play<'_, '_> {
             }
             Deed::Bind { channel, engine } if !self.channels.is_empty() => {
                 let at = channel.index(self.channels.len());
-                let _ = context.control(self.channels[at].channel, 0xa06f_0104, &mut engine.to_le_bytes());
+                let _ = context.control(self.channels[at].channel, NVA06F_CTRL_CMD_BIND, &mut engine.to_le_bytes());
                 if is_throttled(*engine) {
                     self.is_found_throttled(at);
                 }
@@ -141,7 +145,7 @@ impl Play<'_, '_> {
             Deed::Object(at) if !self.channels.is_empty() => {
                 let at = at.index(self.channels.len());
                 let place = (context.client, self.channels[at].channel, 0);
-                if self.program.alloc(context.control, place, 0xcbc0, &mut [0; 8]).is_ok() {
+                if self.program.alloc(context.control, place, HOPPER_COMPUTE_A, &mut [0; 8]).is_ok() {
                     self.is_found_throttled(at);
                 }
             }
@@ -207,7 +211,7 @@ proptest! {
         let program = container.program();
         let context = program.context(0);
         let mut session = words(&[0, context.client, context.device]);
-        let debugger = program.alloc(context.control, (context.client, context.device, 0), 0x83de, &mut session).unwrap();
+        let debugger = program.alloc(context.control, (context.client, context.device, 0), GT200_DEBUGGER, &mut session).unwrap();
         let mut play = Play {
             spy: &spy,
             container: &container,

@@ -1,8 +1,13 @@
 //! Calls that a driver refuses, or cannot do, or has done all the same.
 
+use abi::{
+    Status,
+    classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_DMA_COPY_A},
+    controls::NV0080_CTRL_CMD_FB_GET_CAPS_V2,
+    layout::write_u32,
+};
 use std::time::Duration;
 
-use abi::{Status, layout::write_u32};
 use schedule::{Edge, EdgeError};
 
 use super::put_on;
@@ -142,12 +147,12 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let group = context.group(GR);
     let ask = |parent: u32, share: u32, space: u32| {
         let mut params = [0; 368];
         assert!(write_u32(&mut params, 24, share) && write_u32(&mut params, 28, space));
-        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+        program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     spy.escapes(0);
     for (parent, share, space) in [(context.device, 0x77, space), (group, 0x77, space), (group, 0, space)] {
@@ -176,14 +181,14 @@ fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
     let program = container.program();
     let context = program.context(0);
     // No engine hangs from a device.
-    let ask = || assert!(context.object(0xc8b5, &mut [0; 8]).is_err());
+    let ask = || assert!(context.object(HOPPER_DMA_COPY_A, &mut [0; 8]).is_err());
     is_slowed_down(&clock, 1024, 20, ask);
 }
 
 /// As for many controls: "size mismatch: client 0x0 rm 0x3".
 #[test]
 fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
-    const FB_GET_CAPS_V2: u32 = 0x0080_1307;
+    const FB_GET_CAPS_V2: u32 = NV0080_CTRL_CMD_FB_GET_CAPS_V2;
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], 1 << 30);
     let clock = TestClock::default();

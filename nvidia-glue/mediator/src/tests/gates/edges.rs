@@ -1,11 +1,14 @@
 //! Channels that an edge takes off the card and puts back.
 
+use abi::{
+    Status,
+    controls::{NVA06C_CTRL_CMD_BIND, NVA06C_CTRL_CMD_PREEMPT, NVA06F_CTRL_CMD_BIND, NVA06F_CTRL_CMD_STOP_CHANNEL},
+};
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex},
 };
 
-use abi::Status;
 use schedule::{Calls, Edge};
 
 use super::named;
@@ -286,7 +289,14 @@ fn what_is_not_known_is_not_scheduled() {
     spy.seen();
     // Neither a channel nor a group, and one that was exported and taken in again.
     for object in [context.device, context.subdevice, 0x1234] {
-        for id in [SCHEDULE_GROUP, SCHEDULE_CHANNEL, 0xa06f_0104, 0xa06c_0102, 0xa06f_0112, 0xa06c_0105] {
+        for id in [
+            SCHEDULE_GROUP,
+            SCHEDULE_CHANNEL,
+            NVA06F_CTRL_CMD_BIND,
+            NVA06C_CTRL_CMD_BIND,
+            NVA06F_CTRL_CMD_STOP_CHANNEL,
+            NVA06C_CTRL_CMD_PREEMPT,
+        ] {
             assert_eq!(context.schedule(object, id), Err(Status::OBJECT_NOT_FOUND), "{object:#x} {id:#x}");
         }
     }

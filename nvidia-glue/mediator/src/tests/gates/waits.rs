@@ -1,6 +1,11 @@
 //! Calls that may let channels work: they wait for the window, and what they may have done is
 //! undone.
 
+use abi::{
+    classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
+    escapes::{NV_ESC_RM_CONTROL, command},
+    params::NVOS54_PARAMETERS,
+};
 use std::{
     sync::{Arc, mpsc},
     time::Instant,
@@ -109,10 +114,10 @@ fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
     let bound = context.group(GR);
     context.channel(bound, 0).unwrap();
     context.schedule(bound, SCHEDULE_GROUP).unwrap();
-    let object = program.alloc(context.control, (context.client, channel, 0), 0xcbc0, &mut [0; 8]).unwrap();
+    let object = program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     let mut session = words(&[0, context.client, object]);
     let place = (context.client, context.device, 0);
-    let debugger = program.alloc(context.control, place, 0x83de, &mut session).unwrap();
+    let debugger = program.alloc(context.control, place, GT200_DEBUGGER, &mut session).unwrap();
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     let waiting = [
@@ -302,7 +307,8 @@ fn a_caller_that_is_gone_waits_for_nothing() {
     let argument = program.put(&args);
     // Both are read; then it is killed.
     program.goes_after_reads(2);
-    let stopped = Trapped::Ioctl { fd: context.control, command: 0xc020_462a, argument };
+    let stopped =
+        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_CONTROL, NVOS54_PARAMETERS::SIZE), argument };
     assert_eq!(program.handle(stopped), Answer::Errno(libc::EINTR));
     assert_eq!(spy.count(SCHEDULE_GROUP), 0);
 }

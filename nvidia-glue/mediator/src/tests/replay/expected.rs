@@ -2,12 +2,18 @@
 //! what the driver answered then. Nothing here asks the accounts, or is made as they are: a piece
 //! of memory is there for as long as something in these tables has it.
 
+use abi::{
+    classes::{
+        HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM, NV01_ROOT,
+        NV01_ROOT_CLIENT, NV01_ROOT_NON_PRIV,
+    },
+    layout::{read_u32, read_u64},
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
 };
 
-use abi::layout::{read_u32, read_u64};
 use account::Card;
 use testing::replay::is_escape;
 use trace::Ioctl;
@@ -154,15 +160,17 @@ impl Expected {
         let (card, group) = above.map_or((None, None), |above| (above.card, above.piece.clone()));
         let size = || long(params, 64).next_multiple_of(GRANULE);
         let piece = match class {
-            0 | 1 | 0x41 => {
+            NV01_ROOT | NV01_ROOT_NON_PRIV | NV01_ROOT_CLIENT => {
                 self.clients.insert(handle, call.file);
                 return;
             }
-            0x40 => self.piece(card.unwrap(), size()),
-            0x3e => self.piece(Card::HOST, size()),
+            NV01_MEMORY_LOCAL_USER => self.piece(card.unwrap(), size()),
+            NV01_MEMORY_SYSTEM => self.piece(Card::HOST, size()),
             // A group, by its engine; a channel has its group's.
-            0xa06c => self.piece(card.unwrap(), if word(params, 12) == 1 { GRAPHICS_GROUP } else { COPY_GROUP }),
-            0xc86f => Some(group.unwrap()),
+            KEPLER_CHANNEL_GROUP_A => {
+                self.piece(card.unwrap(), if word(params, 12) == 1 { GRAPHICS_GROUP } else { COPY_GROUP })
+            }
+            HOPPER_CHANNEL_GPFIFO_A => Some(group.unwrap()),
             _ => None,
         };
         self.add((client, parent, handle), piece);

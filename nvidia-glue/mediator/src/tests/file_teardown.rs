@@ -3,6 +3,11 @@
 
 use abi::{
     Handle, Node, Status,
+    classes::{
+        FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0,
+        NV50_MEMORY_VIRTUAL,
+    },
+    controls::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
     layout::{write_u32, write_u64},
 };
 use account::{Accounts, Card, ObjectLimits};
@@ -21,7 +26,7 @@ use crate::locks::lock;
 fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Result<u32, Status> {
     let mut params = [0; 368];
     assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
-    context.program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+    context.program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
 }
 
 /// The driver goes on running it: to believe otherwise would give the container the card for
@@ -69,7 +74,7 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
     let program = container.program();
     let context = program.context(0);
     let host = || lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
-    let memory = context.object(0x3e, &mut host_memory_params(MIB)).unwrap();
+    let memory = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
     context.free(memory).unwrap();
     assert_eq!(host(), MIB);
@@ -87,7 +92,7 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
     let program = container.program();
     let context = program.context(0);
     let unknown = 0x77;
-    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let address_space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     spy.escapes(0);
     for memory in [unknown, address_space, context.device] {
         assert_eq!(channel_with_userd(&context, context.device, memory), Err(Status::OBJECT_NOT_FOUND));
@@ -106,7 +111,7 @@ fn a_userd_lies_in_its_memory() {
     let program = container.program();
     let context = program.context(0);
     // One page, though more is charged for it.
-    let host = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let video = context.memory(2 * MIB).unwrap();
     let channel = |memory: u32, offset: u64, others: (usize, u32, u64)| {
         let mut params = [0; 368];
@@ -116,7 +121,7 @@ fn a_userd_lies_in_its_memory() {
         if index > 0 {
             assert!(write_u32(&mut params, 32 + 4 * index, handle) && write_u64(&mut params, 64 + 8 * index, offset));
         }
-        program.alloc(context.control, (context.client, context.device, 0), 0xc86f, &mut params)
+        program.alloc(context.control, (context.client, context.device, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     for (memory, length) in [(host, 4096), (video, 2 * MIB)] {
         for offset in [0, length - 512] {
@@ -136,7 +141,7 @@ fn a_userd_lies_in_its_memory() {
     // Addresses are no memory, though the tables for them are charged.
     let mut addresses = memory_params(2 * MIB);
     assert!(write_u32(&mut addresses, 8, 0x0008_0000));
-    let addresses = context.object(0x50a0, &mut addresses).unwrap();
+    let addresses = context.object(NV50_MEMORY_VIRTUAL, &mut addresses).unwrap();
     assert_eq!(channel(addresses, 0, (0, 0, 0)), Err(Status::OBJECT_NOT_FOUND));
 }
 
@@ -149,11 +154,11 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     let container = spy.container(&machine);
     let program = container.program();
     let context = program.context(0);
-    let notifier = || context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let notifier = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
         let mut params = [0; 368];
         assert!(write_u32(&mut params, at, notifier) && write_u32(&mut params, 128, GR));
-        program.alloc(context.control, (context.client, parent, 0), 0xc86f, &mut params)
+        program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     for at in [0, 140] {
         let memory = notifier();
@@ -172,7 +177,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
         let memory = notifier();
         let mut params = [0; 32];
         assert!(write_u32(&mut params, at, memory) && write_u32(&mut params, 12, GR));
-        let group = context.object(0xa06c, &mut params).unwrap();
+        let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
         assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
         context.free(group).unwrap();
         context.free(memory).unwrap();
@@ -190,7 +195,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     context.free(other).unwrap();
     // What nobody sees freed may not be told.
     let unknown = 0x77;
-    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let address_space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     for notifier in [unknown, address_space, context.device] {
         assert_eq!(channel_telling(context.device, (0, notifier)), Err(Status::OBJECT_NOT_FOUND));
     }
@@ -349,7 +354,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
     let mut made = 0;
     let refused = loop {
         assert!(made < 100, "nothing ends it");
-        let group = match context.object(0xa06c, &mut params) {
+        let group = match context.object(KEPLER_CHANNEL_GROUP_A, &mut params) {
             Ok(group) => group,
             Err(status) => break status,
         };
@@ -362,7 +367,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
     // What nobody has any more ends when room is needed, wherever the file itself may be.
     let hidden = program.file_of(uvm);
     program.close(uvm);
-    context.object(0xa06c, &mut params).unwrap();
+    context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
     assert_eq!(groups_and_channels(&container), (1, 0));
     drop(hidden);
 }
@@ -371,7 +376,12 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
 fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
     let fd = context.program.open(Node::Control);
     let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
-    context.program.control(context.control, (context.client, context.client), 0x3d05, &mut params)
+    context.program.control(
+        context.control,
+        (context.client, context.client),
+        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
+        &mut params,
+    )
 }
 
 /// The driver would give out whatever can be duplicated: a group that others take in is one that
@@ -385,11 +395,11 @@ fn only_memory_is_given_out_to_files() {
     let context = program.context(0);
     let (group, memory) = (context.group(GR), context.memory(MIB).unwrap());
     let channel = context.channel(group, GR).unwrap();
-    let address_space = context.object(0x90f1, &mut [0; 56]).unwrap();
+    let address_space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     for object in [group, channel, address_space, context.device] {
         assert_eq!(export(&context, object), Err(Status::NOT_SUPPORTED));
     }
-    assert_eq!(spy.count(0x3d05), 0);
+    assert_eq!(spy.count(NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD), 0);
     export(&context, memory).unwrap();
 }
 
@@ -401,7 +411,8 @@ fn devices_are_bounded_on_each_card() {
     let container = spy.container_with(&machine, &[0, 1]);
     let program = container.program();
     let context = program.context(0);
-    let subdevice = |device: u32| program.alloc(context.control, (context.client, device, 0), 0x2080, &mut [0; 4]);
+    let subdevice =
+        |device: u32| program.alloc(context.control, (context.client, device, 0), NV20_SUBDEVICE_0, &mut [0; 4]);
     let mut made = 2;
     let refused = loop {
         assert!(made < 1100, "nothing ends it");
@@ -484,7 +495,7 @@ fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
     for parent in [other.client, other.device] {
         program.dup(other.control, (other.client, parent), (context.client, memory)).unwrap();
     }
-    let subdevice = other.object(0x2080, &mut [0; 4]).unwrap();
+    let subdevice = other.object(NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
     program.dup(other.control, (other.client, subdevice), (context.client, memory)).unwrap();
     assert_eq!(spy.escapes(0x34).len(), 3);
 }

@@ -2,6 +2,7 @@
 
 use abi::{
     Handle, Status,
+    classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_SYSTEM},
     layout::{read_u32, write_u32},
 };
 
@@ -80,10 +81,10 @@ fn what_is_told_of_a_channel_that_stays_is_no_piece() {
     let context = program.context(0);
     // One before it and one after it, whichever is freed first.
     let [_, stays, _] = [(); 3].map(|()| context.group(GR));
-    let notifier = context.object(0x3e, &mut host_memory_params(4096)).unwrap();
+    let notifier = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let mut params = [0; 368];
     assert!(write_u32(&mut params, 0, notifier));
-    program.alloc(context.control, (context.client, stays, 0), 0xc86f, &mut params).unwrap();
+    program.alloc(context.control, (context.client, stays, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     for _ in 0..MANY {
         context.memory(4096).unwrap();
     }

@@ -2,6 +2,8 @@
 
 use abi::{
     Node, Status,
+    classes::FERMI_VASPACE_A,
+    controls::{NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD},
     layout::{read_u32, write_u32},
 };
 use account::ObjectLimits;
@@ -15,7 +17,7 @@ use crate::Answer;
 
 const DEVICE: u32 = 0x80;
 const EVENT: u32 = 0x79;
-const ADDRESS_SPACE: u32 = 0x90f1;
+const ADDRESS_SPACE: u32 = FERMI_VASPACE_A;
 
 #[test]
 fn a_devices_address_space_is_its_clients_own() {
@@ -101,8 +103,11 @@ fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
         (status, spy.count(id))
     };
     assert_eq!(by_control(0xd04, &mut words(&[other.client, 1, 3])), (Ok(()), 0));
-    assert_eq!(by_control(0xd06, &mut words(&[context.device, other.client, 1, 3])), (Ok(()), 0));
-    assert_eq!(by_control(0xd06, &mut words(&[context.device, 0, 1, 1])), (Ok(()), 1));
+    assert_eq!(
+        by_control(NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, &mut words(&[context.device, other.client, 1, 3])),
+        (Ok(()), 0)
+    );
+    assert_eq!(by_control(NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, &mut words(&[context.device, 0, 1, 1])), (Ok(()), 1));
     // And it may be duplicated all the same.
     let memory = context.memory(1 << 20).unwrap();
     program.dup(other.control, (other.client, other.device), (context.client, memory)).unwrap();
@@ -122,7 +127,12 @@ fn the_driver_keeps_no_more_with_a_file_than_there_are_cards_and_objects() {
         let mut params = vec![0; 2128];
         let fields = [(0, token.cast_unsigned()), (4, context.device), (8, most), (2124, 1)];
         assert!(fields.iter().all(|(at, value)| write_u32(&mut params, *at, *value)));
-        program.control(context.control, (context.client, context.client), 0x3d0b, &mut params)
+        program.control(
+            context.control,
+            (context.client, context.client),
+            NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
+            &mut params,
+        )
     };
     assert_eq!((export(512), export(513)), (Ok(()), Err(Status::INVALID_ARGUMENT)));
 }
