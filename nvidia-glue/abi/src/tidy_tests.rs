@@ -31,40 +31,6 @@ const TEST_CLIENT: &str = "../../integration/rm-client/src";
 /// Marks a line with a number that no table has.
 const MARKER: &str = "// Not in the tables";
 
-/// Files that are not converted yet: tests, which give the mediator bare bytes as a program does.
-const NOT_YET: &[&str] = &[
-    "mediator/src/channels/card_channels/engine.rs",
-    "mediator/src/tests/attacks.rs",
-    "mediator/src/tests/debugger.rs",
-    "mediator/src/tests/driver_time.rs",
-    "mediator/src/tests/fabric.rs",
-    "mediator/src/tests/foreign.rs",
-    "mediator/src/tests/frames.rs",
-    "mediator/src/tests/gates.rs",
-    "mediator/src/tests/gates/deeds.rs",
-    "mediator/src/tests/gates/driver.rs",
-    "mediator/src/tests/gates/edges.rs",
-    "mediator/src/tests/gates/waits.rs",
-    "mediator/src/tests/kept.rs",
-    "mediator/src/tests/memory.rs",
-    "mediator/src/tests/monitor.rs",
-    "mediator/src/tests/neighbours.rs",
-    "mediator/src/tests/overrides.rs",
-    "mediator/src/tests/pieces.rs",
-    "mediator/src/tests/pinned.rs",
-    "mediator/src/tests/preemption.rs",
-    "mediator/src/tests/replay.rs",
-    "mediator/src/tests/replay/expected.rs",
-    "mediator/src/tests/scheduling.rs",
-    "mediator/src/tests/spy.rs",
-    "mediator/src/tests/uncharged.rs",
-    "mediator/src/tests/utilization.rs",
-    "mediator/src/tests/views.rs",
-    "mediator/src/tests/world.rs",
-    "mediator/src/view/cards.rs",
-    "mediator/src/view/processes.rs",
-];
-
 /// First class whose number is taken for one wherever it stands: smaller ones are sizes and flags,
 /// too.
 const FIRST_CLASS: u32 = 0x2000;
@@ -79,7 +45,7 @@ fn numbers_and_offsets_have_names() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let files = sources(&folder);
         assert!(!files.is_empty(), "no sources in {}", folder.display());
-        for file in files.into_iter().filter(|file| !NOT_YET.iter().any(|name| file.ends_with(name))) {
+        for file in files {
             let text = fs::read_to_string(&file).unwrap();
             // The simulator's tests name offsets: a second opinion on those of the structs.
             let has_offsets = file.components().any(|part| part.as_os_str() == "tests");
