@@ -60,7 +60,7 @@ impl Replay {
                 Event::Close { file } => drop(replay.files.remove(file)),
                 Event::Ioctl(call) => replay.call(call),
                 // The kernel maps, and makes processes. What the mediator makes of that,
-                // mediate/tests/replay.rs tells.
+                // mediator/src/tests/replay.rs tells.
                 _ => {}
             }
         }
