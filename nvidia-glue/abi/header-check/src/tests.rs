@@ -17,7 +17,10 @@ typedef struct NV2080_CTRL_GPU_GET_ENGINES_PARAMS {
     NvP64 engineList;
 } NV2080_CTRL_GPU_GET_ENGINES_PARAMS;
 #define NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND (0x20801211)
-typedef struct { NvU32 flags; NvHandle hClient; NvHandle hChannel; } NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS;
+typedef struct {
+    NvU32 flags; NvHandle hClient; NvHandle hChannel; NvU64 vMemPtrs[9];
+    NvU32 gfxpPreemptMode; NvU32 cilpPreemptMode; NvU64 others[2];
+} NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS;
 ";
 const UVM: &str = "
 #define UVM_FREE 34
