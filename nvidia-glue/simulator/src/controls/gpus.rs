@@ -65,35 +65,26 @@ pub(super) fn active_device_ids(state: &mut State, control: &mut Control<'_, '_>
     Ok(())
 }
 
-/// Tells a card's numbers.
-pub(super) fn id_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    type Params = NV0000_CTRL_GPU_GET_ID_INFO_PARAMS;
-    let params = control.params();
-    let (instance, _) = find(state, get(params, Params::gpuId))?;
-    put(params, Params::gpuFlags, 0);
-    put(params, Params::deviceInstance, instance);
-    put(params, Params::subDeviceInstance, 0);
-    put(params, Params::sliStatus, 0);
-    put(params, Params::boardId, instance);
-    put(params, Params::gpuInstance, instance);
-    put(params, Params::numaId, NO_NUMA_NODE);
-    Ok(())
+/// Defines what tells a card's numbers, in a struct with or without a pointer to a name.
+macro_rules! id_info {
+    ($function:ident, $Params:ident) => {
+        #[doc = concat!("Answers a control of `", stringify!($Params), "`.")]
+        pub(super) fn $function(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
+            let params = control.params();
+            let (instance, _) = find(state, get(params, $Params::gpuId))?;
+            for zero in [$Params::gpuFlags, $Params::subDeviceInstance, $Params::sliStatus] {
+                put(params, zero, 0);
+            }
+            for field in [$Params::deviceInstance, $Params::boardId, $Params::gpuInstance] {
+                put(params, field, instance);
+            }
+            put(params, $Params::numaId, NO_NUMA_NODE);
+            Ok(())
+        }
+    };
 }
-
-/// Tells a card's numbers, in a struct without a pointer to a name.
-pub(super) fn id_info_v2(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
-    type Params = NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS;
-    let params = control.params();
-    let (instance, _) = find(state, get(params, Params::gpuId))?;
-    put(params, Params::gpuFlags, 0);
-    put(params, Params::deviceInstance, instance);
-    put(params, Params::subDeviceInstance, 0);
-    put(params, Params::sliStatus, 0);
-    put(params, Params::boardId, instance);
-    put(params, Params::gpuInstance, instance);
-    put(params, Params::numaId, NO_NUMA_NODE);
-    Ok(())
-}
+id_info!(id_info, NV0000_CTRL_GPU_GET_ID_INFO_PARAMS);
+id_info!(id_info_v2, NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS);
 
 /// Tells a card's PCI address.
 pub(super) fn pci_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
