@@ -168,3 +168,12 @@ pub(super) fn check_compute(sums: &CardSums, demand: &CardDemand, limits: &Limit
     }
     Ok(())
 }
+
+/// Returns what holds a share of a card that is granted anew: a card that was found not to take its
+/// container off does not begin to.
+pub(super) fn keep_degraded(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
+    match (before, now) {
+        (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
+        (_, now) => now,
+    }
+}

@@ -42,6 +42,7 @@ mod index;
 mod limits;
 mod liveness;
 mod members;
+mod open;
 mod policy;
 mod reclaim;
 mod record;

@@ -8,7 +8,7 @@ use schedule::MOST_WINDOW_LOSS_US;
 use super::{
     CardDemand, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
     Limits, Record, Refusal, StoreError,
-    card_demand::check,
+    card_demand::{check, keep_degraded},
     card_sums::CardSums,
     grant_log::{card_name, grant_fields, holders, small_quota_line, weights_only_line},
     index::Index,
@@ -230,15 +230,6 @@ fn listed<'a, T>(
     let Some(list) = list else { return Ok(Vec::new()) };
     let wrong = |source| ChangeError::ListLength { container: Box::new(record.container.clone()), quantity, source };
     list.for_cards(cards).map_err(wrong)
-}
-
-/// Returns what holds a share of a card that is granted anew: a card that was found not to take its
-/// container off does not begin to.
-pub(super) fn keep_degraded(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
-    match (before, now) {
-        (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,
-        (_, now) => now,
-    }
 }
 
 /// The policy that a card must have for a share; its own, where that will do.

@@ -86,20 +86,6 @@ impl Ledger {
         Ok(Timetable::of_cards(&cards.into_values().collect::<Vec<_>>()))
     }
 
-    /// The index, after what an earlier holder of the lock left undone has been made up for.
-    pub(super) fn open_index(&self, locked: &Locked<'_>) -> Result<Index, StoreError> {
-        let mut index = Index::load(locked)?;
-        if self.finish_policy(locked, &mut index)? {
-            return Ok(index);
-        }
-        if !index.has_current_timetables(locked) {
-            index.begin_change(locked)?;
-            self.refresh_all_timetables(locked, &mut index);
-            index.save(locked);
-        }
-        Ok(index)
-    }
-
     /// Writes the timetables of `changed` cards, and of those that are tied to them, anew from the
     /// index.
     pub(super) fn write_timetables<'a>(

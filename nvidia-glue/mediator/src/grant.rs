@@ -14,17 +14,22 @@ use abi::{
         NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS as PciInfo, NV0080_ALLOC_PARAMETERS, NV2080_ALLOC_PARAMETERS,
     },
 };
-use account::{Accounts, Card};
+use account::Card;
 use driver::{DeviceFile, Driver, OwnClient};
 
-use crate::{
-    GrantedCard, SessionError,
-    raw::Raw,
-    view::{
-        cards::{CardNames, INVALID_GPU_ID},
-        memory,
-    },
-};
+use crate::{GrantedCard, SessionError, raw::Raw};
+
+/// `NV0000_CTRL_GPU_INVALID_ID`: the end of a list of ids.
+pub(crate) const INVALID_GPU_ID: u32 = 0xffff_ffff;
+
+/// A card as the driver names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CardNames {
+    /// Name in controls of the root.
+    pub(crate) gpu_id: u32,
+    /// Name by which `NV01_DEVICE_0` is allocated.
+    pub(crate) device_instance: u32,
+}
 
 /// One card.
 #[derive(Debug)]
@@ -132,14 +137,6 @@ impl Grant {
     /// `GPU-...`.
     pub(super) fn uuid(&self, card: Card) -> &str {
         self.get(card).map_or("", |card| &card.granted.uuid)
-    }
-
-    /// Returns what the container is to see of a card's memory; `None`: it has the whole card or
-    /// looks at it, and sees what there is.
-    pub(super) fn shown(&self, card: Card, accounts: &Accounts) -> Option<memory::ShownMemory> {
-        self.get(card).filter(|own| !own.granted.monitored && !own.granted.whole)?;
-        let usage = accounts.card(card).ok()?;
-        Some(memory::ShownMemory { limit: usage.limit, used: usage.used })
     }
 }
 

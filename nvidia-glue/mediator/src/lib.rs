@@ -4,14 +4,17 @@
 //! (the thread that made the call) and [`Driver`](driver::Driver) (which executes it); no lock is
 //! held while the caller's memory is touched.
 //!
-//! **Parts.** A session is made of parts that own their state: `Objects` (accounts, topology, open
-//! files), `ManagedMemory`, `PinnedMemory`, `Channels` (gates, driver time) and `View`.
+//! **Parts.** A session is made of parts that own their state and know nothing of it: `Objects`
+//! (accounts, topology, open files, named locks), `ManagedMemory`, `PinnedMemory`, `HostMappings`,
+//! `Channels` (gates, driver time) and `View`. [`Session`] joins them; `reclaim` lets go of what is
+//! gone; `calls` has the handlers, which use both. Nothing below uses what is above it.
 //!
 //! **Order of locks.** Whoever holds one takes only later ones:
 //!
 //! 1. `ReclaimThrottle`: one thread reclaims at a time, and holds nothing else when it begins
 //! 2. the staging client (`Staging::client`)
-//! 3. named locks (`locks::LockName`): control files, clients, UVM files, exports, in this order
+//! 3. named locks (`objects::named_locks`): control files, clients, UVM files, exports, in this
+//!    order
 //! 4. `ManagedMemory`: `scanning`, then `sharing`
 //! 5. `CardGate::acting`, by the cards' numbers: the driver is told where channels are to be
 //! 6. `Objects::topology`
@@ -25,7 +28,9 @@
 pub mod caller;
 mod calls;
 mod channels;
+mod clock;
 mod grant;
+mod in_flight;
 mod locks;
 mod memory;
 mod objects;
@@ -47,13 +52,13 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 
 pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
-pub use memory::quota::NotGranted;
+pub use calls::dispatch::Undo;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, UnknownCall, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
-pub use session::{Session, Undo};
+pub use session::{Session, usage::NotGranted};
 pub use setup::{SessionError, SessionSetup};
-pub use view::utilization_controls::Seen;
+pub use view::card_utilization::Seen;
 
 /// A system call that the filter stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,4 +102,9 @@ pub enum Answer {
     /// policy is to end it (`OverMemory::Kill`): it is not answered, and killed. The observer has
     /// been told.
     KillCaller,
+}
+
+/// Returns the pid by which the driver knows the container's processes.
+pub(crate) fn mediator_pid() -> u32 {
+    std::process::id()
 }

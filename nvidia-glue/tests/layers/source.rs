@@ -14,20 +14,23 @@ pub(crate) const ROOT: &str = "lib";
 pub(crate) type Edges = BTreeMap<String, BTreeSet<String>>;
 
 /// Edges between the top-level modules of the crate in `folder`. Re-exports of `lib.rs` count as
-/// their module; the items that `lib.rs` defines count as the module [`ROOT`].
+/// their module; the items that `lib.rs` defines count as the module [`ROOT`]. Of a type whose
+/// methods stand in several modules, `self.method()` counts as the module of that method.
 pub(crate) fn module_edges(folder: &Path) -> Edges {
     let root_file = folder.join("src/lib.rs");
     let tokens = tokens_without_tests(&fs::read_to_string(&root_file).unwrap());
     let root = Root::of(&tokens);
     let mut edges = Edges::new();
     edges.insert(ROOT.to_owned(), root.used_by_its_items(&tokens));
+    let mut methods = Methods::default();
     for module in &root.modules {
         let mut used = BTreeSet::new();
         let file = module_file(&folder.join("src"), module);
-        collect(&file, &mut vec![module.clone()], &root, &mut used);
-        used.remove(module);
+        collect(&file, &mut vec![module.clone()], &root, &mut used, &mut methods);
         edges.insert(module.clone(), used);
     }
+    methods.add_to(&mut edges);
+    edges.iter_mut().for_each(|(module, used)| _ = used.remove(module));
     edges
 }
 
@@ -97,10 +100,45 @@ impl Root {
     }
 }
 
+/// Methods of the crate's types, by type and name.
+#[derive(Default)]
+struct Methods {
+    /// With the top-level module that defines each.
+    defined: BTreeMap<(String, String), String>,
+    /// Those that are called on `self`, each with the calling top-level module.
+    called: BTreeSet<((String, String), String)>,
+}
+
+impl Methods {
+    /// Adds those of the `impl` blocks of a file.
+    fn collect(&mut self, tokens: &[String], module: &str) {
+        for at in (0..tokens.len()).filter(|at| tokens[*at] == "impl" && tokens[at + 2] == "{") {
+            let block = &tokens[at + 3..closing(tokens, at + 2)];
+            let method = |name: &String| (tokens[at + 1].clone(), name.clone());
+            for window in block.windows(4) {
+                match [0, 1, 2, 3].map(|at| window[at].as_str()) {
+                    ["fn", _, "(" | "<", _] => _ = self.defined.insert(method(&window[1]), module.to_owned()),
+                    ["self", ".", _, "("] => _ = self.called.insert((method(&window[2]), module.to_owned())),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn add_to(&self, edges: &mut Edges) {
+        for (method, caller) in &self.called {
+            if let Some(definer) = self.defined.get(method) {
+                edges.get_mut(caller).unwrap().insert(definer.clone());
+            }
+        }
+    }
+}
+
 /// Adds the top-level modules that `file` and its submodules name. `path` is the file's module
 /// path.
-fn collect(file: &Path, path: &mut Vec<String>, root: &Root, used: &mut BTreeSet<String>) {
+fn collect(file: &Path, path: &mut Vec<String>, root: &Root, used: &mut BTreeSet<String>, methods: &mut Methods) {
     let tokens = tokens_without_tests(&fs::read_to_string(file).unwrap_or_else(|e| panic!("{}: {e}", file.display())));
+    methods.collect(&tokens, &path[0]);
     // Brace depth at which each inline module ends.
     let mut inline = Vec::new();
     let mut depth = 0;
@@ -116,7 +154,7 @@ fn collect(file: &Path, path: &mut Vec<String>, root: &Root, used: &mut BTreeSet
             "mod" if token(2) == ";" => {
                 let folder = submodule_folder(file);
                 path.push(token(1).to_owned());
-                collect(&module_file(&folder, token(1)), path, root, used);
+                collect(&module_file(&folder, token(1)), path, root, used, methods);
                 path.pop();
             }
             "crate" | "super" if token(1) == "::" && (at == 0 || tokens[at - 1] != "::") => {

@@ -1,29 +1,24 @@
 //! Objects by class: `NV_ESC_RM_ALLOC`, `NV_ESC_RM_ALLOC_OBJECT`, `NV_ESC_RM_ALLOC_CONTEXT_DMA2`.
 
 use abi::{
-    Handle, Status,
+    Status,
     classes::{Class, ClassKind},
-    controls::NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
     decode::{Alloc, AllocContextDma, AllocObject},
-    encode,
     layout::Direction,
-    params::{
-        NV_MEMORY_ALLOCATION_PARAMS, NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS as HandleInfo, NVOS39_PARAMETERS,
-        NVOS64_PARAMETERS,
-    },
+    params::{NV_MEMORY_ALLOCATION_PARAMS, NVOS39_PARAMETERS, NVOS64_PARAMETERS},
 };
 use account::{Card, ObjectName};
 use base::Bytes;
-use driver::{DeviceFile, Holder};
+use driver::Holder;
 
-use super::{
-    alloc_overrides,
-    in_flight::{CallEnd, InFlightCall, errno},
-    object_alloc::{AllocAbort, AllocSource, AllocatedObject, ObjectAlloc},
-};
 use crate::{
     Answer, Session, UnknownKind,
+    calls::{
+        alloc_overrides,
+        object_alloc::{AllocAbort, AllocSource, ObjectAlloc},
+    },
     channels::driver_time,
+    in_flight::{CallEnd, InFlightCall},
     memory::{context_buffers, kernel_mappings::ContextDmaFields},
 };
 
@@ -122,7 +117,7 @@ impl Session {
             ClassKind::Channel => driver_time::CHANNEL,
             _ => return,
         };
-        self.takes_driver_time(flight, card, cost);
+        flight.driver_time = card.map(|card| (card, cost));
     }
 
     /// Does what follows from an object's being made.
@@ -133,7 +128,7 @@ impl Session {
         flight: &InFlightCall<'_>,
         alloc: Alloc,
         class: &Class,
-        made: AllocatedObject,
+        made: ObjectName,
     ) -> Result<(), AllocAbort> {
         match class.kind {
             ClassKind::Engine => {
@@ -145,22 +140,6 @@ impl Session {
             }
             ClassKind::Debugger => self.mute_debugger(flight, made),
             _ => Ok(()),
-        }
-    }
-
-    /// The class of an object, as the driver has it (`NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO`
-    /// {object, what is asked, answer}); `None`: there is none.
-    pub(crate) fn class_of(&self, file: &DeviceFile, client: Handle, object: Handle) -> Result<Option<u32>, CallEnd> {
-        /// `NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO_INDEX_CLASSID`.
-        const CLASS_ID: u32 = 2;
-        let params = encode!(HandleInfo { hObject: object, index: CLASS_ID }).to_vec();
-        let asked = self.raw(file, client).control(client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, params);
-        match asked.map_err(errno)? {
-            (Status::OBJECT_NOT_FOUND, _) => Ok(None),
-            (status, params) if status.is_ok() => {
-                Ok(HandleInfo::iResult.get(&params).and_then(|class| u32::try_from(class).ok()))
-            }
-            (status, _) => Err(CallEnd::Status(status)),
         }
     }
 
@@ -182,12 +161,6 @@ impl Session {
             },
         )?;
         self.finish_object(flight, made.map(|(made, _)| made))
-    }
-
-    /// Calls of the mediator's own in a client of the container's, on a duplicate of the file that
-    /// it lives on.
-    pub(crate) fn raw<'b>(&'b self, file: &'b DeviceFile, client: Handle) -> crate::raw::Raw<'b> {
-        crate::raw::Raw { driver: self.driver.as_ref(), abi: self.abi, file, client }
     }
 }
 

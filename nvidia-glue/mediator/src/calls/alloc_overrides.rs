@@ -11,7 +11,7 @@ use abi::{
     },
 };
 
-use super::in_flight::CallEnd;
+use crate::in_flight::CallEnd;
 
 /// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
 const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;

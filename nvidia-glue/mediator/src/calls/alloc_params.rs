@@ -5,7 +5,8 @@ use abi::{
     Handle, Status,
     classes::{Class, ClassKind, EventKind, MPS_COMPUTE, NV01_CONTEXT_DMA, NV50_MEMORY_VIRTUAL, OS_EVENT},
     decode::Alloc,
-    memory::{self, Layout, MemoryRequest},
+    memory,
+    memory::{Layout, MemoryRequest},
     params::{
         Field, NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS,
         NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS as Surface, NV00F8_ALLOCATION_PARAMETERS as Fabric,
@@ -15,18 +16,22 @@ use abi::{
 use account::{AllocRequest, Card, Kind, ObjectName};
 use base::Bytes;
 
-use super::{
-    channel_params::{
-        CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, handles, takes_one_address_space,
-        userd_memory,
-    },
-    in_flight::{CallEnd, InFlightCall},
-    object_alloc::{AllocRequirements, Charge, SchedulingRole},
-};
 use crate::{
     Session,
+    calls::{
+        channel_params::{
+            CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, handles,
+            takes_one_address_space, userd_memory,
+        },
+        object_alloc::{AllocRequirements, Charge},
+    },
+    channels::SchedulingRole,
+    in_flight::{CallEnd, InFlightCall},
     locks::lock,
-    memory::{context_buffers, kernel_mappings::ContextDmaFields},
+    memory::{
+        context_buffers,
+        kernel_mappings::{ContextDmaFields, are_small},
+    },
     objects::topology::ObjectRole,
     view,
 };
@@ -102,7 +107,7 @@ impl Session {
             }
             ClassKind::MemoryReference => {
                 needs.references = handles(params, &[Surface::hSemaphoreMem, Surface::hMaxSubmittedMem]);
-                self.are_small(alloc.client, &needs.references)?;
+                are_small(&lock(&self.objects.accounts), alloc.client, &needs.references)?;
             }
             ClassKind::FabricMemory => {
                 let (memory, bytes) = self.fabric_requirements(params)?;

@@ -9,8 +9,7 @@ use abi::{
 };
 use account::{Kind, ObjectName};
 
-use super::in_flight::CallEnd;
-use crate::{Session, locks::lock};
+use crate::{Session, in_flight::CallEnd, locks::lock};
 
 /// Objects that a channel group goes with.
 pub(crate) const GROUP_DEPENDENCIES: &[Field<Handle>] = &[Group::hVASpace];

@@ -14,10 +14,11 @@ use abi::{
 };
 use driver::Holder;
 
-use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
     Answer, Session, UnknownKind,
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+    objects::named_locks::LockName,
     view,
 };
 
@@ -93,7 +94,7 @@ impl Session {
             return answer;
         }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
-        self.locks.with(&[LockName::Client(control.client)], || {
+        self.objects.locks.with(&[LockName::Client(control.client)], || {
             let status = self.execute_view(flight, control, kind)?;
             if status.is_ok() { self.rewrite(flight, control, kind) } else { Ok(()) }
         })?;
@@ -176,9 +177,4 @@ impl Session {
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }
-}
-
-/// Returns the pid by which the driver knows the container's processes.
-pub(crate) fn mediator_pid() -> u32 {
-    std::process::id()
 }

@@ -4,11 +4,15 @@ use abi::{decode::Dup, params::NVOS55_PARAMETERS};
 use account::ObjectName;
 use driver::Holder;
 
-use super::{
+use super::object_alloc::Charge;
+use crate::{
+    Answer, Session,
+    calls::object_alloc::{AllocRequirements, AllocSource, ObjectAlloc},
+    channels::SchedulingRole,
     in_flight::{CallEnd, InFlightCall},
-    object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc, SchedulingRole},
+    locks::lock,
+    objects::topology::ObjectRole,
 };
-use crate::{Answer, Session, locks::lock, objects::topology::ObjectRole};
 
 impl Session {
     pub(crate) fn dup(&self, flight: &mut InFlightCall<'_>, dup: Dup) -> Result<Answer, CallEnd> {

@@ -6,11 +6,7 @@
 //! import through the token is made from. It ends with the mediator at the latest, and a token that
 //! comes into another container names nothing there.
 
-use std::{
-    fs::File,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{fs::File, sync::Arc};
 
 use abi::{
     Handle, Node, Status,
@@ -32,14 +28,12 @@ use abi::{
 use account::{Hold, Kind, ObjectName};
 use driver::{FileField, Holder};
 
-use super::{
-    in_flight::{CallEnd, InFlightCall, errno},
-    object_alloc::{AllocSource, AllocatedObject, ObjectAlloc},
-};
 use crate::{
     Answer, Session,
-    locks::{LockName, lock},
-    objects::open_files::Token,
+    calls::object_alloc::{AllocSource, ObjectAlloc},
+    in_flight::{CallEnd, InFlightCall, errno},
+    locks::lock,
+    objects::{named_locks::LockName, open_files::Token},
 };
 
 /// Fields of a control's parameters.
@@ -125,7 +119,7 @@ impl Session {
         let objects = layout.objects(flight.params()).ok_or(INVALID)?;
         self.name_own_file(flight, &layout, &token)?;
         let names = [LockName::Client(control.client), LockName::Export(token.id)];
-        let result = self.locks.with(&names, || self.export_locked(flight, control, &token, &objects));
+        let result = self.objects.locks.with(&names, || self.export_locked(flight, control, &token, &objects));
         match result {
             Ok(status) if status.is_ok() => {}
             // Nothing is on it: the file stands for nothing.
@@ -239,7 +233,7 @@ impl Session {
         let client = control.client;
         let parent = layout.parent(flight.params());
         let names = [LockName::Client(client), LockName::Export(token.id)];
-        let made = self.locks.with(&names, || -> Result<Vec<AllocatedObject>, CallEnd> {
+        let made = self.objects.locks.with(&names, || -> Result<Vec<ObjectName>, CallEnd> {
             self.objects.is_parent(client, parent)?;
             let mut reserved = Vec::new();
             for (index, _) in objects {
@@ -263,7 +257,7 @@ impl Session {
                 let object = layout.object(flight.params(), at).unwrap_or(Handle::NONE);
                 let placement = account::Placement::under(parent, object);
                 match accounts.commit(reservation, placement, None) {
-                    Ok(_) => made.push(AllocatedObject { client, object }),
+                    Ok(_) => made.push(ObjectName { client, object }),
                     Err(not) => accounts.cancel(not.reservation),
                 }
             }
@@ -308,30 +302,5 @@ impl Session {
         }
         flight.files.push(FileField { holder: Holder::Buffer(0), offset: layout.fd.at(), file: token.own.clone() });
         Ok(())
-    }
-
-    /// Lets go of what was exported to files that no process has any more, once they have been gone
-    /// for as long as one can be on its way through a socket. That is less where memory is held by
-    /// nothing else: whoever exports keeps it until it has arrived.
-    pub(crate) fn drop_unheld_tokens(&self, [transit, alone]: [Duration; 2]) {
-        let all = lock(&self.objects.files).all_tokens();
-        for token in all {
-            if self.is_held(&token.token, token.exporter) {
-                lock(&self.objects.files).set_unheld(token.id, None);
-                continue;
-            }
-            let is_alone = lock(&self.objects.accounts).held_by_exports_alone(token.id).0 > 0;
-            let since = token.unheld_since.unwrap_or_else(Instant::now);
-            if since.elapsed() < if is_alone { alone } else { transit } {
-                lock(&self.objects.files).set_unheld(token.id, Some(since));
-                continue;
-            }
-            self.locks.with(&[LockName::Export(token.id)], || {
-                // The mediator's file closes with its last holder; then the driver lets go of what
-                // was exported to it.
-                lock(&self.objects.files).remove_token(token.id);
-                lock(&self.objects.accounts).export_file_gone(token.id);
-            });
-        }
     }
 }

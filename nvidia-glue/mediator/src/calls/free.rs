@@ -2,15 +2,12 @@
 
 use abi::{Handle, Status};
 use account::ObjectName;
-use driver::DeviceFile;
 
-use super::{
-    in_flight::{CallEnd, InFlightCall},
-    object_alloc::AllocatedObject,
-};
 use crate::{
     Answer, Session,
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+    objects::named_locks::LockName,
 };
 
 impl Session {
@@ -23,7 +20,7 @@ impl Session {
     ) -> Result<Answer, CallEnd> {
         self.own_client(client)?;
         flight.confirm()?;
-        self.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
+        self.objects.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
             // The driver would go on writing a channel's errors to where that was. No program that
             // was recorded does it.
             if lock(&self.objects.accounts).has_outside_notifiers(ObjectName::new(client, object)) {
@@ -34,38 +31,5 @@ impl Session {
             self.free_known(client, object, || flight.execute(self.driver.as_ref())).map(|_| ())
         })?;
         flight.finish()
-    }
-
-    /// Frees what the caller will never hear of.
-    pub(crate) fn unmake(&self, file: &DeviceFile, made: AllocatedObject) {
-        self.locks.with(&[LockName::Client(made.client)], || self.unmake_locked(file, made));
-    }
-
-    /// Frees an object that the caller will never hear of.
-    ///
-    /// Precondition: the client is locked.
-    pub(crate) fn unmake_locked(&self, file: &DeviceFile, made: AllocatedObject) {
-        let AllocatedObject { client, object } = made;
-        // If the driver refuses, the object is still there, and is charged until its client goes.
-        if self.raw(file, client).free(object).is_ok_and(Status::is_ok) {
-            self.forget(client, object);
-        }
-    }
-
-    /// An object is gone, and what went with it.
-    pub(crate) fn forget(&self, client: Handle, object: Handle) {
-        let freed = lock(&self.objects.accounts).free(client, object);
-        let mut topology = lock(&self.objects.topology);
-        topology.remove(client, object);
-        if client == object {
-            lock(&self.objects.files).remove_client(client);
-            self.channels.remove_client_from_gates(client);
-        }
-        // Groups go with other objects than their parents, too. A client that is not known has
-        // nothing.
-        for name in freed.map(|freed| freed.channels).unwrap_or_default() {
-            topology.remove(name.client, name.object);
-            self.channels.remove_from_gates(name);
-        }
     }
 }

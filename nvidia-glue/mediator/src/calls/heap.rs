@@ -11,12 +11,18 @@ use account::{AllocRequest, Card, Kind};
 use base::{Bytes, Pid};
 use driver::Holder;
 
-use super::{
-    alloc_params::may_be_placed,
+use crate::{
+    Answer, Session,
+    calls::{
+        alloc_params::may_be_placed,
+        object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
+    },
+    channels::driver_time::scrubbing,
     in_flight::{CallEnd, InFlightCall},
-    object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
+    locks::lock,
+    view,
+    view::memory::ShownMemory,
 };
-use crate::{Answer, Session, channels::driver_time::scrubbing, locks::lock, view};
 
 /// Size of the largest free region, in the answer of `NVOS32_FUNCTION_INFO`.
 const INFO_LARGEST: Field<u64> = NVOS32_PARAMETERS::infoSize;
@@ -69,7 +75,7 @@ impl Session {
             && memory == HeapMemory::Video
         {
             let bytes = Bytes(read_u64(&flight.args, alloc.size_at).unwrap_or(0));
-            self.takes_driver_time(flight, card, scrubbing(bytes));
+            flight.driver_time = card.map(|card| (card, scrubbing(bytes)));
         }
         self.finish_object(flight, made.map(|(made, _)| made))
     }
@@ -101,7 +107,7 @@ impl Session {
     /// Any function may be answered with the card's total and free memory.
     fn show_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap, largest: Option<Field<u64>>) {
         let Some(card) = self.objects.card_of(heap.client, heap.parent) else { return };
-        let shown = self.grant.shown(card, &lock(&self.objects.accounts));
+        let shown = ShownMemory::of(&self.grant, card, &lock(&self.objects.accounts));
         if let Some(shown) = shown {
             view::memory::vid_heap(&mut flight.args, largest, shown);
         }

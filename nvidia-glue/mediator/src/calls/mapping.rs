@@ -11,15 +11,14 @@ use abi::{
 use account::{Card, ObjectName};
 use driver::{FileField, Holder};
 
-use super::{
-    in_flight::{CallEnd, InFlightCall, errno},
-    object_alloc::AllocAbort,
-};
 use crate::{
     Answer, CallerError, Session,
-    channels::scheduling::MOST_IDLE_US,
-    locks::{LockName, lock},
-    view::{self, utilization_controls::PAGE},
+    calls::{object_alloc::AllocAbort, schedule::MOST_IDLE_US},
+    in_flight::{CallEnd, InFlightCall, errno},
+    locks::lock,
+    objects::named_locks::LockName,
+    view,
+    view::card_utilization::PAGE,
 };
 
 /// Bytes of `NV_ESC_ATTACH_GPUS_TO_FD`'s ids: of as many cards as there can be (`NV_MAX_DEVICES`).
@@ -50,12 +49,42 @@ impl Session {
         flight.finish()
     }
 
+    /// Has the driver prepare a mapping of `object` on the file that the call names, and the file
+    /// hold what the object is charged for, if that is memory of the host's.
+    ///
+    /// Precondition: the client is locked.
+    fn map_for_processor(&self, flight: &mut InFlightCall<'_>, object: ObjectName) -> Result<(), AllocAbort> {
+        let held = lock(&self.objects.accounts).hold_host_memory(object)?;
+        let Some(hold) = held else {
+            flight.execute(self.driver.as_ref())?;
+            return Ok(());
+        };
+        // Every layout of the call names one.
+        let file = flight.files.first().ok_or(io::ErrorKind::InvalidInput.into());
+        let watched = match file.and_then(|field| self.host_mappings.watch(&field.file)) {
+            Ok(watched) => watched,
+            Err(error) => {
+                lock(&self.objects.accounts).release(hold);
+                return Err(AllocAbort::End(errno(error)));
+            }
+        };
+        let status = flight.execute(self.driver.as_ref());
+        self.host_mappings.settle(
+            &self.objects.accounts,
+            hold,
+            watched,
+            status.as_ref().is_ok_and(|status| status.is_ok()),
+        );
+        status?;
+        Ok(())
+    }
+
     /// `NV_ESC_RM_UNMAP_MEMORY`.
     pub(crate) fn unmap_memory(&self, flight: &mut InFlightCall<'_>, unmap: UnmapMemory) -> Result<Answer, CallEnd> {
         self.own_client(unmap.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
-        self.locks.with(&[LockName::Client(unmap.client)], || -> Result<(), CallEnd> {
+        self.objects.locks.with(&[LockName::Client(unmap.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.objects.accounts).processor_unmapped(ObjectName::new(unmap.client, unmap.memory));
             }
@@ -75,7 +104,7 @@ impl Session {
             accounts.dma_fits()?;
             accounts.reserve_virtual_page_tables(card, length)
         })?;
-        let done = self.locks.with(&[LockName::Client(map.client)], || {
+        let done = self.objects.locks.with(&[LockName::Client(map.client)], || {
             let status = flight.execute(self.driver.as_ref())?;
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
@@ -103,7 +132,7 @@ impl Session {
             flight.confirm()?;
             self.reserve(flight.pid, |accounts| accounts.dma_fits())?;
         }
-        self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
+        self.objects.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok()
                 && let Some(offset) = NVOS47_PARAMETERS::dmaOffset.get(&flight.args)
             {
@@ -159,7 +188,8 @@ impl Session {
         if map.length > PAGE {
             return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
         }
-        match flight.caller.replace(map.fd, self.page(card).map_err(errno)?) {
+        let utilization = self.view.utilization(card).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
+        match flight.caller.replace(map.fd, utilization.page().map_err(errno)?) {
             Ok(()) => {}
             // A kernel that cannot: the program sees the whole card's numbers there.
             Err(CallerError::Other(error)) if error.kind() == io::ErrorKind::Unsupported => return self.pass(flight),
@@ -168,7 +198,7 @@ impl Session {
         let own = self.driver.open(file.node).map_err(errno)?;
         flight.files.push(FileField { holder: Holder::Args, offset, file: own });
         self.reserve(flight.pid, |accounts| accounts.processor_mapping_fits())?;
-        self.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
+        self.objects.locks.with(&[LockName::Client(map.client)], || -> Result<(), CallEnd> {
             if flight.execute(self.driver.as_ref())?.is_ok() {
                 lock(&self.objects.accounts).processor_mapped(ObjectName::new(map.client, map.memory));
             }

@@ -1,18 +1,27 @@
 //! Driver calls: each is decoded, checked, executed and answered here.
+//!
+//! Handlers are methods of [`Session`](crate::Session).
 
-pub(crate) mod alloc;
+mod alloc;
 mod alloc_overrides;
-pub(crate) mod alloc_params;
+mod alloc_params;
 mod channel_params;
-pub(crate) mod control;
+mod check_version;
+mod context;
+mod control;
+pub(crate) mod dispatch;
 mod dup;
 mod export;
-pub(crate) mod failures;
 mod free;
 mod heap;
-pub(crate) mod in_flight;
 mod mapping;
-pub(crate) mod object_alloc;
+mod object_alloc;
+mod pin;
+mod preemption;
+mod quota;
 mod root_clients;
+mod schedule;
 mod uvm;
-pub(crate) mod version;
+mod view_memory;
+mod view_processes;
+mod view_utilization;

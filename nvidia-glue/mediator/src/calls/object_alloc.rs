@@ -6,17 +6,19 @@ use abi::{
     classes::{Class, ClassKind},
     decode::{Alloc, VidHeapAlloc},
     layout::{read_u32, read_u64},
-    memory::{self, HeapMemory},
+    memory,
+    memory::HeapMemory,
 };
 use account::{AllocRequest, Card, CommitError, ExportFile, Hold, ObjectName, Placement, Refusal, Reservation};
 use base::{Bytes, Pid};
 use driver::Holder;
 
-use super::in_flight::{CallEnd, InFlightCall};
 use crate::{
     Answer, Session,
-    locks::{LockName, lock},
-    objects::topology::ObjectRole,
+    channels::SchedulingRole,
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+    objects::{named_locks::LockName, topology::ObjectRole},
 };
 
 /// An object that a call asks for.
@@ -71,17 +73,6 @@ pub(crate) enum Charge {
     Import(ExportFile, u32),
 }
 
-/// Part of an object in scheduling, as the gate of its card sees it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum SchedulingRole {
-    /// A channel group of an `NV2080_ENGINE_TYPE_*`.
-    Group(u32),
-    /// A channel, by its own word of such an engine.
-    Channel(u32),
-    /// A duplicate of what may be a group.
-    Duplicate(ObjectName),
-}
-
 impl From<Charge> for AllocRequirements {
     fn from(charge: Charge) -> Self {
         Self {
@@ -129,19 +120,6 @@ impl From<Refusal> for AllocAbort {
     }
 }
 
-/// An object that was made.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct AllocatedObject {
-    pub(crate) client: Handle,
-    pub(crate) object: Handle,
-}
-
-impl AllocatedObject {
-    pub(crate) const fn name(self) -> ObjectName {
-        ObjectName { client: self.client, object: self.object }
-    }
-}
-
 impl Session {
     /// Makes an object. Returns the card that it is on, too, if that matters: afterwards its device
     /// may be freed. `None`: the driver refused, with its status in the struct.
@@ -149,7 +127,7 @@ impl Session {
         &self,
         flight: &mut InFlightCall<'_>,
         alloc: &ObjectAlloc<'_>,
-    ) -> Result<Option<(AllocatedObject, Option<Card>)>, CallEnd> {
+    ) -> Result<Option<(ObjectName, Option<Card>)>, CallEnd> {
         flight.confirm()?;
         let client = LockName::Client(alloc.client);
         let also = match alloc.source {
@@ -169,12 +147,12 @@ impl Session {
         names: &[LockName],
         mut work: impl FnMut() -> Result<T, AllocAbort>,
     ) -> Result<T, CallEnd> {
-        let mut done = self.locks.with(names, &mut work);
+        let mut done = self.objects.locks.with(names, &mut work);
         if let Err(AllocAbort::Refused(refusal)) = &done
             && refusal.may_pass()
         {
             self.reclaim();
-            done = self.locks.with(names, &mut work);
+            done = self.objects.locks.with(names, &mut work);
         }
         done.map_err(|abort| match abort {
             AllocAbort::End(end) => end,
@@ -190,7 +168,7 @@ impl Session {
         &self,
         flight: &mut InFlightCall<'_>,
         alloc: &ObjectAlloc<'_>,
-    ) -> Result<Option<(AllocatedObject, Option<Card>)>, AllocAbort> {
+    ) -> Result<Option<(ObjectName, Option<Card>)>, AllocAbort> {
         let needs = self.check_object(flight, alloc)?;
         let reservation = self.reserve_object(alloc.client, needs.charge)?;
         let holds = match self.hold_all(alloc.client, &needs.references) {
@@ -214,14 +192,14 @@ impl Session {
         };
         self.attach_all(holds, made.ok().flatten());
         let Some(made) = made? else { return Ok(None) };
-        self.replace_handle(made.name());
+        self.replace_handle(made);
         if let Some((card, role)) = needs.place {
             lock(&self.objects.topology).add(made.client, alloc.parent, made.object, card, role);
         }
         self.channels.register_with_gate(made, alloc.parent, needs.place.map(|(card, _)| card), needs.role);
         if let Some(guard) = guard {
             // What is refused here is found by the next edge.
-            let _ = guard.bring(&[made.name()]);
+            let _ = guard.bring(&[made]);
         }
         if let AllocSource::Class(request, class) = alloc.source {
             self.complete_object(flight, request, class, made)?;
@@ -278,11 +256,11 @@ impl Session {
     }
 
     /// Hands what was held to the object that was made; without one, nothing holds it.
-    fn attach_all(&self, holds: Vec<Hold>, made: Option<AllocatedObject>) {
+    fn attach_all(&self, holds: Vec<Hold>, made: Option<ObjectName>) {
         let mut accounts = lock(&self.objects.accounts);
         for hold in holds {
             let left = match made {
-                Some(made) => accounts.attach(hold, made.name()).err(),
+                Some(made) => accounts.attach(hold, made).err(),
                 None => Some(hold),
             };
             left.into_iter().for_each(|hold| accounts.release(hold));
@@ -297,7 +275,7 @@ impl Session {
         alloc: &ObjectAlloc<'_>,
         reservation: Reservation,
         needs: &AllocRequirements,
-    ) -> Result<AllocatedObject, AllocAbort> {
+    ) -> Result<ObjectName, AllocAbort> {
         let &ObjectAlloc { client, parent, handle, size, .. } = alloc;
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
@@ -312,7 +290,7 @@ impl Session {
             .long(length)
             .at(address);
         let committed = lock(&self.objects.accounts).commit(reservation, placement, bytes);
-        let Err(not) = committed else { return Ok(AllocatedObject { client, object }) };
+        let Err(not) = committed else { return Ok(ObjectName { client, object }) };
         let freed = self.raw(&flight.file, client).free(object);
         let mut accounts = lock(&self.objects.accounts);
         match (not.why, freed) {
@@ -328,26 +306,11 @@ impl Session {
         Err(AllocAbort::CommitRefused(not.why))
     }
 
-    /// Forgets whatever had the handle of a new object before.
-    pub(crate) fn replace_handle(&self, name: ObjectName) {
-        let is_handle_used = {
-            let mut topology = lock(&self.objects.topology);
-            let is_handle_used = topology.card_of(name.client, name.object).is_some();
-            topology.remove(name.client, name.object);
-            is_handle_used
-        };
-        // The gates are left alone where they have nothing to do with it: who opens and closes them
-        // should find them free.
-        if is_handle_used {
-            self.channels.remove_from_gates(name);
-        }
-    }
-
     /// Gives the caller its new object; takes it back when that cannot be done.
     pub(crate) fn finish_object(
         &self,
         flight: &mut InFlightCall<'_>,
-        made: Option<AllocatedObject>,
+        made: Option<ObjectName>,
     ) -> Result<Answer, CallEnd> {
         self.finish_objects(flight, made.into_iter().collect())
     }
@@ -356,7 +319,7 @@ impl Session {
     pub(crate) fn finish_objects(
         &self,
         flight: &mut InFlightCall<'_>,
-        made: Vec<AllocatedObject>,
+        made: Vec<ObjectName>,
     ) -> Result<Answer, CallEnd> {
         let answer = flight.finish().inspect_err(|_| made.iter().for_each(|made| self.unmake(&flight.file, *made)))?;
         flight.made = made;

@@ -1,14 +1,13 @@
 //! Root clients that come to be.
 
 use abi::{Handle, Node, params::NVOS64_PARAMETERS};
+use account::ObjectName;
 
-use super::{
-    in_flight::{CallEnd, InFlightCall},
-    object_alloc::AllocatedObject,
-};
 use crate::{
     Answer, Session,
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+    objects::named_locks::LockName,
 };
 
 impl Session {
@@ -31,7 +30,7 @@ impl Session {
                 return flight.finish();
             }
         };
-        self.locks.with(&[LockName::Client(client)], || {
+        self.objects.locks.with(&[LockName::Client(client)], || {
             let mut accounts = lock(&self.objects.accounts);
             // The driver gave the handle away: whoever had it is gone.
             accounts.client_gone(client);
@@ -40,7 +39,7 @@ impl Session {
             lock(&self.objects.topology).remove(client, client);
             self.channels.remove_client_from_gates(client);
         });
-        self.finish_object(flight, Some(AllocatedObject { client, object: client }))
+        self.finish_object(flight, Some(ObjectName { client, object: client }))
     }
 
     /// `None`: the driver refused, with its status in the struct.
@@ -50,7 +49,7 @@ impl Session {
         const ATTEMPTS: usize = 3;
         for _ in 0..ATTEMPTS {
             let file = self.known_control(&flight.file, flight.pid)?;
-            let made = self.locks.with(&[LockName::Control(file)], || {
+            let made = self.objects.locks.with(&[LockName::Control(file)], || {
                 if !lock(&self.objects.files).knows_control(file) {
                     return None;
                 }

@@ -10,10 +10,11 @@ use account::{Card, ManagedReservation, Mm, ObjectName, UvmFile};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
-use super::in_flight::{CallEnd, InFlightCall, driver_file, errno};
 use crate::{
     Answer, Caller, CallerError, Session, Trapped,
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall, driver_file, errno},
+    locks::lock,
+    objects::named_locks::LockName,
 };
 
 impl Session {
@@ -125,7 +126,7 @@ impl Session {
         work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
     ) -> Result<Answer, CallEnd> {
         let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
-        self.locks.with(&names, || {
+        self.objects.locks.with(&names, || {
             // It was given up meanwhile: the process has closed it.
             let is_known = lock(&self.objects.files).knows_uvm(file);
             if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
@@ -423,7 +424,7 @@ impl Session {
         reservation: ManagedReservation,
         (memory, thread): (Mm, i32),
     ) -> Result<Answer, CallEnd> {
-        self.locks.with(&[LockName::Uvm(id)], || {
+        self.objects.locks.with(&[LockName::Uvm(id)], || {
             let is_known = lock(&self.objects.files).knows_uvm(id);
             let mut accounts = lock(&self.objects.accounts);
             if !is_known {

@@ -19,10 +19,9 @@ use std::{
     time::Duration,
 };
 
-use account::Card;
 use base::Bytes;
 
-use crate::{Session, calls::in_flight::InFlightCall, locks::lock, reclaim::reclaim_throttle::Clock};
+use crate::{clock::Clock, locks::lock};
 
 /// Driver time of a channel group and of a channel: a CUDA context, which has 4 and 20, takes the
 /// driver a tenth of a second to make and free.
@@ -79,9 +78,14 @@ impl Debt {
 }
 
 impl DriverTime {
+    /// Sets the container's share of the card's time, in millionths.
+    pub(super) fn set_share(&self, share_ppm: u32) {
+        self.share_ppm.store(share_ppm, Ordering::Relaxed);
+    }
+
     /// Adds the cost of a call, and waits until no more than the burst is unpaid. One call at a
     /// time: others wait for the lock.
-    fn wait(&self, cost: Duration, clock: &dyn Clock, is_hurried: impl Fn() -> bool) {
+    pub(super) fn wait(&self, cost: Duration, clock: &dyn Clock, is_hurried: impl Fn() -> bool) {
         let mut debt = lock(&self.debt);
         let share_ppm = self.share_ppm.load(Ordering::Relaxed);
         debt.pay(clock.now(), share_ppm);
@@ -93,37 +97,10 @@ impl DriverTime {
     }
 }
 
-impl Session {
-    /// A call has had the driver work on `card`: the answer waits until the container may use as
-    /// much.
-    pub(crate) fn wait_for_driver_time(&self, flight: &mut InFlightCall<'_>) {
-        let Some((card, cost)) = flight.driver_time.take() else { return };
-        let (Some(used), Some(gate)) = (self.channels.driver_times.get(usize::from(card.0)), self.channels.gate(card))
-        else {
-            return;
-        };
-        used.wait(cost, self.reclaim_throttle.clock.as_ref(), || gate.is_hurried());
-    }
-
-    /// Sets the container's share of a card's time, in millionths, as its timetable has it. Cards
-    /// that are not the container's are passed over.
-    pub fn set_share(&self, uuid: &str, share_ppm: u32) {
-        let used = self.grant.by_uuid(uuid).and_then(|card| self.channels.driver_times.get(usize::from(card.0)));
-        if let Some(used) = used {
-            used.share_ppm.store(share_ppm, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes what a call costs; no call does two such things.
-    pub(crate) fn takes_driver_time(&self, flight: &mut InFlightCall<'_>, card: Option<Card>, cost: Duration) {
-        flight.driver_time = card.map(|card| (card, cost));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::reclaim_throttle::tests::TestClock;
+    use crate::clock::tests::TestClock;
 
     const GIB_14: Bytes = Bytes(14 << 30);
 

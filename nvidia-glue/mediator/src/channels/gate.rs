@@ -26,9 +26,15 @@ use driver::{Driver, OwnClient};
 use schedule::{Calls, Edge, EdgeError, Gate};
 
 pub(crate) use self::slices::{DEFAULT_SLICE_US, MOST_SLICE_US};
-use self::{calls::GateCallError, slices::chosen};
-use super::card_channels::CardChannels;
-use crate::{Caller, CallerError, grant::OwnCard, locks::lock};
+use crate::{
+    Caller, CallerError,
+    channels::{
+        card_channels::CardChannels,
+        gate::{calls::GateCallError, slices::chosen},
+    },
+    grant::OwnCard,
+    locks::lock,
+};
 
 /// The most channels that one call names: elements of `hChannelList`.
 pub(crate) const MOST: usize = 64;

@@ -1,30 +1,41 @@
 //! Channels: which there are, when they are on the card, and what they may ask of it.
 
-mod activity;
 pub(crate) mod card_channels;
 pub(crate) mod driver_time;
 pub(crate) mod gate;
-mod preemption;
-pub(crate) mod scheduling;
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, atomic::AtomicBool},
-    time::Instant,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use abi::Handle;
 use account::{Card, ObjectName};
 
-use self::{
-    card_channels::{CardChannels, Engine},
-    driver_time::DriverTime,
-    gate::{CardGate, GateGuard, MOST_WAIT},
-};
 use crate::{
     Caller, CallerError, Observer,
-    calls::object_alloc::{AllocatedObject, SchedulingRole},
+    channels::{
+        card_channels::{CardChannels, Engine},
+        driver_time::DriverTime,
+        gate::{CardGate, GateGuard, MOST_WAIT},
+    },
+    clock::Clock,
 };
+
+/// Part of an object in scheduling, as the gate of its card sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SchedulingRole {
+    /// A channel group of an `NV2080_ENGINE_TYPE_*`.
+    Group(u32),
+    /// A channel, by its own word of such an engine.
+    Channel(u32),
+    /// A duplicate of what may be a group.
+    Duplicate(ObjectName),
+}
 
 /// The container's channels on its cards, and the driver time that they cost.
 #[derive(Debug)]
@@ -55,16 +66,16 @@ impl Channels {
     /// Tells the gate of a card what an object is to it.
     pub(crate) fn register_with_gate(
         &self,
-        made: AllocatedObject,
+        made: ObjectName,
         parent: Handle,
         card: Option<Card>,
         role: Option<SchedulingRole>,
     ) {
         let (Some(role), Some(gate)) = (role, card.and_then(|card| self.gate(card))) else { return };
         match role {
-            SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(made.name(), engine)),
-            SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(made.name(), source)),
-            SchedulingRole::Channel(engine) => gate.add_channel(made.name(), parent, engine),
+            SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(made, engine)),
+            SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(made, source)),
+            SchedulingRole::Channel(engine) => gate.add_channel(made, parent, engine),
         }
     }
 
@@ -133,6 +144,28 @@ impl Channels {
         let gate = self.gate_of(group)?;
         let is_at_work = |channels: &CardChannels| channels.has_scheduled(group);
         gate.with(|channels| is_at_work(channels)).then(|| gate.enter(Instant::now(), is_at_work)).flatten()
+    }
+
+    /// A call has had the driver work on `card` for about `cost`: waits until the container may use
+    /// as much.
+    pub(crate) fn wait_for_driver_time(&self, card: Card, cost: Duration, clock: &dyn Clock) {
+        let used = self.driver_times.get(usize::from(card.0));
+        if let (Some(used), Some(gate)) = (used, self.gate(card)) {
+            used.wait(cost, clock, || gate.is_hurried());
+        }
+    }
+
+    /// Sets the container's share of a card's time, in millionths.
+    pub(crate) fn set_share(&self, card: Card, share_ppm: u32) {
+        if let Some(used) = self.driver_times.get(usize::from(card.0)) {
+            used.set_share(share_ppm);
+        }
+    }
+
+    /// Returns whether nobody has heard yet that the driver does not make a context preemptible; by
+    /// this question one has.
+    pub(crate) fn is_preemption_news(&self) -> bool {
+        !self.preemption_mode_reported.swap(true, Ordering::Relaxed)
     }
 
     /// Tells the observer of the first channel of a card. No lock is held.

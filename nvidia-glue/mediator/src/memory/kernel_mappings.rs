@@ -9,9 +9,9 @@ use abi::{
     Handle, Status,
     params::{Field, NV_CONTEXT_DMA_ALLOCATION_PARAMS, NVOS39_PARAMETERS},
 };
-use account::{Card, ObjectName};
+use account::{Accounts, Card, ObjectName};
 
-use crate::{Session, calls::in_flight::CallEnd, locks::lock};
+use crate::in_flight::CallEnd;
 
 /// The most for one object. Notifiers have 16 bytes, semaphores at most 64.
 const MOST: u64 = 4 << 20;
@@ -41,16 +41,12 @@ impl ContextDmaFields {
     }
 }
 
-impl Session {
-    /// Refuses memory of which the kernel would map more for a surface than it may: it maps them
-    /// whole.
-    pub(crate) fn are_small(&self, client: Handle, memories: &[Handle]) -> Result<(), CallEnd> {
-        let accounts = lock(&self.objects.accounts);
-        let is_little = |memory: &Handle| {
-            let Some(known) = accounts.object(ObjectName::new(client, *memory)) else { return true };
-            let of_the_host = known.charge.filter(|(card, _)| *card == Card::HOST);
-            known.length.0.max(of_the_host.map_or(0, |(_, charged)| charged.0)) <= MOST
-        };
-        if memories.iter().all(is_little) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
-    }
+/// Refuses memory of which the kernel would map more for a surface than it may: it maps them whole.
+pub(crate) fn are_small(accounts: &Accounts, client: Handle, memories: &[Handle]) -> Result<(), CallEnd> {
+    let is_little = |memory: &Handle| {
+        let Some(known) = accounts.object(ObjectName::new(client, *memory)) else { return true };
+        let of_the_host = known.charge.filter(|(card, _)| *card == Card::HOST);
+        known.length.0.max(of_the_host.map_or(0, |(_, charged)| charged.0)) <= MOST
+    };
+    if memories.iter().all(is_little) { Ok(()) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
 }

@@ -21,8 +21,7 @@ use account::{Accounts, ManagedSync, Mapping, Mm};
 use base::{Bytes, Pid};
 
 use crate::{
-    AddressSpace, Drift, DriftKind, Processes, UvmMapping, locks::lock, processes::is_for_want_of_room,
-    reclaim::reclaim_throttle::Clock,
+    AddressSpace, Drift, DriftKind, Processes, UvmMapping, clock::Clock, locks::lock, processes::is_for_want_of_room,
 };
 
 /// Processes come while others are looked at. More rounds than that come of a container that forks

@@ -6,5 +6,4 @@ pub(crate) mod inflight_pins;
 pub(crate) mod kernel_mappings;
 pub(crate) mod managed;
 pub(crate) mod pinned;
-pub(crate) mod quota;
 pub(crate) mod staging;

@@ -1,6 +1,6 @@
 //! The container's objects in the driver and its open files.
 
-mod chunked_free;
+pub(crate) mod named_locks;
 pub(crate) mod open_files;
 pub(crate) mod topology;
 
@@ -9,8 +9,12 @@ use std::sync::Mutex;
 use abi::{Handle, Status};
 use account::{Accounts, Card};
 
-use self::{open_files::OpenFiles, topology::Topology};
-use crate::{calls::in_flight::CallEnd, locks::lock};
+use self::named_locks::Locks;
+use crate::{
+    in_flight::CallEnd,
+    locks::lock,
+    objects::{open_files::OpenFiles, topology::Topology},
+};
 
 /// The container's objects, what they are charged for, and the files on which they live.
 #[derive(Debug)]
@@ -18,11 +22,17 @@ pub(crate) struct Objects {
     pub(crate) accounts: Mutex<Accounts>,
     pub(crate) topology: Mutex<Topology>,
     pub(crate) files: Mutex<OpenFiles>,
+    pub(crate) locks: Locks,
 }
 
 impl Objects {
     pub(crate) fn new(accounts: Accounts) -> Self {
-        Self { accounts: Mutex::new(accounts), topology: Mutex::default(), files: Mutex::default() }
+        Self {
+            accounts: Mutex::new(accounts),
+            topology: Mutex::default(),
+            files: Mutex::default(),
+            locks: Locks::default(),
+        }
     }
 
     /// The card on which memory below `parent` would be.

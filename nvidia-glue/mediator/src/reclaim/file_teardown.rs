@@ -18,9 +18,12 @@ use driver::{DeviceFile, DriverCall};
 
 use crate::{
     Session,
-    calls::in_flight::{CallEnd, errno},
-    locks::{LockName, lock},
-    objects::open_files::{ControlFile, RetainedControlFile, RetainedUvmFile},
+    in_flight::{CallEnd, errno},
+    locks::lock,
+    objects::{
+        named_locks::LockName,
+        open_files::{ControlFile, RetainedControlFile, RetainedUvmFile},
+    },
 };
 
 /// The driver did not let go of everything that it has given the container.
@@ -91,7 +94,7 @@ impl Session {
     /// Frees the clients of a file. What the driver does not free is kept, and stays charged.
     fn end_control_file(&self, id: ControlFile) {
         // Nobody makes a client on it any more who has not been waited for.
-        let taken = self.locks.with(&[LockName::Control(id)], || lock(&self.objects.files).take_control(id));
+        let taken = self.objects.locks.with(&[LockName::Control(id)], || lock(&self.objects.files).take_control(id));
         let Some(mut kept) = taken else { return };
         kept.clients.retain(|client| !self.end_client(&kept.file, *client));
         if !kept.clients.is_empty() {
@@ -101,7 +104,7 @@ impl Session {
 
     /// Frees a client. Returns whether it is gone.
     fn end_client(&self, file: &DeviceFile, client: Handle) -> bool {
-        self.locks.with(&[LockName::Client(client)], || {
+        self.objects.locks.with(&[LockName::Client(client)], || {
             self.free_in_chunks(file, client, client);
             // Whether that was of use, the next question tells.
             let _ = self.raw(file, client).free(client);
@@ -134,7 +137,7 @@ impl Session {
     /// (`uvm_global_get_status`), and what only the container had goes with the file then.
     pub(crate) fn end_uvm_file(&self, kept: &RetainedUvmFile, is_last: bool) {
         let id = kept.id;
-        self.locks.with(&[LockName::Uvm(id)], || {
+        self.objects.locks.with(&[LockName::Uvm(id)], || {
             // Mapped; maybe only since it was looked for, by somebody who has had it from a socket.
             if !is_last && lock(&self.objects.accounts).is_uvm_file_kept(id) {
                 return;
@@ -230,7 +233,7 @@ impl Session {
         // lives could make that wait.
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         let is_staging_left = self.end_staging();
-        self.log_left_host_mappings();
+        self.host_mappings.log_left(&self.objects.accounts);
         let left: usize = lock(&self.objects.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
         match left + usize::from(is_staging_left) {
             0 => Ok(()),

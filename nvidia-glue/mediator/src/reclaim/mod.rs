@@ -1,9 +1,9 @@
 //! Reclaiming of what is gone without having said so: processes, clients whose file was closed, UVM
 //! files, unmapped managed memory.
 
+mod exports;
 pub(crate) mod file_teardown;
-pub(crate) mod process_table;
-pub(crate) mod reclaim_throttle;
+mod pins;
 mod reconcile;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -12,10 +12,7 @@ use abi::Handle;
 use account::Card;
 use base::Pid;
 
-use crate::{
-    Drift, Session,
-    locks::{LockName, lock},
-};
+use crate::{Drift, Session, locks::lock, objects::named_locks::LockName};
 
 /// Things that processes which have ended may have left.
 #[derive(Debug, Default)]
@@ -34,7 +31,7 @@ impl ExitedProcesses {
 
 impl Session {
     /// Reclaims what is gone, so that nothing is refused for its sake. May have to wait: see
-    /// [`crate::reclaim::reclaim_throttle`].
+    /// [`crate::session::reclaim_throttle`].
     pub(crate) fn reclaim(&self) {
         self.reclaim_throttle.run(|| self.reclaim_now());
     }
@@ -51,7 +48,7 @@ impl Session {
         // Somebody is about to be refused: memory that only exports hold, to files that no process
         // has, does not wait for who may come for it.
         self.drop_unheld_tokens([crate::TRANSIT[0], Duration::ZERO]);
-        self.drop_gone_host_mappings();
+        self.host_mappings.drop_gone(&self.objects.accounts);
     }
 
     /// Returns whether a client is charged whose process has ended: its file is perhaps being
@@ -104,7 +101,7 @@ impl Session {
     /// Clients that the driver has ended for reasons of its own.
     pub(crate) fn drop_dead_clients(&self, clients: &[Handle]) {
         for &client in clients {
-            self.locks.with(&[LockName::Client(client)], || self.drop_if_dead(client));
+            self.objects.locks.with(&[LockName::Client(client)], || self.drop_if_dead(client));
         }
     }
 
@@ -149,7 +146,7 @@ impl Session {
         self.managed.scan(&self.scan_env());
         self.settle_staging();
         if lock(&self.objects.accounts).has_freed_while_mapped() {
-            self.drop_gone_host_mappings();
+            self.host_mappings.drop_gone(&self.objects.accounts);
         }
         let mut drifts: Vec<Drift> = self.managed.take_uncharged().into_iter().collect();
         let cards: Vec<Card> = self.grant.iter().map(|(card, _)| card).collect();
@@ -159,5 +156,20 @@ impl Session {
             self.observer.end_container(&why);
         }
         self.report_drifts(drifts)
+    }
+
+    /// Returns whether something is held that only [`Session::look_for_closed_files`] can find
+    /// gone: it is to be called, though no process makes calls.
+    pub fn holds_anything(&self) -> bool {
+        let keeps_files = {
+            let files = lock(&self.objects.files);
+            files.has_controls() || !files.all_tokens().is_empty()
+        };
+        let keeps_client = self.pinned.staging.get().is_some_and(|staging| lock(&staging.client).is_some());
+        let accounts = lock(&self.objects.accounts);
+        keeps_files
+            || keeps_client
+            || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
+            || accounts.has_freed_while_mapped()
     }
 }

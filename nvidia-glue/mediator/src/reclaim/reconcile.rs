@@ -7,8 +7,8 @@ use base::Bytes;
 
 use crate::{
     Drift, DriftKind, Session,
-    calls::control::mediator_pid,
     locks::lock,
+    mediator_pid,
     memory::managed::PATIENCE,
     view::processes::{ask_owned_by, owned_by},
 };

@@ -15,8 +15,8 @@ use super::{
     world::{Context, GIB, Machine, memory_params, result, words},
 };
 use crate::{
+    clock::{Clock, tests::TestClock},
     locks::lock,
-    reclaim::reclaim_throttle::{Clock, tests::TestClock},
 };
 
 type Loop = fn(&Context<'_, '_>);

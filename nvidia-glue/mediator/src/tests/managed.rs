@@ -9,10 +9,10 @@ use base::Bytes;
 use super::world::{MIB, Machine, range};
 use crate::{
     Answer, Drift, DriftKind, Trapped,
-    calls::in_flight::CallEnd,
+    clock::tests::TestClock,
+    in_flight::CallEnd,
     locks::lock,
     memory::managed::{MOST, PATIENCE},
-    reclaim::reclaim_throttle::tests::TestClock,
 };
 
 const LIMIT: u64 = 64 * MIB;

@@ -20,7 +20,7 @@ use super::{
     spy::{COPY, Spy},
     world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
-use crate::{Answer, Drift, DriftKind, Trapped, locks::lock, reclaim::reclaim_throttle::Clock};
+use crate::{Answer, Drift, DriftKind, Trapped, clock::Clock, locks::lock};
 
 const LIMIT: u64 = 64 * MIB;
 
@@ -473,7 +473,7 @@ fn a_page_of_4_kib_costs_what_it_takes() {
 fn a_loop_of_refusals_does_not_burn_a_processor() {
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], LIMIT);
-    let clock = crate::reclaim::reclaim_throttle::tests::TestClock::default();
+    let clock = crate::clock::tests::TestClock::default();
     container.looks_cost(&clock, Duration::from_millis(5));
     let program = container.program();
     let context = program.context(0);

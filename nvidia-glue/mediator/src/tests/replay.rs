@@ -204,7 +204,7 @@ impl<'a> Replay<'a> {
         }
         let session = &self.container.session;
         session.look_for_closed_files();
-        session.drop_gone_host_mappings();
+        session.host_mappings.drop_gone(&session.objects.accounts);
         // As if what may be on its way through a socket had been on it for a minute.
         session.drop_unheld_tokens([Duration::ZERO; 2]);
     }

@@ -27,8 +27,8 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Trapped, UnknownCall, UvmMapping, locks::lock,
-    reclaim::reclaim_throttle,
+    Processes, Session, SessionError, SessionSetup, Trapped, UnknownCall, UvmMapping, clock::tests::TestClock,
+    locks::lock,
 };
 
 pub(super) const MIB: u64 = Bytes::MIB;
@@ -200,7 +200,7 @@ pub(super) struct Everybody {
     /// They have left their memory, and have not ended.
     leaving: Mutex<BTreeSet<Pid>>,
     /// Cost of looking for all of them, by that clock.
-    cost: Mutex<Option<(reclaim_throttle::tests::TestClock, Duration)>>,
+    cost: Mutex<Option<(TestClock, Duration)>>,
 }
 
 #[derive(Debug, Default)]
@@ -357,13 +357,13 @@ impl Container {
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.
-    pub(super) fn looks_cost(&mut self, clock: &reclaim_throttle::tests::TestClock, cost: Duration) {
+    pub(super) fn looks_cost(&mut self, clock: &TestClock, cost: Duration) {
         self.looks_cost_now(clock, cost);
         self.session.reclaim_throttle.clock = Box::new(clock.clone());
     }
 
     /// The same from now on, by the clock that the session has.
-    pub(super) fn looks_cost_now(&self, clock: &reclaim_throttle::tests::TestClock, cost: Duration) {
+    pub(super) fn looks_cost_now(&self, clock: &TestClock, cost: Duration) {
         *lock(&self.processes.cost) = Some((clock.clone(), cost));
     }
 

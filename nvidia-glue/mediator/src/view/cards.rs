@@ -12,21 +12,12 @@ use abi::{
     },
 };
 
-/// `NV0000_CTRL_GPU_INVALID_ID`: the end of a list of ids.
-pub(crate) const INVALID_GPU_ID: u32 = 0xffff_ffff;
+use crate::grant::{CardNames, INVALID_GPU_ID};
+
 /// Bytes of a GPU id.
 const ID: usize = 4;
 /// `NV_MAX_DEVICES`: ids in a list.
 const LIST: usize = 32;
-
-/// A card as the driver names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct CardNames {
-    /// Name in controls of the root.
-    pub(crate) gpu_id: u32,
-    /// Name by which `NV01_DEVICE_0` is allocated.
-    pub(crate) device_instance: u32,
-}
 
 fn is_granted(cards: &[CardNames], gpu_id: u32) -> bool {
     cards.iter().any(|card| card.gpu_id == gpu_id)

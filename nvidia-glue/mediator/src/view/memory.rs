@@ -10,7 +10,10 @@ use abi::{
         NVXXXX_CTRL_XXX_INFO as Info,
     },
 };
+use account::{Accounts, Card};
 use base::Bytes;
+
+use crate::grant::Grant;
 
 /// View of one card's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +25,14 @@ pub(crate) struct ShownMemory {
 }
 
 impl ShownMemory {
+    /// Memory of a card; `None`: the container has the whole card or only looks at it, and sees
+    /// what there is.
+    pub(crate) fn of(grant: &Grant, card: Card, accounts: &Accounts) -> Option<Self> {
+        grant.get(card).filter(|own| !own.granted.monitored && !own.granted.whole)?;
+        let usage = accounts.card(card).ok()?;
+        Some(Self { limit: usage.limit, used: usage.used })
+    }
+
     fn total_kib(self) -> u64 {
         self.limit.0 / Bytes::KIB
     }

@@ -5,15 +5,15 @@
 //! one control's parameters (after the driver has filled them in) and cannot fail on any of them:
 //! what does not lie within the bytes is left alone, and what they promise beyond is not there.
 
+pub(crate) mod card_utilization;
 pub(crate) mod cards;
 pub(crate) mod memory;
-mod memory_controls;
-mod process_controls;
 pub(crate) mod processes;
 pub(crate) mod utilization;
-pub(crate) mod utilization_controls;
 
-use self::utilization_controls::CardUtilization;
+use account::Card;
+
+use self::card_utilization::CardUtilization;
 
 /// View of the container, as far as it is remembered.
 #[derive(Debug)]
@@ -23,7 +23,11 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(crate) fn new(cards: usize) -> Self {
-        Self { utilizations: (0..cards).map(|_| CardUtilization::default()).collect() }
+    pub(crate) const fn new(utilizations: Vec<CardUtilization>) -> Self {
+        Self { utilizations }
+    }
+
+    pub(crate) fn utilization(&self, card: Card) -> Option<&CardUtilization> {
+        self.utilizations.get(usize::from(card.0))
     }
 }

@@ -3,7 +3,7 @@
 
 use account::ObjectName;
 
-use super::{CardChannels, Channel, Engine, Group, GroupId};
+use crate::channels::card_channels::{CardChannels, Channel, Engine, Group, GroupId};
 
 impl CardChannels {
     /// Keeps so many compute groups on the card, the next ones each time; `None`: all. Those to

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use account::ObjectName;
 
-use super::{CardChannels, Channel, Engine, MOST_OFFS};
+use crate::channels::card_channels::{CardChannels, Channel, Engine, MOST_OFFS};
 
 impl CardChannels {
     /// A call of the program's may have put these back, or may have made them count from 0.

@@ -9,8 +9,11 @@ use abi::{
 use account::ObjectName;
 use schedule::{Edge, EdgeError};
 
-use super::{CardGate, GateState, MOST};
-use crate::{locks::lock, raw::Raw};
+use crate::{
+    channels::gate::{CardGate, GateState, MOST},
+    locks::lock,
+    raw::Raw,
+};
 
 const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 

@@ -4,8 +4,10 @@ use abi::{Handle, controls::NVA06C_CTRL_CMD_SET_TIMESLICE, encode, params::NVA06
 use account::ObjectName;
 use schedule::EdgeError;
 
-use super::{CardGate, calls::GateCallError};
-use crate::locks::lock;
+use crate::{
+    channels::gate::{CardGate, calls::GateCallError},
+    locks::lock,
+};
 
 const SET_TIMESLICE_NAME: &str = "NVA06C_CTRL_CMD_SET_TIMESLICE";
 const DUP_NAME: &str = "NV_ESC_RM_DUP_OBJECT";

@@ -12,7 +12,7 @@ use schedule::{Edge, EdgeError};
 
 use super::put_on;
 use crate::{
-    reclaim::reclaim_throttle::{Clock as _, tests::TestClock},
+    clock::{Clock as _, tests::TestClock},
     tests::{
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
         world::Machine,

@@ -5,20 +5,17 @@
 //! only when they refuse a string: the first one (src/nvidia/arch/nvalloc/unix/src/osapi.c,
 //! `rm_perform_version_check`).
 
-use std::sync::Mutex;
-
 use abi::{Status, params::nv_ioctl_rm_api_version_t};
 
-use super::in_flight::{CallEnd, InFlightCall};
-use crate::{Answer, Session, locks::lock};
+use crate::{
+    Answer, Session,
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+};
 
 /// `NV_RM_API_VERSION_CMD_RELAXED`, `NV_RM_API_VERSION_CMD_QUERY` (up to 525 `_OVERRIDE`).
 const RELAXED: u32 = b'1' as u32;
 const QUERY: u32 = b'2' as u32;
-
-/// The driver's own string, once it is known.
-#[derive(Debug, Default)]
-pub(crate) struct DriverVersion(Mutex<Option<Vec<u8>>>);
 
 impl Session {
     pub(crate) fn check_version(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
@@ -44,7 +41,7 @@ impl Session {
             Err(CallEnd::Errno(libc::EINVAL)) => {
                 let told = text(&flight.args);
                 if told != asked {
-                    *lock(&self.version.0) = Some(told.to_vec());
+                    *lock(&self.driver_version) = Some(told.to_vec());
                 }
                 refused(flight)
             }
@@ -54,7 +51,7 @@ impl Session {
 
     /// Returns the version that the driver says it has; `None`: it does not say.
     fn own_version(&self, flight: &mut InFlightCall<'_>) -> Result<Option<Vec<u8>>, CallEnd> {
-        if let Some(own) = lock(&self.version.0).clone() {
+        if let Some(own) = lock(&self.driver_version).clone() {
             return Ok(Some(own));
         }
         let asked = flight.args.clone();
@@ -69,7 +66,7 @@ impl Session {
         if own.iter().all(|byte| *byte == 0) {
             return Ok(None);
         }
-        *lock(&self.version.0) = Some(own.clone());
+        *lock(&self.driver_version) = Some(own.clone());
         Ok(Some(own))
     }
 }

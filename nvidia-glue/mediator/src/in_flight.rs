@@ -7,11 +7,10 @@ use abi::{
     decode::Row,
     layout::{Descriptor, Direction, Pointer, read_u64},
 };
-use account::Card;
+use account::{Card, ObjectName};
 use base::Pid;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 
-use super::object_alloc::AllocatedObject;
 use crate::{Answer, Caller, CallerError};
 
 /// Reason why a call goes no further. What it has done until then must be undone by whoever ends
@@ -113,7 +112,7 @@ pub(crate) struct InFlightCall<'a> {
     /// Work of the driver's on a card that the call has caused.
     pub(crate) driver_time: Option<(Card, Duration)>,
     /// Objects that were made for the caller, to be unmade should it never hear of it.
-    pub(crate) made: Vec<AllocatedObject>,
+    pub(crate) made: Vec<ObjectName>,
     /// Memory that the kernel is to pin for the caller, by its handle in the staging client.
     pub(crate) pinning: Option<Handle>,
 }

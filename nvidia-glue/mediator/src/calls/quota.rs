@@ -5,14 +5,9 @@ use std::time::Duration;
 
 use abi::Status;
 use account::{Accounts, Card, OverQuota, Refusal};
-use base::{Bytes, OverMemory, Pid};
+use base::{OverMemory, Pid};
 
-use crate::{OverMemoryEvent, Session, calls::in_flight::CallEnd, locks::lock};
-
-/// A card that a change of limits names is none of the container's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the container has no card {0}")]
-pub struct NotGranted(pub String);
+use crate::{OverMemoryEvent, Session, in_flight::CallEnd, locks::lock};
 
 impl Session {
     /// Returns the end of a call that the accounts refuse for good.
@@ -56,23 +51,5 @@ impl Session {
             answer = ask(&mut lock(&self.objects.accounts));
         }
         answer.map_err(|refusal| self.refused(pid, refusal))
-    }
-
-    /// New limits, by card UUID; cards that are not named keep theirs. A limit below what is used
-    /// refuses what is asked from then on; nothing is taken away.
-    ///
-    /// # Errors
-    /// When a card is none of the container's; then no limit has changed.
-    pub fn set_limits(&self, limits: &[(String, Bytes)]) -> Result<(), NotGranted> {
-        let named = |(uuid, limit): &(String, Bytes)| {
-            self.grant.by_uuid(uuid).map(|card| (card, *limit)).ok_or_else(|| NotGranted(uuid.clone()))
-        };
-        let limits = limits.iter().map(named).collect::<Result<Vec<_>, _>>()?;
-        let mut accounts = lock(&self.objects.accounts);
-        for (card, limit) in limits {
-            // Every card of the grant has an account.
-            let _ = accounts.set_limit(card, limit);
-        }
-        Ok(())
     }
 }

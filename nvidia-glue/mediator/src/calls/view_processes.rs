@@ -4,8 +4,12 @@ use abi::decode::Control;
 use account::Card;
 use base::Pid;
 
-use super::processes::{self, ShownProcess};
-use crate::{Session, calls::in_flight::InFlightCall, locks::lock};
+use crate::{
+    Session,
+    in_flight::InFlightCall,
+    locks::lock,
+    view::{memory::ShownMemory, processes, processes::ShownProcess},
+};
 
 impl Session {
     /// The container's processes that use the card that a control is made on, by the numbers that
@@ -46,7 +50,7 @@ impl Session {
     /// container's, the driver does not say.
     pub(crate) fn rewrite_sessions(&self, flight: &mut InFlightCall<'_>, control: Control) {
         let card = self.objects.card_of(control.client, control.object);
-        if card.is_none_or(|card| self.grant.shown(card, &lock(&self.objects.accounts)).is_some()) {
+        if card.is_none_or(|card| ShownMemory::of(&self.grant, card, &lock(&self.objects.accounts)).is_some()) {
             flight.params_mut().fill(0);
         }
     }

@@ -18,17 +18,16 @@ use abi::{
 use account::ObjectName;
 use schedule::EdgeError;
 
-use super::{
-    card_channels::{CardChannels, Engine},
-    gate::{CardGate, DEFAULT_SLICE_US, GateGuard, MOST_SLICE_US, MOST_WAIT},
-};
 use crate::{
     Answer, Session,
-    calls::{
-        in_flight::{CallEnd, InFlightCall},
-        object_alloc::{AllocAbort, AllocatedObject},
+    calls::object_alloc::AllocAbort,
+    channels::{
+        card_channels::{CardChannels, Engine},
+        gate::{CardGate, DEFAULT_SLICE_US, GateGuard, MOST_SLICE_US, MOST_WAIT},
     },
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
+    objects::named_locks::LockName,
 };
 
 /// Exceptions that a debugger wants to hear of, where it has not said: all (ctrl83dedebug.h).
@@ -87,10 +86,11 @@ impl Session {
         let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.any_throttled(name));
         loop {
             gate.wait(flight.caller, until, matters)?;
-            let is_done = self.locks.with(&[LockName::Client(name.client)], || match gate.enter(until, matters) {
-                Some(turn) => self.schedule_locked(flight, (gate, turn), name).map(|()| true),
-                None => Ok(false),
-            });
+            let is_done =
+                self.objects.locks.with(&[LockName::Client(name.client)], || match gate.enter(until, matters) {
+                    Some(turn) => self.schedule_locked(flight, (gate, turn), name).map(|()| true),
+                    None => Ok(false),
+                });
             if is_done? {
                 return flight.finish();
             }
@@ -256,7 +256,8 @@ impl Session {
     /// the program's, and not one that has suspended something else.
     fn suspend_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         // In the order of cards, as by whoever takes several. None has to be waited for.
-        let turns = self.channels.gates.iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
+        let turns =
+            self.channels.gates().iter().filter_map(|gate| Some((gate, gate.enter(Instant::now(), |_| false)?)));
         let off: Vec<_> = turns.map(|(gate, turn)| (gate, turn, gate.with(|channels| channels.wanted()))).collect();
         let want = |wanted| {
             let bring = |(gate, turn, names): &(&Arc<CardGate>, GateGuard<'_>, Vec<ObjectName>)| {
@@ -289,7 +290,7 @@ impl Session {
     /// The driver copies at most a MiB for the debugger, in the container's time.
     fn debugger_copy(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let until = Instant::now() + MOST_WAIT;
-        for gate in &self.channels.gates {
+        for gate in self.channels.gates() {
             gate.wait(flight.caller, until, |channels| channels.throttled() > 0)?;
         }
         flight.execute(self.driver.as_ref())?;
@@ -300,7 +301,7 @@ impl Session {
     /// that cannot be muted is unmade.
     ///
     /// Precondition: the client is locked.
-    pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: AllocatedObject) -> Result<(), AllocAbort> {
+    pub(crate) fn mute_debugger(&self, flight: &InFlightCall<'_>, made: ObjectName) -> Result<(), AllocAbort> {
         let raw = self.raw(&flight.file, made.client);
         let params = encode!(ExceptionMask { exceptionMask: ALL_EXCEPTIONS & !FATAL }).to_vec();
         let muted = raw.control(made.object, NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, params);
@@ -318,13 +319,13 @@ impl Session {
     fn resume_context(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
         let (until, matters) = (Instant::now() + MOST_WAIT, |channels: &CardChannels| channels.throttled() > 0);
         let turns = loop {
-            for gate in &self.channels.gates {
+            for gate in self.channels.gates() {
                 gate.wait(flight.caller, until, matters)?;
             }
             // In the order of cards, by whoever takes several; if one has closed meanwhile, it is
             // waited for without the others.
             let turns: Option<Vec<_>> =
-                self.channels.gates.iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
+                self.channels.gates().iter().map(|gate| Some((gate, gate.enter(until, matters)?))).collect();
             if let Some(turns) = turns {
                 break turns;
             }

@@ -10,8 +10,6 @@
 //! 2D (docs/driver-facts.md). So a context that draws cannot have it: that is left to containers
 //! with the driver capability for that.
 
-use std::sync::atomic::Ordering;
-
 use abi::{
     Handle, Status,
     controls::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
@@ -26,9 +24,10 @@ use abi::{
 
 use crate::{
     Answer, Session,
-    calls::in_flight::{CallEnd, InFlightCall},
-    locks::{LockName, lock},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
     memory::context_buffers::{brings_context, computes},
+    objects::named_locks::LockName,
 };
 
 /// Distance of the mode of compute from the end of `NV2080_CTRL_GR_CTXSW_PREEMPTION_BIND_PARAMS`:
@@ -79,7 +78,7 @@ impl Session {
             Some((Status::INVALID_REQUEST, _)) if self.may_draw => Ok(()),
             answer => {
                 // A program can ask again and again.
-                if !self.channels.preemption_mode_reported.swap(true, Ordering::Relaxed) {
+                if self.channels.is_preemption_news() {
                     let status = answer.map(|(status, _)| format!("{:#x}", status.0));
                     tracing::warn!(
                         status,
@@ -123,7 +122,7 @@ impl Session {
         let flags = PreemptionMode::flags.get(flight.params()).ok_or(INVALID)?;
         let asked = read_u32(flight.params(), cilp_at).ok_or(INVALID)?;
         // Nobody makes it preemptible meanwhile.
-        self.locks.with(&[LockName::Client(client)], || {
+        self.objects.locks.with(&[LockName::Client(client)], || {
             if flags & FLAG_CILP != 0 && !self.draws(client, channel) {
                 let _ = write_u32(flight.params_mut(), cilp_at, CILP);
             }

@@ -7,7 +7,6 @@
 //! refused for want of a look.
 
 use std::{
-    fmt,
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
@@ -15,43 +14,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::time::{ClockId, clock_gettime};
-
-use crate::locks::lock;
+use crate::{
+    clock::{Clock, MachineClock},
+    locks::lock,
+};
 
 /// Rest after a reclaim, in multiples of its duration.
 const REST: u32 = 9;
 /// Not longer than this, however long one took: somebody waits.
 const LONGEST_REST: Duration = Duration::from_secs(10);
-
-/// Clock of reclaims.
-pub(crate) trait Clock: fmt::Debug + Send + Sync {
-    /// Since any moment that stays the same.
-    fn now(&self) -> Duration;
-    /// Time that this thread has had of a processor.
-    fn worked(&self) -> Duration;
-    /// Lets time pass.
-    fn wait(&self, duration: Duration);
-}
-
-/// The machine's.
-#[derive(Debug)]
-struct MachineClock(Instant);
-
-impl Clock for MachineClock {
-    fn now(&self) -> Duration {
-        self.0.elapsed()
-    }
-
-    fn worked(&self) -> Duration {
-        // Every thread has this clock.
-        clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
-    }
-
-    fn wait(&self, duration: Duration) {
-        std::thread::sleep(duration);
-    }
-}
 
 /// Reclaims, one after the other.
 #[derive(Debug)]
@@ -103,35 +74,11 @@ impl ReclaimThrottle {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::sync::{Arc, Barrier};
+mod tests {
+    use std::sync::Barrier;
 
     use super::*;
-
-    /// Clock that a test sets.
-    #[derive(Debug, Clone, Default)]
-    pub(crate) struct TestClock(Arc<Mutex<(Duration, Duration)>>);
-
-    impl TestClock {
-        /// A thread works for so long.
-        pub(crate) fn work(&self, duration: Duration) {
-            let mut times = lock(&self.0);
-            times.0 += duration;
-            times.1 += duration;
-        }
-    }
-
-    impl Clock for TestClock {
-        fn now(&self) -> Duration {
-            lock(&self.0).0
-        }
-        fn worked(&self) -> Duration {
-            lock(&self.0).1
-        }
-        fn wait(&self, duration: Duration) {
-            lock(&self.0).0 += duration;
-        }
-    }
+    use crate::clock::tests::TestClock;
 
     #[test]
     fn they_take_a_tenth_of_the_time_however_often_one_is_asked_for() {
@@ -170,14 +117,5 @@ pub(crate) mod tests {
             others.into_iter().for_each(|other| other.join().unwrap());
         });
         assert!(throttle.count() >= 2, "the one that was on its way was too early for them");
-    }
-
-    #[test]
-    fn the_machines_clock_tells_work_from_waiting() {
-        let clock = MachineClock(Instant::now());
-        let (worked, now) = (clock.worked(), clock.now());
-        clock.wait(Duration::from_millis(20));
-        assert!(clock.now() - now >= Duration::from_millis(20));
-        while clock.worked() == worked {}
     }
 }

@@ -4,8 +4,10 @@ use abi::{Status, controls::ViewKind, decode::Control, params::NV2080_CTRL_FB_GE
 
 use crate::{
     Session,
-    calls::in_flight::{CallEnd, InFlightCall},
+    in_flight::{CallEnd, InFlightCall},
     locks::lock,
+    view,
+    view::memory::ShownMemory,
 };
 
 impl Session {
@@ -18,15 +20,15 @@ impl Session {
     ) -> Result<Status, CallEnd> {
         let is_share = || {
             let card = self.objects.card_of(control.client, control.object);
-            card.is_some_and(|card| self.grant.shown(card, &lock(&self.objects.accounts)).is_some())
+            card.is_some_and(|card| ShownMemory::of(&self.grant, card, &lock(&self.objects.accounts)).is_some())
         };
         if !matches!(kind, ViewKind::FbInfo | ViewKind::FbInfoV2) || !is_share() {
             return flight.execute(self.driver.as_ref());
         }
         let (list, count) = fb_info_list(flight, kind);
-        let replaced = super::memory::ask_for_all_of_bar1(list, count);
+        let replaced = view::memory::ask_for_all_of_bar1(list, count);
         let status = flight.execute(self.driver.as_ref());
-        super::memory::as_asked(fb_info_list(flight, kind).0, &replaced);
+        view::memory::as_asked(fb_info_list(flight, kind).0, &replaced);
         status
     }
 
@@ -38,12 +40,12 @@ impl Session {
     ) -> Result<(), CallEnd> {
         let card =
             self.objects.card_of(control.client, control.object).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
-        let Some(shown) = self.grant.shown(card, &lock(&self.objects.accounts)) else { return Ok(()) };
+        let Some(shown) = ShownMemory::of(&self.grant, card, &lock(&self.objects.accounts)) else { return Ok(()) };
         if kind == ViewKind::FbRegionInfo {
-            super::memory::fb_regions(flight.params_mut(), shown);
+            view::memory::fb_regions(flight.params_mut(), shown);
         } else {
             let (list, count) = fb_info_list(flight, kind);
-            super::memory::fb_info(list, count, shown);
+            view::memory::fb_info(list, count, shown);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::{sync::Mutex, time::Duration};
 
 use abi::Call;
 
-use crate::{locks::lock, reclaim::reclaim_throttle::Clock};
+use crate::{clock::Clock, locks::lock};
 
 /// So many objects at once.
 const BURST: u32 = 1024;
@@ -69,7 +69,7 @@ impl FailureThrottle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reclaim::reclaim_throttle::tests::TestClock;
+    use crate::clock::tests::TestClock;
 
     #[test]
     fn a_program_that_looks_what_there_is_does_not_wait_and_a_loop_does() {
