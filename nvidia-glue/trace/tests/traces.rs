@@ -78,7 +78,6 @@ fn nothing_that_they_need_is_refused() {
     let known = [
         "AMPERE_SMC_CONFIG_SESSION",
         "AMPERE_SMC_MONITOR_SESSION",
-        "NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE",
         "NV50_THIRD_PARTY_P2P",
         "NV503C_CTRL_CMD_REGISTER_VA_SPACE",
         "NV503C_CTRL_CMD_REGISTER_VIDMEM",

@@ -37,7 +37,7 @@ pub(super) const DEVICE: &[ControlRow] = &[
     row(0x00801102, "NV0080_CTRL_CMD_GR_GET_CAPS", Pass, "ctrl0080/ctrl0080gr.h").pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),
     row(0x00801104, "NV0080_CTRL_CMD_GR_GET_INFO", Pass, "ctrl0080/ctrl0080gr.h").pointing(16, &[Pointer::new(8, counted(0, 8), Direction::InOut)]),
     row(0x00801107, "NV0080_CTRL_CMD_GR_GET_TPC_PARTITION_MODE", Pass, "ctrl0080/ctrl0080gr.h"),
-    row(0x00801108, "NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE", Refuse(Status::NOT_SUPPORTED, "SMs are divided by the grant"), "ctrl0080/ctrl0080gr.h"),
+    row(0x00801108, "NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE", Schedule(ScheduleKind::PartitionMode), "ctrl0080/ctrl0080gr.h"),
     row(0x00801109, "NV0080_CTRL_CMD_GR_GET_CAPS_V2", Pass, "ctrl0080/ctrl0080gr.h"),
     row(0x00801110, "NV0080_CTRL_CMD_GR_GET_INFO_V2", Pass, "ctrl0080/ctrl0080gr.h"),
     row(0x00801301, "NV0080_CTRL_CMD_FB_GET_CAPS", Pass, "ctrl0080/ctrl0080fb.h").pointing(16, &[Pointer::new(8, counted(0, 1), Direction::Out)]),

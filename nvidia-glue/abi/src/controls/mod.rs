@@ -219,6 +219,9 @@ pub enum ScheduleKind {
     Reset,
     /// `NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS`.
     Idle,
+    /// `NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE`: a mode of one channel group, which the MPS server
+    /// sets.
+    PartitionMode,
 }
 
 impl ControlRow {
@@ -293,6 +296,7 @@ const RAW_MEMORY: &str =
 const RESERVATION: &str = "in an exclusive compute mode the first container would lock out all others; who uses a card is decided by the grant";
 const SCHEDULING: &str = "scheduling is by the grant";
 const SIGNALS: &str = "signals the events of all clients of the card";
+const MMU_DEBUG: &str = "may change the card for all; compute-sanitizer asks for it and does without";
 const SHARED: &str = "changes the card, or the host, for all who use it";
 const TLB: &str =
     "has the card forget addresses, in whoever's time; the driver does so by itself when something is unmapped";

@@ -2,9 +2,9 @@
 
 use super::{
     ATTESTATION, CACHE, CLASS, CLEARS, ClientField, ControlRow,
-    ControlRule::{Pass, Refuse, Schedule, View},
-    DEBUGGER, DRIVER, FABRIC, HANDLES, INTERNAL, MEMORY, POINTERS, PRIVILEGED, R550, R560, SCHEDULING, SHARED,
-    ScheduleKind, VGPU, ViewKind, WAITERS, counted, row,
+    ControlRule::{Answered, Pass, Refuse, Schedule, View},
+    DEBUGGER, DRIVER, FABRIC, HANDLES, INTERNAL, MEMORY, MMU_DEBUG, POINTERS, PRIVILEGED, R550, R560, SCHEDULING,
+    SHARED, ScheduleKind, VGPU, ViewKind, WAITERS, counted, row,
 };
 use crate::{
     Status,
@@ -386,7 +386,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x50800104, "NV5080_CTRL_CMD_DEFERRED_API_INTERNAL", Refuse(Status::NOT_SUPPORTED, CLASS), "ctrl5080.h"),
     row(0x83de0301, "NV83DE_CTRL_CMD_SM_DEBUG_MODE_ENABLE", Refuse(Status::NOT_SUPPORTED, DEBUGGER), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0302, "NV83DE_CTRL_CMD_SM_DEBUG_MODE_DISABLE", Pass, "ctrl83de/ctrl83dedebug.h"),
-    row(0x83de0307, "NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_DEBUG", Refuse(Status::STATE_IN_USE, SHARED), "ctrl83de/ctrl83dedebug.h"),
+    row(0x83de0307, "NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_DEBUG", Answered(Status::OK, MMU_DEBUG), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0308, "NV83DE_CTRL_CMD_DEBUG_GET_MODE_MMU_DEBUG", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0309, "NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK", Schedule(ScheduleKind::ExceptionMask), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de030b, "NV83DE_CTRL_CMD_DEBUG_READ_SINGLE_SM_ERROR_STATE", Refuse(Status::NOT_SUPPORTED, DEBUGGER), "ctrl83de/ctrl83dedebug.h"),
@@ -414,7 +414,7 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x83de0327, "NV83DE_CTRL_CMD_DEBUG_WRITE_BATCH_MEMORY", Schedule(ScheduleKind::DebuggerCopy), "ctrl83de/ctrl83dedebug.h").pointing(3616, &[Pointer::new(0, counted(8, 1), Direction::In)]),
     row(0x83de0328, "NV83DE_CTRL_CMD_DEBUG_READ_MMU_FAULT_INFO", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x83de0329, "NV83DE_CTRL_CMD_DEBUG_SET_DROP_DEFERRED_RC", Refuse(Status::NOT_SUPPORTED, DEBUGGER), "ctrl83de/ctrl83dedebug.h"),
-    row(0x83de032a, "NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_GCC_DEBUG", Refuse(Status::STATE_IN_USE, SHARED), "ctrl83de/ctrl83dedebug.h"),
+    row(0x83de032a, "NV83DE_CTRL_CMD_DEBUG_SET_MODE_MMU_GCC_DEBUG", Answered(Status::OK, MMU_DEBUG), "ctrl83de/ctrl83dedebug.h"),
     row(0x83de032b, "NV83DE_CTRL_CMD_DEBUG_GET_MODE_MMU_GCC_DEBUG", Pass, "ctrl83de/ctrl83dedebug.h"),
     row(0x90100101, "NV9010_CTRL_CMD_SET_VBLANK_NOTIFICATION", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl9010.h"),
     row(0x90670102, "NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl9067.h"),

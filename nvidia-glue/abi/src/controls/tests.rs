@@ -96,7 +96,7 @@ fn what_schedules_does_so_in_every_class() {
     let refused = [
         "_SET_INTERLEAVE_LEVEL",
         "_RUNLIST",
-        "SET_TPC_PARTITION",
+        "SET_TPC_PARTITION_TABLE",
         "_SET_CHANNEL_PROPERTIES",
         "_SET_CHANNEL_HW_STATE",
         "_REALTIME",
@@ -139,7 +139,6 @@ fn what_reveals_or_schedules_never_just_passes() {
         0x2080_01ac,
         0x0000_0b03,
         0x0000_3d0a,
-        0x0080_1108,
         0x503c_0106,
         0xa06c_0201,
         0x2080_0a61,

@@ -13,6 +13,9 @@ params! {
         pRunlistPreemptEvent: ptr @16, hClientList: [Handle; 64] @24, hChannelList: [Handle; 64] @280,
     }
 
+    // NV0080_CTRL_CMD_GR_GET_TPC_PARTITION_MODE, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE
+    NV0080_CTRL_GR_TPC_PARTITION_MODE_PARAMS [32] { hChannelGroup: Handle @0, mode: u32 @4 }
+
     // NVA06C_CTRL_CMD_SET_TIMESLICE, NVA06C_CTRL_CMD_GET_TIMESLICE
     NVA06C_CTRL_TIMESLICE_PARAMS [8] { timesliceUs: u64 @0 }
 

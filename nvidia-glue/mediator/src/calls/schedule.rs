@@ -4,12 +4,13 @@
 use std::{sync::Arc, time::Instant};
 
 use abi::{
-    Status,
+    Handle, Status,
     controls::{NV83DE_CTRL_CMD_DEBUG_SET_EXCEPTION_MASK, ScheduleKind},
     decode::Control,
     encode,
     params::{
-        NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS, NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_PARAMS as ExceptionMask,
+        NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS, NV0080_CTRL_GR_TPC_PARTITION_MODE_PARAMS as PartitionMode,
+        NV83DE_CTRL_DEBUG_SET_EXCEPTION_MASK_PARAMS as ExceptionMask,
         NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS as DisableChannels, NVA06C_CTRL_PREEMPT_PARAMS,
         NVA06C_CTRL_TIMESLICE_PARAMS as Timeslice, NVA06F_CTRL_BIND_PARAMS, NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS,
         NVA06F_CTRL_STOP_CHANNEL_PARAMS,
@@ -63,6 +64,7 @@ impl Session {
             ScheduleKind::Resume => self.resume_context(flight),
             ScheduleKind::ExceptionMask => self.exception_mask(flight),
             ScheduleKind::DebuggerCopy => self.debugger_copy(flight),
+            ScheduleKind::PartitionMode => self.partition_mode(flight, control.client),
             ScheduleKind::Preempt => self.preempt(flight, name),
             ScheduleKind::PreemptionMode => self.preemption_mode(flight, control.client),
             ScheduleKind::PreemptionBind => self.preemption_bind(flight),
@@ -313,6 +315,23 @@ impl Session {
                 Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES).into())
             }
         }
+    }
+
+    /// `NV0080_CTRL_GR_TPC_PARTITION_MODE_PARAMS`: on which multiprocessors the work of one group
+    /// runs. The tables of these are the kernel's.
+    fn partition_mode(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
+        let group = PartitionMode::hChannelGroup.get(flight.params()).ok_or(INVALID)?;
+        let group = ObjectName::new(client, group);
+        // Nobody makes something else of the handle meanwhile.
+        self.objects.locks.with(&[LockName::Client(client)], || {
+            let gate = self.channels.gate_of(group).ok_or(NOT_FOUND)?;
+            if gate.with(|channels| channels.has_group(group)) {
+                flight.execute(self.driver.as_ref())
+            } else {
+                Err(NOT_FOUND)
+            }
+        })?;
+        flight.finish()
     }
 
     /// Resumes a context; what a debugger's object puts back obeys at once.

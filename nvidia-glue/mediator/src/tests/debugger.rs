@@ -265,12 +265,8 @@ fn what_acts_on_whoever_is_on_the_card_never_reaches_the_driver() {
             assert_eq!(refused, Err(Status::NOT_SUPPORTED), "{number:#x}");
         }
         for number in [0x0307, 0x032a] {
-            let refused = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [1, 0, 0, 0]);
-            assert_eq!(
-                refused,
-                Err(Status::STATE_IN_USE),
-                "{number:#x}: as if somebody else had asked for the contrary"
-            );
+            let answered = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [1, 0, 0, 0]);
+            assert_eq!(answered, Ok(()), "{number:#x}: compute-sanitizer goes on without");
         }
         // The watchdog of all, registers, the clock of all timestamps.
         for id in [

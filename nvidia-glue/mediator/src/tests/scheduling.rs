@@ -407,6 +407,28 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
 }
 
 #[test]
+fn a_partition_mode_is_an_own_groups() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let (program, other) = (container.program(), container.program());
+    let (context, others) = (program.context(0), other.context(0));
+    let others_channel = others.scheduled(GR, 1)[0];
+    let channel = context.scheduled(GR, 1)[0];
+    let group = context.group(GR);
+    spy.seen();
+    let set = |group: u32| {
+        let mut params = words(&[group, 2, 0, 0, 0, 0, 0, 0]);
+        context.control(context.device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, &mut params)
+    };
+    for none in [0, channel, context.device, context.client, others_channel] {
+        assert_eq!(set(none), Err(Status::OBJECT_NOT_FOUND), "{none:#x}");
+    }
+    assert_eq!(spy.seen(), []);
+    assert_eq!(set(group), Ok(()));
+}
+
+#[test]
 fn what_schedules_for_others_never_reaches_the_driver() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -442,7 +464,6 @@ fn what_schedules_for_others_never_reaches_the_driver() {
         (context.subdevice, NV2080_CTRL_CMD_FIFO_OBJSCHED_SET_STATE, "OBJSCHED_SET_STATE"),
         (context.subdevice, NV2080_CTRL_CMD_FIFO_BIND_ENGINES, "BIND_ENGINES"),
         (context.subdevice, NV2080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
-        (context.device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
         (channel, NV9067_CTRL_CMD_SET_TPC_PARTITION_TABLE, "SET_TPC_PARTITION_TABLE"),
         (channel, NV0090_CTRL_CMD_SET_TPC_PARTITION_MODE, "SET_TPC_PARTITION_MODE"),
         (channel, NVB06F_CTRL_CMD_SET_CHANNEL_HW_STATE, "SET_CHANNEL_HW_STATE"),
