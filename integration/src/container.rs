@@ -414,8 +414,8 @@ impl<'node> Container<'node> {
         Metrics::parse_from_bytes(&any.value).expect("cgroup v1 metrics decode")
     }
 
-    /// Returns how many of its processes were killed for want of memory, by its metrics, whatever
-    /// cgroup version they are of. Kubernetes shows `OOMKilled` by this, after the exit.
+    /// Number of its processes that were killed for want of memory, from its metrics of either
+    /// cgroup version. Kubernetes shows `OOMKilled` by this, after the exit.
     #[track_caller]
     pub fn oom_kills(&self) -> u64 {
         let any = self.metrics().expect("metrics");

@@ -69,7 +69,7 @@ pub(crate) fn built() -> Result<&'static Path, String> {
 /// Memory of the machine's own cards that was taken before anything was tested.
 static BEFORE: OnceLock<Vec<(String, u64)>> = OnceLock::new();
 
-/// Looks what is taken of the machine's own cards, if those are what is tested; to be called before
+/// Records how much of the machine's own cards is in use, if those are tested; to be called before
 /// the first test.
 pub fn look_at_real_cards() {
     if on_real_cards() {
@@ -141,8 +141,8 @@ impl Stdio {
 }
 
 impl Node {
-    /// Returns how much all processes of the machine have taken of a card, by the driver's own
-    /// account; of a real card, in MiB, and beside what was taken before the tests.
+    /// Memory of a card that all processes of the machine use, by the driver's own account; of a
+    /// real card, in MiB, less what was in use before the tests.
     #[track_caller]
     pub fn card_used(&self, card: usize) -> u64 {
         let cards = self.egpu_json(&["cards"]);
@@ -155,7 +155,7 @@ impl Node {
         self.simulated_memory_used(&uuid)
     }
 
-    /// Returns how much of the host's memory the simulated driver keeps for all processes.
+    /// Host memory that the simulated driver holds for all processes.
     #[track_caller]
     pub fn host_memory_used(&self) -> u64 {
         self.simulated_memory_used("host")
@@ -176,8 +176,7 @@ impl Node {
         living.map(|words| words[2].parse::<u64>().expect("bytes")).sum()
     }
 
-    /// Returns how much a container uses of its first card and how often it was refused, by `egpu
-    /// ps`.
+    /// Use of a container's first card and its number of refusals, from `egpu ps`.
     #[track_caller]
     pub fn usage(&self, id: &str) -> Usage {
         let Grant(entry) = self.grant(id).unwrap_or_else(|| panic!("{id} has no grant"));

@@ -148,7 +148,7 @@ fn cgroup_parents(node: &Node) -> Vec<PathBuf> {
     own.flat_map(|name| roots.iter().map(move |root| root.join(name))).filter(|path| path.is_dir()).collect()
 }
 
-/// Prints what helps to understand a failure, on standard error.
+/// Prints the state of the node on standard error, to help explain a failure.
 pub fn print_evidence(node: &Node) {
     eprintln!("=== evidence: {} on containerd {}", node.runtime(), node.release().version);
     for process in processes::mentioning(node.directory()) {

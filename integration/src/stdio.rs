@@ -71,7 +71,7 @@ impl Stdio {
         self.stdin = None;
     }
 
-    /// Returns what has come so far.
+    /// Standard output so far.
     pub fn stdout_so_far(&self) -> String {
         self.stdout.text()
     }

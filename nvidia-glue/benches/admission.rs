@@ -107,8 +107,8 @@ impl Node {
         self.ledger.admit(&admission, &self.log).unwrap();
     }
 
-    /// Prints what the admission of one more container on card 0 takes, and returns the median.
-    /// Where the machine has other work, the least says more.
+    /// Measures the admission of one more container on card 0: prints its times and returns the
+    /// median. Where the machine has other work, the minimum says more.
     fn measure(&self, beside: &str) -> Duration {
         let request = self.request(0);
         let mut times: Vec<Duration> = (0..ROUNDS)

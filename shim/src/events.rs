@@ -100,7 +100,7 @@ impl TaskEvents {
         self.send_through(&mut EventForwarder::new(ttrpc_address)).await;
     }
 
-    /// Returns when the queue is empty, or after `limit`.
+    /// Waits until the queue is empty, or for `limit`.
     pub async fn flush(&self, limit: Duration) {
         let empty = self.until(|queue| queue.front().is_none().then_some(()));
         if timeout(limit, empty).await.is_err() {

@@ -200,7 +200,8 @@ impl Client {
         Ok(())
     }
 
-    /// Returns which process uses a card, and how much of it: pids as this process sees them.
+    /// Processes that use a card, with the bytes that each holds of it: pids as this process sees
+    /// them.
     ///
     /// # Errors
     /// The driver's status, where it refuses.

@@ -150,7 +150,7 @@ impl<'a> Device<'a> {
         bytes.ok_or_else(|| RmError::Nonsense { what: "the card's UUID is missing".into() })
     }
 
-    /// Returns how much memory it has, and how much is free.
+    /// Total and free memory of the card.
     ///
     /// # Errors
     /// The driver's status, where it refuses.

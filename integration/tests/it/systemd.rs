@@ -182,8 +182,8 @@ fn limits_are_as_runcs(node: &Node) {
     assert_eq!(ours[if is_v2() { "MemoryMax" } else { "MemoryLimit" }], (64 << 20).to_string());
 }
 
-/// Returns what systemd and the control files hold of the same container on egpu and on runc, but
-/// for its id.
+/// Properties and control files of the same container's scope on egpu and on runc, with the
+/// container's id left out.
 fn compared_with_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&str]) -> [BTreeMap<String, String>; 2] {
     const PROPERTIES: [&str; 18] = [
         "Slice",

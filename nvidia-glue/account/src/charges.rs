@@ -130,7 +130,7 @@ impl Charges {
         self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0)
     }
 
-    /// Returns which card, and how much of it.
+    /// Card of a charge, and the bytes of it.
     pub(super) fn amount(&self, id: ChargeId) -> Option<(Card, Bytes)> {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
@@ -233,8 +233,7 @@ impl Charges {
         }
     }
 
-    /// Looks again at what pinned pages may keep of memory that is otherwise gone; how much that
-    /// is.
+    /// Updates the bytes that only pinned pages may still keep, and returns them.
     pub(super) fn update_kept(&mut self, cards: &mut Cards) -> Bytes {
         let kept = self.pins.kept();
         cards.set_kept(kept.0);
@@ -259,12 +258,12 @@ impl Charges {
         }
     }
 
-    /// Returns how it lies in the frames of its card.
+    /// Layout of a charge in the frames of its card.
     pub(super) fn layout(&self, id: ChargeId) -> Layout {
         self.get(id).map_or(Layout::OwnFrames, |charge| charge.layout)
     }
 
-    /// Returns how many there are.
+    /// Number of charges.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -13,7 +13,7 @@ use abi::memory::{FRAME, GRANULE, Layout};
 use base::Bytes;
 use foldhash::HashMap;
 
-/// Returns what may be held open with this quota.
+/// Most bytes of frames that may be held open with this quota.
 pub(super) const fn most(quota: u64) -> u64 {
     quota.saturating_add(quota / 64).saturating_add(128 * Bytes::MIB)
 }

@@ -23,7 +23,7 @@ impl Span {
         u128::from(self.last - self.first) + 1
     }
 
-    /// Returns what both cover.
+    /// Intersection of both.
     pub(super) fn common(self, other: Self) -> Option<Self> {
         let (first, last) = (self.first.max(other.first), self.last.min(other.last));
         (first <= last).then_some(Self { first, last })
@@ -102,7 +102,7 @@ impl<K: Ord + Copy, V: Copy> Intervals<K, V> {
         self.0.insert((owner, span.first), (span.last, value));
     }
 
-    /// Takes out what `span` covers; what sticks out of it on either side stays.
+    /// Removes the parts of intervals that `span` covers; those outside of it stay.
     pub(super) fn cut(&mut self, owner: K, span: Span) -> Vec<Cut<V>> {
         let touched: Vec<_> = self.overlapping(owner, span).collect();
         let mut cuts = Vec::with_capacity(touched.len());

@@ -105,7 +105,7 @@ impl Pins {
         }
     }
 
-    /// Returns how much of it may still be pinned.
+    /// Bytes of it that may still be pinned.
     fn covered(&self, kept: &Kept) -> u64 {
         let mut covered = 0_u64;
         if kept.to <= kept.from {

@@ -79,7 +79,7 @@ impl Tree {
         (0..).zip(&self.slots).filter(|(_, object)| object.alive)
     }
 
-    /// Returns what an object is below.
+    /// Parent of an object.
     pub(super) fn parent(&self, index: Index) -> Option<Index> {
         self.get(index)?.parent
     }

@@ -349,7 +349,7 @@ impl Refusal {
         }
     }
 
-    /// Returns what the driver would say.
+    /// Status that the driver would answer with.
     pub const fn status(&self) -> Status {
         match self {
             Self::UnknownClient(_) => Status::INVALID_CLIENT,

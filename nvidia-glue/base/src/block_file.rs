@@ -85,7 +85,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
         self.file.write_all_at(&block, 0)
     }
 
-    /// Returns what the file at `path` says.
+    /// Reads the value in the file at `path`.
     ///
     /// # Errors
     /// When it is missing, damaged, or of another version.
@@ -100,7 +100,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
         Err(ReadBlockError::Damaged { path: path.to_owned() })
     }
 
-    /// Returns what a file with these bytes says; `None`: nothing that was written whole.
+    /// Parses the value in a file's bytes; `None`: none was written whole.
     ///
     /// # Errors
     /// When it is of another version.

@@ -102,7 +102,7 @@ pub fn remove(top: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns who is in this very cgroup.
+/// Pids of the processes in this very cgroup, without those below it.
 fn members(cgroup: BorrowedFd<'_>) -> io::Result<Vec<i32>> {
     let mut text = String::new();
     let read = openat(cgroup, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())

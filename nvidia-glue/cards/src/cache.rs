@@ -138,7 +138,7 @@ pub(super) fn lock(config: &Config) -> io::Result<Flock<fs::File>> {
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
 }
 
-/// Returns what [`Inventory`] promises about its order.
+/// Returns whether the cards are in the order that [`Inventory`] promises.
 fn is_in_order(inventory: &Inventory) -> bool {
     (0..).zip(&inventory.cards).all(|(index, card)| card.index == index)
 }

@@ -119,8 +119,8 @@ fn with_health(roots: &Roots, config: &Config, discovery: Discovery) -> Inventor
     inventory
 }
 
-/// Returns what processes have on the cards: `(UUID of the card, pid on the host, bytes)`. Asks
-/// NVML, as [`discover`] does. Empty where cards are simulated or there are none.
+/// Memory of the cards by process: `(UUID of the card, pid on the host, bytes)`. Asks NVML, as
+/// [`discover`] does. Empty where cards are simulated or there are none.
 ///
 /// # Errors
 /// When there is a driver but it cannot be asked.

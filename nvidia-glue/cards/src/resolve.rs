@@ -91,8 +91,8 @@ impl Inventory {
         self.cards.iter().flat_map(|card| card.mig_devices.iter().map(move |device| (card, device)))
     }
 
-    /// Returns what `selector` names. Health is not looked at: an unusable card resolves, and
-    /// whoever selects refuses it with its reason.
+    /// Resolves `selector` to a card or a MIG device. Health is not considered: an unusable card
+    /// resolves, and whoever selects refuses it with its reason.
     ///
     /// # Errors
     /// When it names nothing here or, as a UUID prefix, more than one thing; the message lists what

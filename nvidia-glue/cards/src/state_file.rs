@@ -12,8 +12,7 @@ use std::{
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Returns what the file holds. `None`: it is not there, cannot be read, or is not what it should
-/// be.
+/// Reads the value in a file. `None`: it is missing, unreadable or malformed.
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }

@@ -3,9 +3,9 @@
 use super::{Distance, Inventory};
 
 impl Inventory {
-    /// Returns how far apart the cards with these indices are: the nearest link that either of them
-    /// lists, else the NUMA node that both are on, else [`Distance::System`]. A card is `NvLink`
-    /// from itself: nothing is nearer.
+    /// Distance between the cards with these indices: the nearest link that either of them lists,
+    /// else the NUMA node that both are on, else [`Distance::System`]. A card is `NvLink` from
+    /// itself: nothing is nearer.
     pub fn distance(&self, a: u32, b: u32) -> Distance {
         if a == b {
             return Distance::NvLink;

@@ -82,8 +82,8 @@ impl Raw<'_> {
         Ok(encode!(NVOS54_PARAMETERS { hClient: self.client, hObject: object, cmd: id, paramsSize: size }))
     }
 
-    /// Asks how many pages of 4 KiB memory in the client has (`NV0041_CTRL_CMD_GET_SURFACE_INFO`);
-    /// `None`: the driver does not say.
+    /// Asks the driver for the number of 4 KiB pages of a memory object
+    /// (`NV0041_CTRL_CMD_GET_SURFACE_INFO`); `None`: the driver does not say.
     pub fn memory_pages(&self, memory: Handle) -> io::Result<Option<u32>> {
         type Params = NV0041_CTRL_GET_SURFACE_INFO_PARAMS;
         /// `NV0041_CTRL_SURFACE_INFO_INDEX_PHYS_SIZE`, which every release has.

@@ -9,8 +9,8 @@ use super::{
 /// `SECCOMP_RET_USER_NOTIF`.
 pub const NOTIFY: u32 = 0x7fc0_0000;
 
-/// Returns what the kernel would answer. Panics on what the kernel's checker refuses: unknown
-/// operations, running off the end.
+/// Runs a filter as the kernel would, and returns its answer. Panics on what the kernel's checker
+/// refuses: unknown operations, running off the end.
 pub fn run_with(program: &[BpfInstruction], arch: u32, nr: u32, arguments: [u64; 6]) -> u32 {
     let word = |offset: u32| match offset {
         0 => nr,

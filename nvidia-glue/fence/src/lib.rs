@@ -128,8 +128,8 @@ impl Arch {
         }
     }
 
-    /// Returns what a notified call is, by the audit value and number that `struct seccomp_data`
-    /// tells: the filter notifies no others. `None`: not one of its calls.
+    /// Identifies a notified call by the audit value and the number in its `struct seccomp_data`:
+    /// the filter notifies no others. `None`: not one of its calls.
     pub fn call(self, audit_arch: u32, nr: i32) -> Option<NotifiedCall> {
         let entry = self.entries().iter().find(|entry| entry.audit_arch == audit_arch)?;
         let nr = u32::try_from(nr).ok()? & !X32_BIT;
@@ -275,7 +275,8 @@ fn layout(entry: &Entry, section: &mut Assembler) {
     section.section_if_equal(entry.personality, &personality);
 }
 
-/// Returns what follows once the call is known to be an ioctl. Ends in a return on every path.
+/// Assembles the part of the filter that decides about an ioctl by its command. Ends in a return on
+/// every path.
 fn commands(driver_call: Action) -> Assembler {
     let driver_call = driver_call.return_value();
     let mut section = Assembler::default();

@@ -7,8 +7,8 @@ use schedule::layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts};
 
 use crate::{CardGrant, ComputeEnforcement, Enforcement, Limits, card_sums::CardSums, floors, refusal::Refusal};
 
-/// Returns what holds shares of time on a card with this policy: the mediator of a container that
-/// has limits.
+/// Means by which a container's mediator enforces its share of time on a card with this policy;
+/// none for a container without limits.
 pub(super) fn compute_by(
     enforcement: Enforcement,
     unlimited: bool,

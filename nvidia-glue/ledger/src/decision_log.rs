@@ -86,7 +86,7 @@ impl Event {
         }
     }
 
-    /// Returns what it is among the node's events; `None`: a step on the way.
+    /// Kind of the node event that it makes; `None`: it is an intermediate step.
     fn kind(self) -> Option<Kind> {
         match self {
             Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,

@@ -152,7 +152,7 @@ fn cannot_give(card: &str, container: &ContainerKey, asked: &str) -> String {
     format!("{card} cannot give container {container} what it asked for: {asked}")
 }
 
-/// Returns how a message begins that no set of `count` cards would do.
+/// Beginning of the message that no set of `count` cards has room.
 fn no_room(count: usize, container: &ContainerKey, asked: &str) -> String {
     let nowhere = match count {
         1 => "no card of this node has".to_owned(),
@@ -199,7 +199,7 @@ pub enum AdmitErrorKind {
 }
 
 impl AdmitError {
-    /// Returns what sort of refusal it is.
+    /// Kind of the refusal.
     pub fn kind(&self) -> AdmitErrorKind {
         match self {
             Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,

@@ -42,7 +42,7 @@ const MAX_NAME: usize = 256;
 /// A file that is replaced while it is counted is counted anew, so often at most.
 const ATTEMPTS: u32 = 5;
 
-/// Returns where the files are.
+/// Directory of the log's files.
 pub fn directory(state_dir: &Path) -> PathBuf {
     state_dir.join("events")
 }
@@ -241,7 +241,7 @@ struct Header {
     events_before: Totals,
 }
 
-/// Returns what is in a file's line; `None`: half a line, or one that no version of egpu wrote.
+/// Parses a line of a file; `None`: half a line, or one that no version of egpu wrote.
 pub fn parse(line: &[u8]) -> Option<Entry> {
     serde_json::from_slice(line).ok()
 }
@@ -365,8 +365,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns how often each kind was written since the machine's start. What was written in the very
-/// instant in which another file was started may be missing.
+/// Number of events of each kind since the machine's start. Events written at the very instant of a
+/// rotation may be missing.
 ///
 /// # Errors
 /// When a file is there and cannot be read.
@@ -416,8 +416,8 @@ impl Tally {
     }
 }
 
-/// Returns what was written before the current file: as it says itself, or, while it does not, as
-/// the one before it tells.
+/// Number of events before the current file: from its own header or, while it has none, from the
+/// previous file.
 fn before(directory: &Path, current: &Tally) -> io::Result<Totals> {
     if let Some(before) = &current.before {
         return Ok(before.clone());

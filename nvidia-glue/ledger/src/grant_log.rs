@@ -45,12 +45,12 @@ pub(super) fn weights_only_line(container: ContainerName<'_>, grant: &CardGrant)
     })
 }
 
-/// Tells that `grants` are given back, the last first.
+/// Adds a line for each of `grants` that is given back, the last first.
 pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, steps: &mut Vec<Line>) {
     steps.extend(grants.iter().rev().map(|grant| grant_fields(Line::new(Event::Rollback, container), grant)));
 }
 
-/// Returns what is reserved or given back.
+/// Appends the fields of a grant that is reserved or given back.
 pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
     let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
     let line = match grant.compute {

@@ -159,7 +159,7 @@ impl Index {
         self.summary.cards.keys().chain(self.holdings.keys()).cloned().collect()
     }
 
-    /// Returns what is granted of a card.
+    /// Sums of all grants on a card.
     pub(super) fn sums(&self, uuid: &str) -> CardSums {
         self.summary.cards.get(uuid).cloned().unwrap_or_default()
     }

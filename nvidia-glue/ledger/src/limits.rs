@@ -59,7 +59,7 @@ fn machine_memory() -> Bytes {
 }
 
 impl Limits {
-    /// Returns how much of a card with `memory` bytes may be granted in all, floored to whole KiB.
+    /// Bytes of a card with `memory` bytes that may be granted in all, floored to whole KiB.
     pub fn grantable(&self, memory: Bytes) -> Bytes {
         self.memory_scaling.apply(memory).floor_to_kib()
     }

@@ -31,7 +31,7 @@ pub(crate) enum Population {
 pub(crate) trait Node: fmt::Debug + Send + Sync {
     /// Returns whether exactly this process is alive (a zombie is not).
     fn is_alive(&self, process: ProcessId) -> bool;
-    /// Returns what there is in the cgroup at `directory`.
+    /// Population of the cgroup at `directory`.
     fn population(&self, directory: &Path) -> Population;
     /// Sends SIGKILL to everything in the cgroup at `directory` and below. Does not wait.
     fn kill_cgroup(&self, directory: &Path);

@@ -94,7 +94,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns who runs first, as of now.
+    /// Current priority: the one set later, else the request's.
     pub fn priority(&self) -> Priority {
         self.priority.unwrap_or(self.request.priority)
     }

@@ -3,7 +3,7 @@
 use base::{Bytes, CardPolicy};
 use schedule::layout::MIN_REMAINDER_PERCENT;
 
-/// Returns what to do about memory that is not free.
+/// Advice for a request for more memory than is free.
 fn remedy(asked: Bytes, grantable: Bytes) -> &'static str {
     if asked > grantable {
         "the card never has as much: ask for less"

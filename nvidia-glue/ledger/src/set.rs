@@ -187,7 +187,7 @@ fn check_changeable(record: &Record, change: &Change) -> Result<(), ChangeError>
     }
 }
 
-/// Returns what the container would ask now of each card that it shares.
+/// Demands of the container, as changed, on each card that it shares.
 fn demands<'a>(
     record: &'a Record,
     inventory: &'a Inventory,
@@ -244,7 +244,7 @@ fn needed_policy(has: CardPolicy, compute: ComputeShare) -> CardPolicy {
     }
 }
 
-/// Returns what the container would have, if it fits beside all others.
+/// Grants of the container after the change, if they fit beside all others.
 fn fit(
     locked: &Locked<'_>,
     index: &mut Index,

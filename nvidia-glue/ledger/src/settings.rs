@@ -53,12 +53,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns what is set for a card.
+    /// Settings of a card.
     pub(super) fn card(&self, uuid: &str) -> CardSetting {
         self.cards.get(uuid).copied().unwrap_or_default()
     }
 
-    /// Returns what a schedule is planned by.
+    /// Settings that a schedule is planned by.
     pub(super) fn plan(&self) -> PlanSettings {
         let period = |(uuid, setting): (&String, &CardSetting)| Some((uuid.clone(), setting.period_us?));
         let card_periods_us = self.cards.iter().filter_map(period).collect();

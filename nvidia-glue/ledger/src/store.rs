@@ -129,7 +129,7 @@ impl Store {
         self.state_dir.join("ledger")
     }
 
-    /// Returns where those are written down who wait for room.
+    /// Directory of the containers that wait for room.
     pub(super) fn waiting_dir(&self) -> PathBuf {
         self.state_dir.join("waiting")
     }
@@ -241,7 +241,7 @@ impl Store {
         Ok(records)
     }
 
-    /// Returns what is set for the cards. Needs no lock: the file is replaced as a whole.
+    /// Reads the settings of the cards. Needs no lock: the file is replaced as a whole.
     pub(super) fn settings(&self) -> Settings {
         let path = self.state_dir.join(SETTINGS);
         let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Settings>(&bytes)?));
@@ -306,19 +306,19 @@ impl Locked<'_> {
         self.store.remove(&self.store.index_dir().join("index.tmp"))
     }
 
-    /// Returns what is set for the cards.
+    /// Reads the settings of the cards.
     pub(super) fn settings(&self) -> Settings {
         self.store.settings()
     }
 
-    /// Writes down what is set for the cards.
+    /// Writes the settings of the cards.
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
         let path = self.store.state_dir.join(SETTINGS);
         let bytes = serde_json::to_vec_pretty(settings).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
     }
 
-    /// Returns which file a card's timetable is; `None`: there is none.
+    /// Stamp of the file of a card's timetable; `None`: there is none.
     pub(super) fn timetable_stamp(&self, uuid: &str) -> Option<FileStamp> {
         let found = fs::metadata(self.timetable_path(uuid)).ok()?;
         Some((found.ino(), found.mtime(), found.mtime_nsec()))

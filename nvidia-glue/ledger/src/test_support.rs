@@ -144,7 +144,7 @@ pub(crate) fn key(id: &str) -> ContainerKey {
     ContainerKey { containerd: "/run/containerd/containerd.sock".into(), namespace: "k8s.io".into(), id: id.into() }
 }
 
-/// Returns where a container of that id is going to be.
+/// Path of the cgroup for a container of that id.
 pub(crate) fn cgroup(id: &str) -> PathBuf {
     Path::new("/sys/fs/cgroup/test").join(format!("c-{id}"))
 }
@@ -400,12 +400,12 @@ impl Bench {
             && self.ledger.set_leaving(&key(id), process(INIT)).is_ok()
     }
 
-    /// Returns who waits, in the order of coming.
+    /// Ids of the containers that wait, in the order of their arrival.
     pub(crate) fn waiting(&self) -> Vec<String> {
         self.ledger.waiting().unwrap().into_iter().map(|waiter| waiter.container.id).collect()
     }
 
-    /// Returns where a container's cards are.
+    /// Admits a container and returns the indices of its cards.
     pub(crate) fn placed(&self, id: &str, request: &GpuRequest) -> Vec<u32> {
         self.admit(id, request).unwrap().cards.iter().map(|card| card.index).collect()
     }

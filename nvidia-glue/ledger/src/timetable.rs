@@ -54,8 +54,8 @@ pub enum TimetableError {
 }
 
 impl Ledger {
-    /// Returns who runs when on a card, as its file in `state_dir` says. Takes no lock: the file is
-    /// replaced as a whole. Whether it is of this boot, its reader knows: grants and turns have the
+    /// Reads the timetable of a card from its file in `state_dir`. Takes no lock: the file is
+    /// replaced as a whole. A reader can tell whether it is of this boot: grants and turns have the
     /// same `boot_id`.
     ///
     /// # Errors
@@ -64,7 +64,7 @@ impl Ledger {
         read(timetable_dir(state_dir).join(timetable_name(uuid)))
     }
 
-    /// Returns who runs when on all cards of the node: for a look, as one card's may be a moment
+    /// Reads the timetable of all cards of the node: for display, as one card's may be a moment
     /// newer than another's.
     ///
     /// # Errors

@@ -71,7 +71,7 @@ impl ByGrant {
     }
 }
 
-/// Returns what was written for each card, from the epoch that holds now on, without those that are
+/// Turns written for each card, from the epoch in force now on, without those of grants that are
 /// gone.
 fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
     let is_there: BTreeSet<&str> = turns.iter().map(|turn| turn.grant_id.as_str()).collect();
@@ -143,8 +143,8 @@ fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)], now
     }
 }
 
-/// Returns when a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin together if
-/// that is soon, else where a new one does.
+/// Instant at which a change may begin: [`PERIODS_AHEAD`] from now, where all periods begin
+/// together if that is soon, else where a new one does.
 fn instant(periods_us: &[u64], new_us: u64, now_us: u64) -> u64 {
     let longest_us = periods_us.iter().copied().max().unwrap_or(new_us);
     let earliest_us = now_us.saturating_add(PERIODS_AHEAD * longest_us);

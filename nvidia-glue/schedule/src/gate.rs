@@ -34,15 +34,14 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// When the driver refuses.
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError>;
 
-    /// Returns how many calls to the driver an edge takes that finds all channels where it does not
-    /// want them. What the program has taken off itself counts, too, as it may put that back at any
-    /// time.
+    /// Number of driver calls that an edge takes if all channels are in the other state. What the
+    /// program has taken off itself counts, too, as it may put that back at any time.
     fn calls(&self) -> Calls {
         Calls::default()
     }
 
-    /// Returns how long the program's calls had channels on the card while the gate was closed,
-    /// since it was last asked; microseconds.
+    /// Microseconds for which the program's calls had channels on the card while the gate was
+    /// closed, since the last call of this function.
     fn take_overrun_us(&self) -> u64 {
         0
     }

@@ -38,7 +38,7 @@ pub(crate) fn scaled(value: u64, numerator: u64, denominator: u64) -> u64 {
     u64::try_from(product).unwrap_or(u64::MAX)
 }
 
-/// Returns how long a share's window is in a period of that length.
+/// Length of a share's window in a period of `period_us`.
 pub(super) fn length_us(parts: u64, period_us: u64) -> u64 {
     scaled(period_us, parts, PERIOD_PARTS)
 }

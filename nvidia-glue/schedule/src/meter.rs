@@ -58,8 +58,8 @@ impl Meter {
         }
     }
 
-    /// Returns what it used of the card's time between two instants, in millionths of it; until it
-    /// was measured last, if that is earlier. `None`: not known.
+    /// Share of the card's time that was used between two instants, in millionths; until the last
+    /// measurement, if that is earlier. `None`: not known.
     pub fn used_ppm(&self, from_us: u64, until_us: u64) -> Option<u32> {
         let (first_us, last_us) = (self.sums.front()?.0, self.sums.back()?.0);
         let rests = self.last.is_some_and(|last| last.rests);
@@ -70,12 +70,12 @@ impl Meter {
         u32::try_from(used_us.saturating_mul(MILLION) / passed_us).ok()
     }
 
-    /// Returns what was granted, as it was entered last; the whole card before.
+    /// Granted share, as entered last; before the first entry, the whole card.
     pub fn share_ppm(&self) -> u32 {
         self.last.map_or(1_000_000, |last| last.share_ppm)
     }
 
-    /// Returns what was used until an instant; between two that are known, evenly.
+    /// Time that was used until an instant; interpolated between two that are known.
     fn sum_us(&self, at_us: u64) -> u64 {
         let after = self.sums.partition_point(|(known_us, _)| *known_us <= at_us);
         let before = after.checked_sub(1).and_then(|place| self.sums.get(place));
@@ -90,8 +90,8 @@ impl Meter {
     }
 }
 
-/// Returns what was used of what was granted, in millionths: who uses more than that (of others'
-/// idle time) has no more than all.
+/// Used part of the granted share, in millionths, at most all of it: the rest was others' idle
+/// time.
 pub fn of_share(used_ppm: u32, share_ppm: u32) -> u32 {
     let part = u64::from(used_ppm).saturating_mul(MILLION).checked_div(share_ppm.into()).unwrap_or(0);
     u32::try_from(part.min(MILLION)).unwrap_or(0)

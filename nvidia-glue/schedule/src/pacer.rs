@@ -141,7 +141,7 @@ impl Pacer {
         self.open.map(|open| open.counted_from_us())
     }
 
-    /// Returns what it had more than its spans, and has not paid back. For tests and views.
+    /// Time that it had beyond its spans and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
     }
@@ -158,7 +158,7 @@ impl Pacer {
         self.calls = Calls { all, compute: calls.compute.clamp(1, all) };
     }
 
-    /// Returns what to do next, and when; `None`: nothing before the course changes.
+    /// Next step and its instant; `None`: nothing before the timeline changes.
     pub fn next(&mut self, now_us: u64) -> Option<Next> {
         let earliest_us = now_us.max(self.not_before_us);
         match self.open {
@@ -186,7 +186,7 @@ impl Pacer {
         }
     }
 
-    /// Returns when the channels are to be off.
+    /// Instant at which the channels are to be off.
     fn end(&self, open: &Current) -> Option<u64> {
         let (span, opened_us) = (open.span, open.counted_from_us());
         if span.end_us == u64::MAX {
@@ -311,7 +311,7 @@ impl Pacer {
     }
 }
 
-/// Returns how much longer than planned a span may be.
+/// Microseconds by which a span may be longer than planned.
 fn credit(span: &Span) -> u64 {
     // Half of what is free: others may have credit, too.
     (span.free_after_us / 2).min(MOST_CREDIT_US)

@@ -254,7 +254,7 @@ impl<'a> Group<'a> {
         lay_out(&own.chain(left).collect::<Vec<_>>(), self.period_us)
     }
 
-    /// Returns where a member's windows were, if they were of the sort that they are now.
+    /// Previous windows of a member, if it had one on each of these cards.
     fn before(&self, told: &Told<'_>, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
         let turn = told.get(member.grant_id)?;
         let mut found: Option<Before> = None;
@@ -359,7 +359,7 @@ fn windows_of(holds: &[(usize, Hold)]) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// Returns what a period has beside disjoint windows.
+/// Gaps that disjoint windows leave in a period.
 fn complement(mut windows: Vec<Window>, period_us: u64) -> Vec<Window> {
     windows.sort_by_key(|window| window.start_us);
     let mut gaps = Vec::new();

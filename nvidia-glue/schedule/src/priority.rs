@@ -25,7 +25,7 @@ pub fn low_slice_us(groups: Groups) -> u64 {
     slice_of(LOW_SHARE_US, groups).min(LOW_SLICE_US)
 }
 
-/// Returns how many of its groups are on the card at a time, others in turn; `None`: all.
+/// Number of its groups that are on the card at a time, in turn; `None`: all.
 pub fn low_on_card(groups: Groups) -> Option<usize> {
     // As long as nobody has seen any of them, all may work.
     let working = groups.working.map(|working| if working == 0 { groups.all } else { working });
@@ -78,8 +78,9 @@ impl Default for Yielding {
 }
 
 impl Yielding {
-    /// Returns what holds now. `others_came_us`: when one of those with high priority came onto the
-    /// card last ([`Residency::last_came_ns`](super::Residency::last_came_ns)); `None`: never.
+    /// Verdict as of now. `others_came_us`: the instant at which one of those with high priority
+    /// came onto the card last ([`Residency::last_came_ns`](super::Residency::last_came_ns));
+    /// `None`: never.
     pub fn verdict(&mut self, now_us: u64, period_us: u64, others_came_us: Option<u64>) -> Verdict {
         let period_us = period_us.max(LEAST_PERIOD_US);
         match self.state {

@@ -89,13 +89,13 @@ impl Residency {
         stays.idle_ns.saturating_add(current_ns) / 1_000
     }
 
-    /// Returns when it came onto the engine last (`CLOCK_MONOTONIC`, nanoseconds); `None`: never,
-    /// as far as is known.
+    /// Instant at which it came onto the engine last (`CLOCK_MONOTONIC`, nanoseconds); `None`:
+    /// never, as far as is known.
     pub fn last_came_ns(&self, process: u32) -> Option<u64> {
         self.processes.get(&process).filter(|stays| stays.came > 0).map(|stays| stays.last_came_ns)
     }
 
-    /// Returns when it left the engine last; `None`: never, as far as is known.
+    /// Instant at which it left the engine last; `None`: never, as far as is known.
     pub fn last_went_ns(&self, process: u32) -> Option<u64> {
         self.processes.get(&process).map(|stays| stays.last_went_ns).filter(|at_ns| *at_ns > 0)
     }
@@ -105,7 +105,7 @@ impl Residency {
         self.on.is_some_and(|(on, _)| on == process)
     }
 
-    /// Returns how many of its contexts have come onto the engine since an instant.
+    /// Number of its contexts that have come onto the engine since an instant.
     pub fn contexts(&self, process: u32, since_ns: u64) -> usize {
         let contexts = self.processes.get(&process).map(|stays| &stays.contexts);
         contexts.map_or(0, |contexts| contexts.values().filter(|came_ns| **came_ns >= since_ns).count())

@@ -65,7 +65,7 @@ pub(super) fn by_card<'a>(members: &[Member<'a>]) -> ByCard<'a> {
     cards
 }
 
-/// Returns what the grants on one card mean, in their order.
+/// Limits on time that the grants on one card mean, in their order.
 pub(super) fn holds(
     grants: &[(usize, &CardGrant)],
     members: &[Member<'_>],
@@ -147,7 +147,7 @@ pub(super) fn remainders(holds: &[Vec<(usize, Hold)>]) -> Vec<Vec<usize>> {
     connected_cards(&shared).into_iter().map(union).collect()
 }
 
-/// Returns what is kept for a remainder on each of its cards.
+/// Parts of a period that are kept for a remainder on each of its cards.
 pub(super) fn remainder_parts() -> u64 {
     percent_parts(MIN_REMAINDER_PERCENT)
 }

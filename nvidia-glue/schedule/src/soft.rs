@@ -94,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// Returns how many are to be on the card at a time, so that about `fit` work; `None`: all.
+    /// Number of groups to have on the card at a time, so that about `fit` work; `None`: all.
     fn on_card(self, fit: usize) -> Option<usize> {
         let working = self.working.filter(|working| *working > fit)?;
         let on_card = self.all.saturating_mul(fit).div_ceil(working).max(1);
@@ -107,8 +107,8 @@ pub fn slice_of(share_us: u64, groups: Groups) -> u64 {
     rounded(divided(as_f64(share_us), groups))
 }
 
-/// Returns how many of a container's groups are to be on the card at a time, others in turn, where
-/// they have so much of a round together; `None`: all.
+/// Number of a container's groups to have on the card at a time, in turn, where `share_us` of a
+/// round is theirs together; `None`: all.
 pub fn on_card(share_us: u64, groups: Groups) -> Option<usize> {
     groups.on_card(fit(as_f64(share_us)))
 }
@@ -119,7 +119,7 @@ fn divided(share_us: f64, groups: Groups) -> f64 {
     (share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US)
 }
 
-/// Returns how many groups at a time have a slice each in so much of a round.
+/// Number of groups that get a worthwhile slice each in `share_us` of a round.
 fn fit(share_us: f64) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 50 000 / 500")]
     let fit = (share_us / WORTHWHILE_US) as usize;
@@ -178,7 +178,7 @@ impl Steering {
         Some(slice_us)
     }
 
-    /// Returns how many of its groups are to be on the card at a time, others in turn; `None`: all.
+    /// Number of its groups to have on the card at a time, in turn; `None`: all.
     pub fn on_card(&self, groups: Groups) -> Option<usize> {
         groups.on_card(fit(self.share_us))
     }
@@ -208,7 +208,7 @@ fn error(before: &[SoftMember], now: &[SoftMember], passed_us: u64, closed_us: u
     Some(lacks(own) - common)
 }
 
-/// Returns what the first member may have of a round.
+/// Microseconds of a round that the first member may have.
 fn share(members: &[SoftMember], factor: f64) -> f64 {
     let weights = members.iter().map(|member| f64::from(member.weight.max(1)));
     let least = weights.clone().fold(f64::INFINITY, f64::min);

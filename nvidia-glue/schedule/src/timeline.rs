@@ -42,7 +42,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Returns how long it is.
+    /// Length of the span.
     pub fn length_us(&self) -> u64 {
         self.end_us.saturating_sub(self.start_us)
     }
@@ -59,7 +59,8 @@ impl Timeline {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Never }] }
     }
 
-    /// Returns what the timetable says. `before`: what holds before its first epoch.
+    /// Timeline of a grant on a card, from a timetable. `before`: the one in force before its first
+    /// epoch.
     pub fn of(table: &Timetable, grant_id: &str, uuid: &str, before: &Self) -> Self {
         let mut legs = before.legs.clone();
         for epoch in &table.epochs {

@@ -105,8 +105,7 @@ impl Timetable {
         (holds, next)
     }
 
-    /// Returns what several cards' timetables say together. An epoch begins where one of any card
-    /// does.
+    /// Merges several cards' timetables. An epoch begins where one of any card does.
     pub fn of_cards(cards: &[Timetable]) -> Self {
         let instants: BTreeSet<u64> = cards.iter().flat_map(|card| &card.epochs).map(|epoch| epoch.from_us).collect();
         let epoch = |from_us| Epoch::of_cards(from_us, cards.iter().filter_map(|card| card.at(from_us).0));
@@ -148,7 +147,7 @@ impl From<WrittenEpoch> for Epoch {
 }
 
 impl Epoch {
-    /// Returns what several cards' epochs say together.
+    /// Merges several cards' epochs.
     pub fn of_cards<'a>(from_us: u64, cards: impl Iterator<Item = &'a Epoch>) -> Self {
         let mut turns: BTreeMap<&str, Turn> = BTreeMap::new();
         for turn in cards.flat_map(|epoch| &epoch.turns) {

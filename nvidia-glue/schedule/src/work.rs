@@ -64,8 +64,8 @@ impl Work {
         known.until_us < now_us
     }
 
-    /// Counts what samples show, which are in order, until now. Answers what is known at the end of
-    /// each, and at least what was known.
+    /// Adds the work that samples show, which are in order, until now. Returns the sum as of each
+    /// sample's end, after the sum before.
     pub fn add(&mut self, meter: &Meter, samples: &[Sample], now_us: u64) -> Vec<Worked> {
         let Some(mut known) = self.known else { return Vec::new() };
         let mut told = vec![known];

@@ -131,7 +131,7 @@ impl State {
         Ok(id)
     }
 
-    /// Does what errors of cards do. They are seen late, too.
+    /// Applies the cards' faults. They are seen late, too.
     fn look_at_faults(&mut self) {
         let Some(faults) = SimulatedFaults::look(&self.state_dir) else { return };
         for index in 0..self.cards.len() {
@@ -175,7 +175,8 @@ impl State {
         self.exports.retain(|_, export| export.card != Some(card));
     }
 
-    /// Does what last closes do. They are seen late: at the next call.
+    /// Frees everything of files that were closed for the last time. They are seen late: at the
+    /// next call.
     pub(super) fn free_closed(&mut self) {
         for closed in self.files.closed() {
             self.exports.remove(&closed);

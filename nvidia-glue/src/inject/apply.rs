@@ -140,7 +140,7 @@ fn is_vital(library: &LibraryMount) -> bool {
     library.path.to_str().is_some_and(|path| VITAL.iter().any(|vital| path.starts_with(vital)))
 }
 
-/// Returns what the loader's cache lists of a library: its links, as ldconfig does. Those in
+/// Names of a library for the loader's cache: its links, as ldconfig lists them. Libraries in
 /// subdirectories are opened by path.
 fn names_of(library: &LibraryMount, dir: &Path) -> Vec<Name> {
     if library.path.parent() != Some(Path::new("")) {

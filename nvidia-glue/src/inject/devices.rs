@@ -131,7 +131,7 @@ fn add_dri(nodes: &mut Nodes<'_>, cards: &[Granted<'_>]) {
     }
 }
 
-/// Returns what `NVIDIA_IMEX_CHANNELS`, `NVIDIA_GDS` and so on ask for.
+/// Adds the nodes that `NVIDIA_IMEX_CHANNELS`, `NVIDIA_GDS` and so on ask for.
 fn add_extras(nodes: &mut Nodes<'_>) -> Result<(), InjectError> {
     let extras = &nodes.request.extras;
     for (wanted, name) in [(extras.mig_config, "config"), (extras.mig_monitor, "monitor")] {

@@ -32,7 +32,7 @@ impl Layout {
         Self { debian, libraries_32 }
     }
 
-    /// Returns where libraries of `abi` go.
+    /// Directory for libraries of `abi`.
     pub(super) fn libraries(&self, abi: Abi) -> Option<PathBuf> {
         match abi {
             Abi::I386 => self.libraries_32.clone(),

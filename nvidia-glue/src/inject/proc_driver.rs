@@ -17,7 +17,7 @@ use super::{ProcFile, plan::Granted};
 /// Files of procfs that are larger than this are not the driver's.
 const LARGEST: u64 = 64 << 10;
 
-/// Reads what is to be shown. `None` without an NVIDIA driver's directory.
+/// Reads the files to show in a container. `None` without an NVIDIA driver's directory.
 pub(super) fn snapshot(roots: &Roots, cards: &[Granted<'_>], extras: &NvidiaExtras) -> Option<Vec<ProcFile>> {
     let source = roots.proc.join("driver/nvidia");
     if !source.is_dir() {

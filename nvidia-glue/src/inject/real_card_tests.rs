@@ -28,8 +28,8 @@ fn copy_program(program: &Path, at: &str, rootfs: &Path) {
     }
 }
 
-/// Makes what the spec says below `rootfs` in a mount namespace of its own, and runs `script` in
-/// it.
+/// Applies the spec's mounts and devices below `rootfs` in a mount namespace of its own, and runs
+/// `script` in it.
 fn run_in(spec: &Value, rootfs: &Path, script: &str) -> String {
     let root = rootfs.display();
     let mut lines = vec![

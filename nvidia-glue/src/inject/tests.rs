@@ -157,7 +157,7 @@ impl Case {
         self.spec["linux"]["devices"].as_array().unwrap().iter().map(|node| node["path"].as_str().unwrap()).collect()
     }
 
-    /// Returns what the image's cache says of a name, as `path` of each entry.
+    /// Paths that the image's cache has for a name.
     fn cached(&self, name: &str) -> Vec<String> {
         let file = fs::read(self.rootfs().join("etc/ld.so.cache")).unwrap();
         let entries = ld_cache::parse(&file).unwrap();

@@ -42,7 +42,7 @@ pub(crate) fn hook_is_nvidias(hook: &Value) -> bool {
     owner(hook).is_some()
 }
 
-/// Returns what the hooks of a spec ask for. A command line says more than the hook that reads the
+/// Request of a spec's NVIDIA hooks. A command line says more than the hook that reads the
 /// environment.
 pub(super) fn request(spec: &Value) -> Option<NvidiaHook> {
     let mut environment = None;
@@ -88,7 +88,7 @@ fn command_line(args: &[String]) -> NvidiaHook {
     NvidiaHook::CommandLine { devices, capabilities, requirements }
 }
 
-/// Returns what follows the last slash.
+/// Part of a path after the last slash.
 fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

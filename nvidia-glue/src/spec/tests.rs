@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// Returns what `ctr run` writes for an ordinary container, as far as it matters here.
+/// Spec that `ctr run` writes for an ordinary container, as far as it matters here.
 fn ordinary() -> Value {
     json!({
         "process": {

@@ -45,7 +45,7 @@ pub const NOT_SIMULATED: &[(u32, Status, &str)] = &[
     (UVM_MM_INITIALIZE, Status::OK, "of a process in which memory cannot be watched"),
 ];
 
-/// Returns what a program did.
+/// Reads the recorded trace of a program.
 pub fn recorded(program: &str) -> (Header, Vec<Line>) {
     let traces = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integration/fixtures/traces");
     let file = File::open(traces.join(format!("{program}.jsonl.gz"))).unwrap();
@@ -67,7 +67,7 @@ pub fn is_escape(call: &Ioctl, number: u8) -> bool {
     call.command >> 30 == 3 && call.command >> 8 & 0xff == u32::from(b'F') && call.command & 0xff == u32::from(number)
 }
 
-/// Returns what a call is about: the class of an allocation, the number of a control, else the
+/// Number that identifies a call: the class of an allocation, the number of a control, else the
 /// command.
 pub fn number(call: &Ioctl) -> u32 {
     match call.command {

@@ -2,8 +2,8 @@
 
 use std::{fmt::Display, io::Write as _};
 
-/// Says why a test is skipped. Written to standard error itself: what macros print is kept back
-/// when a test passes.
+/// Prints the reason for which a test is skipped. Written to standard error itself: libtest
+/// captures what macros print when a test passes.
 pub fn skipped(why: impl Display) {
     let thread = std::thread::current();
     let line = format!("skipped: {}: {why}\n", thread.name().unwrap_or("a test"));

@@ -27,7 +27,7 @@ impl Serialize for TracedBytes {
     }
 }
 
-/// Returns what is not zero, with its offsets.
+/// Non-zero runs of bytes, with their offsets.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -27,7 +27,7 @@ use crate::{
 /// images have some 4000.
 const LONGEST_REQUEST: usize = 64 << 10;
 
-/// Reads what one container asks for.
+/// Parses the request of one container.
 ///
 /// # Errors
 /// When something that was said is malformed, out of range, contradictory, or not allowed on this
@@ -305,8 +305,8 @@ fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), Request
         .map_err(|error| RequestError::invalid(said.clone(), format!("as many values as there are cards: {error}")))
 }
 
-/// Returns what a spec says about GPUs, `NAME=value` each, whether or not a request can be made of
-/// it: for the log of one that is refused.
+/// Statements of a spec about GPUs, `NAME=value` each, whether or not they make a valid request:
+/// for the log of one that is refused.
 pub fn asked(source: &Source) -> Vec<String> {
     said_about_gpus(&Statements::from_env(&source.env), &Statements::from_annotations(&source.annotations))
 }

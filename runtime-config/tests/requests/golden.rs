@@ -30,8 +30,7 @@ pub(crate) fn config(text: &str) -> Config {
     Config::from_toml(text, "test").unwrap()
 }
 
-/// Returns what becomes of `source`: `summary` of a request, `nothing`, or `refused: ` and the
-/// message.
+/// Outcome of parsing `source`: `summary` of a request, `nothing`, or `refused: ` and the message.
 pub(crate) fn outcome(source: &Source, config: &Config) -> String {
     match parse(source, config) {
         Ok(ContainerRequest::Gpu(request)) => summary(&request),

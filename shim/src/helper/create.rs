@@ -68,13 +68,13 @@ pub(crate) enum CreateError {
         #[source]
         source: serde_json::Error,
     },
-    /// Asks for what this runtime does otherwise.
+    /// A request for something that this runtime does in another way.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// A device of a container with a user namespace.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Asks for a mount that cannot be.
+    /// A mount that cannot be made.
     #[error(transparent)]
     MountPlan(#[from] PlanError),
     /// Contradicts itself, or the host.
@@ -216,8 +216,8 @@ fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
     bundle.join(path.unwrap_or("rootfs"))
 }
 
-/// Does what of the injection depends on the mounted root file system. What it changes in the spec
-/// is also what exec and containerd read later, so it goes into the bundle.
+/// Completes the injection with the part that depends on the mounted root file system. Exec and
+/// containerd read the changed spec later, so it goes into the bundle.
 fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<(Vec<String>, ExecEdits), CreateError> {
     let Some(injection) = &create.injection else { return Ok(Default::default()) };
     let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;

@@ -73,7 +73,7 @@ pub(crate) enum ExecError {
         #[source]
         source: serde_json::Error,
     },
-    /// Asks for what this runtime does otherwise.
+    /// A request for something that this runtime does in another way.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The container's grant, as it applies to the process.

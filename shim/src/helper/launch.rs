@@ -92,7 +92,7 @@ pub(crate) enum LaunchError {
     Gone(#[source] std::io::Error),
 }
 
-/// Says what a message that libcontainer did not expect contained.
+/// Extracts the text of a message that libcontainer did not expect.
 impl From<ChannelError> for LaunchError {
     fn from(error: ChannelError) -> Self {
         match error {

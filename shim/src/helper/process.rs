@@ -41,7 +41,7 @@ const KEY_USR_SEARCH: u32 = 0x0008_0000;
 /// `KEY_OTH_SEARCH`: so may those of another, as a container's root is in a user namespace.
 const KEY_OTH_SEARCH: u32 = 0x0000_0008;
 
-/// Sets what the container's process gets by inheritance, on the calling worker, which is
+/// Sets the attributes that the container's process inherits, on the calling worker, which is
 /// short-lived.
 ///
 /// `oom_score_adj` comes from the container's own spec also for an exec.

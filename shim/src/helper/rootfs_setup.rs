@@ -104,7 +104,7 @@ impl RootfsSetup {
         })
     }
 
-    /// Does it for `init`, which waits. The error is its text.
+    /// Sets up the root file system for `init`, which waits. The error is its text.
     pub(crate) fn finish(&self, init: Pid) -> Result<(), String> {
         let prepare = || {
             let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
@@ -116,7 +116,7 @@ impl RootfsSetup {
         run_prepared(init, prepare, |(root, sources), _| self.apply(root, sources))
     }
 
-    /// Does what would be in the way before: `init` waits for its start.
+    /// Seals the mounts, which would have been in the way before: `init` waits for its start.
     pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
         self.mounts.seal(init)
     }

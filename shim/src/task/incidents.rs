@@ -94,7 +94,7 @@ impl Incidents {
         }
     }
 
-    /// Tells what waits: nothing more happens to the container.
+    /// Writes the entries that wait: nothing more happens to the container.
     pub(super) fn finish(&self) {
         let waiting: Vec<Entry> = lock(&self.since).values_mut().filter_map(Option::take).collect();
         if !waiting.is_empty() {

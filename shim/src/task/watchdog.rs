@@ -65,7 +65,7 @@ impl fmt::Display for Stall {
     }
 }
 
-/// Returns when the mediator has stalled. `has_processes`: whether its container uses the driver.
+/// Waits until the mediator has stalled. `has_processes`: whether its container uses the driver.
 /// `on_degraded` hears of each card that ceases or begins again to take the container off.
 pub(super) async fn until_stalled(
     mediator: &Mediator,
@@ -111,7 +111,8 @@ pub(super) async fn until_stalled(
     }
 }
 
-/// Tells what has changed. `before`: the UUIDs of those that were degraded.
+/// Reports cards that became degraded or recovered. `before`: the UUIDs of those that were
+/// degraded.
 fn report_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&CardStatus)) {
     for card in &status.cards {
         let is_degraded = card.running == Running::Degraded;

@@ -7,7 +7,7 @@ use super::host::Host;
 /// A fact's name, as `mount /proc flags` or `cgroup cpu.shares`, and what is so.
 pub(super) type Facts = BTreeMap<String, String>;
 
-/// Reads what `probe.sh` has printed.
+/// Parses the output of `probe.sh`.
 pub(super) fn of_output(output: &str, host: &Host<'_>) -> Facts {
     let mut facts = Facts::new();
     let mut section = "";

@@ -128,8 +128,8 @@ fn controls(node: &Node) {
     neighbour.end(attacker);
 }
 
-/// Returns how many calls `rm-client controls` has made, each of which was refused: by the driver's
-/// status, or by an errno.
+/// Checks that each call of `rm-client controls` was refused, by the driver's status or by an
+/// errno, and returns their number.
 #[track_caller]
 pub(crate) fn assert_refused(output: &str) -> usize {
     let answers = output.lines().filter_map(|line| line.split_once('='));

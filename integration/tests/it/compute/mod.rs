@@ -178,7 +178,7 @@ fn planned(node: &Node, expected: &[(&str, f64)]) {
 /// Number of tries for a check that is made over a few seconds.
 const TIMES: u32 = 5;
 
-/// Returns what is wrong, if it is wrong every time. A busy machine may be late with an edge, or
+/// Returns the last failure, if every attempt fails. A busy machine may be late with an edge, or
 /// with all of a few seconds; a defence that is not there is missing each time.
 fn each_time(mut wrong: impl FnMut() -> Option<String>) -> Option<String> {
     (1..TIMES).try_fold(wrong()?, |_, _| wrong())

@@ -132,7 +132,7 @@ fn had_of(node: &Node, engine: &str) -> f64 {
     percent
 }
 
-/// Returns what such a program gets of its engine, if that is never in `range`.
+/// Returns the share that such a program gets of its engine, as text, if it is never in `range`.
 fn had_beyond(node: &Node, engine: &str, range: &RangeInclusive<f64>) -> Option<String> {
     each_time(|| {
         let percent = had_of(node, engine);

@@ -94,7 +94,7 @@ fn administrators_are_exempt_from_the_fence(node: &Node) {
     assert_eq!(seccomp_mode(node, administrator), "0");
 }
 
-/// Returns what a container finds below /proc/driver, which is a stand-in.
+/// Contents of /proc/driver in a container, from a stand-in for the host's.
 fn files_of_the_driver(
     node: &Node,
     id: &str,

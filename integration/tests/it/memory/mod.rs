@@ -31,8 +31,7 @@ pub(crate) fn idle<'node>(node: &'node Node, id: &str, mib: u64) -> Container<'n
     granted(node, id, mib).start().expect("a container with a grant")
 }
 
-/// Returns what a program in the container gets, in pieces of 16 MiB, until it is refused: bytes
-/// and last status.
+/// Allocates memory in the container, 16 MiB at a time, until it is refused: bytes and last status.
 #[track_caller]
 pub(crate) fn fill(container: &Container<'_>) -> (u64, i64) {
     let (code, output) = container.sh("hostile fill 16");

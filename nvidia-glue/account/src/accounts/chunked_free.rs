@@ -11,11 +11,11 @@ use super::Accounts;
 use crate::{ObjectName, tree::Index};
 
 impl Accounts {
-    /// Returns what to free before `object` is freed, so that no free takes more than `most`
-    /// objects, in that order: nothing where it takes no more itself. What goes with one of them is
-    /// left out, and some may be gone already when it is their turn. Only what depends on an object
-    /// without being below it (channels and shares, of which there may not be many) may go with it
-    /// beyond that.
+    /// Objects to free before `object`, in this order, so that no free takes more than `most`
+    /// objects: none where it takes no more itself. Those that go with one of them are left out,
+    /// and some may be gone already when it is their turn. Only what depends on an object without
+    /// being below it (channels and shares, of which there may not be many) may go with it beyond
+    /// that.
     ///
     /// Channels come first, as in the driver (`RS_FREE_PRIORITY_HIGH` in
     /// src/nvidia/src/kernel/rmapi/resource_list.h): what runs on the card ends before the memory
@@ -48,7 +48,7 @@ impl Accounts {
         channels
     }
 
-    /// Returns what goes with each of `all`, itself included.
+    /// Size of each of `all`: the objects that are freed with it, itself included.
     fn sizes(&self, all: &[(Index, Option<Index>)]) -> HashMap<Index, Size> {
         let mut sizes: HashMap<Index, Size> = HashMap::default();
         for &(index, with) in all {

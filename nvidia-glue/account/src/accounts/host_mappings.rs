@@ -24,9 +24,9 @@ impl HostMappings {
 }
 
 impl Accounts {
-    /// Holds what `object` is charged for while a call is executed that may map it for the
-    /// processor; to be given to [`Accounts::host_memory_mapped`] or [`Accounts::release`]. `None`:
-    /// it is no memory of the host's that is charged.
+    /// Holds the charge of `object` while a call is executed that may map it for the processor; to
+    /// be given to [`Accounts::host_memory_mapped`] or [`Accounts::release`]. `None`: it is no
+    /// memory of the host's that is charged.
     ///
     /// # Errors
     /// When there are too many such mappings.

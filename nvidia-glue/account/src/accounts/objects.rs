@@ -193,7 +193,7 @@ impl Attachments {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Returns what an object holds.
+    /// Charges that an object holds.
     pub(super) fn of(&self, object: Index) -> impl Iterator<Item = ChargeId> + '_ {
         self.held.range((object, 0)..=(object, u64::MAX)).map(|(_, charge)| *charge)
     }

@@ -33,7 +33,7 @@ use crate::{Card, Counted, ObjectName, Refusal, UvmFile, cards::saturated, inter
 const TABLE: u128 = 4 << 10;
 const LEVELS_ABOVE: u128 = 4;
 
-/// Returns what may be there of a card with this limit.
+/// Most bytes of page tables of a card with this limit.
 fn most(limit: Bytes) -> Bytes {
     Bytes(32 * Bytes::MIB + limit.0 / 128)
 }
@@ -144,7 +144,8 @@ impl PageTables {
         }
     }
 
-    /// Returns what tables of an address space are counted in.
+    /// Counters in which the tables of an address space are counted: the card's and, in virtual
+    /// memory, a second one.
     fn of_space(&mut self, space: Space, card: Card) -> impl Iterator<Item = &mut OfCard> {
         let own = matches!(space, Space::Virtual(..)).then(|| self.virtuals.entry(card).or_default());
         [self.cards.entry(card).or_default()].into_iter().chain(own)
@@ -265,7 +266,7 @@ impl Accounts {
         }
     }
 
-    /// Returns what the tables of a card may come to, reservations included.
+    /// Bytes that the page tables of a card may need at most, reservations included.
     pub fn page_tables(&self, card: Card) -> Bytes {
         saturated(self.page_tables.cards.get(&card).map_or(0, OfCard::estimate))
     }
@@ -317,7 +318,7 @@ impl Accounts {
         }
     }
 
-    /// Returns what mappings in `object` are kept by: the client, if it is not known.
+    /// Object that mappings in `object` are recorded under: the client's root, if it is not known.
     fn virtual_memory(&self, object: ObjectName) -> Option<Index> {
         let root = || self.clients.get(&object.client).map(|client| client.root);
         self.tree.find(object).or_else(root)

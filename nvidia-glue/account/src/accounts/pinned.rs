@@ -53,7 +53,7 @@ impl Accounts {
         self.place(reservation, placement)
     }
 
-    /// Returns how much memory of the host's is gone but for what pinned memory may keep of it.
+    /// Bytes of host memory that only pinned pages may still keep.
     pub fn kept_by_pins(&mut self) -> Bytes {
         self.charges.update_kept(&mut self.cards)
     }

@@ -62,7 +62,7 @@ impl Accounts {
         }
     }
 
-    /// Returns what mappings of `object` are kept by: the client, if it is not known.
+    /// Object that mappings of `object` are recorded under: the client's root, if it is not known.
     fn mapped_object(&self, object: ObjectName) -> Option<Index> {
         let root = || self.clients.get(&object.client).map(|client| client.root);
         self.tree.find(object).or_else(root)

@@ -109,7 +109,7 @@ impl Accounts {
         self.cards.set_limit(card, limit)
     }
 
-    /// Returns what `process` uses of `card`.
+    /// Bytes of `card` that `process` uses.
     pub fn used_by(&self, process: Pid, card: Card) -> Bytes {
         self.cards.used_by(process, card)
     }
@@ -125,7 +125,7 @@ impl Accounts {
         self.cards.count_denial(card);
     }
 
-    /// Returns how many there are of what.
+    /// Number of objects of each kind.
     pub fn counts(&self) -> Counts {
         Counts {
             clients: self.counts.clients,
@@ -146,7 +146,8 @@ impl Accounts {
         }
     }
 
-    /// Returns what is limited by [`ObjectLimits::references`](crate::ObjectLimits::references).
+    /// Number of references, which [`ObjectLimits::references`](crate::ObjectLimits::references)
+    /// limits.
     pub(super) fn references(&self) -> usize {
         let files = self.uvm.references() + self.registrations.len() + self.exports.len();
         files + self.attachments.len() + self.page_tables.references()
@@ -157,7 +158,7 @@ impl Accounts {
         self.clients.contains_key(&client)
     }
 
-    /// Returns who made a client.
+    /// Process that made a client.
     pub fn owner(&self, client: Handle) -> Option<Pid> {
         self.clients.get(&client).map(|client| client.process)
     }
@@ -177,8 +178,8 @@ impl Accounts {
         name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.has_outside_notifiers(index))
     }
 
-    /// Returns who made the clients that have an object of `class` on `card`: an engine's, MPS's,
-    /// or the card's subdevice, whose class stands for all users of the card. One that is below no
+    /// Processes whose clients have an object of `class` on `card`: an engine's, MPS's, or the
+    /// card's subdevice, whose class stands for all users of the card. An object that is below no
     /// device (MPS's) is on all cards.
     pub fn holders(&self, class: u32, card: Card) -> BTreeSet<Pid> {
         let is_meant = |(index, kind): (Index, Kind)| match kind {

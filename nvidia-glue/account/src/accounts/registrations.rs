@@ -68,8 +68,8 @@ impl Registrations {
         number
     }
 
-    /// Returns what is gone by now, and counted no more, if nothing is registered for it any
-    /// longer.
+    /// Drops a registration. Returns the kind of its object if that was the last one and the object
+    /// is gone: it is counted no more.
     fn release(&mut self, number: Number) -> Option<Kind> {
         let retained = self.retained.get_mut(&number)?;
         retained.registrations = retained.registrations.saturating_sub(1);

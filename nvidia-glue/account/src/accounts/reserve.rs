@@ -288,8 +288,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// Holds what `object` is charged for while a call is executed that may make a reference to it.
-    /// What is not known in a known client is charged for nothing.
+    /// Holds the charge of `object` while a call is executed that may make a reference to it. An
+    /// unknown object of a known client has no charge.
     ///
     /// # Errors
     /// When the client is not registered, or there are too many references.
@@ -313,7 +313,7 @@ impl Accounts {
         hold.armed.disarm();
     }
 
-    /// Returns how many reservations and holds were dropped without being used up: a defect of the
+    /// Number of reservations and holds that were dropped without being used up: a defect of the
     /// program. They stay charged.
     pub fn abandoned(&self) -> u64 {
         self.abandoned.load(Ordering::Relaxed)

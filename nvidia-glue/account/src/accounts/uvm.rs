@@ -131,10 +131,10 @@ impl Accounts {
         }
     }
 
-    /// Returns what `hold` holds was mapped at `base` of `file` on `cards`
+    /// Records that the memory of `hold` was mapped at `base` of `file` on `cards`
     /// (`UVM_MAP_EXTERNAL_ALLOCATION`; one that is not of the grant counts too), in place of what
     /// was mapped there; with no cards, only for others than cards (`UVM_ALLOC_DEVICE_P2P`), until
-    /// the range or the file is gone. What that released.
+    /// the range or the file is gone. Returns the bytes that this released.
     pub fn map(&mut self, hold: Hold, file: UvmFile, base: u64, length: u64, cards: &[Card]) -> Bytes {
         let cards = if cards.is_empty() { &[Card::HOST] } else { cards };
         // The driver maps nothing of no length, and nothing that wraps; should it have, it is as
@@ -155,7 +155,7 @@ impl Accounts {
 
     /// Nothing was mapped at `base` of `file` on `card`, in place of what was there
     /// (`UVM_MAP_EXTERNAL_SPARSE`, `UVM_MAP_DYNAMIC_PARALLELISM_REGION`): that has page tables too.
-    /// What that released.
+    /// Returns the bytes that this released.
     pub fn map_nothing(&mut self, file: UvmFile, base: u64, length: u64, card: Card) -> Bytes {
         let Some(span) = Span::new(base, length) else { return Bytes(0) };
         let released = self.cut_map(file, card, span);
@@ -164,7 +164,7 @@ impl Accounts {
         released
     }
 
-    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`). What that released.
+    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`). Returns the bytes that this released.
     pub fn unmap(&mut self, file: UvmFile, card: Card, base: u64, length: u64) -> Bytes {
         Span::new(base, length).map_or(Bytes(0), |span| self.cut_map(file, card, span))
     }
@@ -185,7 +185,7 @@ impl Accounts {
     }
 
     /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it.
-    /// One that is not known changes nothing. What that released.
+    /// One that is not known changes nothing. Returns the bytes that this released.
     pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
         self.drop_pools(file, base..=base);
         let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
@@ -274,7 +274,7 @@ impl Accounts {
     }
 
     /// `file` no longer maps anything on `card`, and has no channels there
-    /// (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). What that released.
+    /// (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). Returns the bytes that this released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
         let channels = self.unregister_channels(file, Some(card));
         Bytes(self.cut_map(file, card, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0))

@@ -8,7 +8,7 @@ use super::{
     world::{Memory, Object, PAGE},
 };
 
-/// Returns what is charged for so many bytes that are pinned.
+/// Bytes charged for `length` pinned bytes.
 fn charged(length: u64) -> u64 {
     length / 128 + 4096
 }

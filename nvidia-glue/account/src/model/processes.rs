@@ -171,7 +171,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// Returns what was read is told, and the look ended if that was everything.
+    /// Reports the mappings that a look has read, and ends it if they were the last.
     pub(super) fn tell_look(&mut self) -> Option<()> {
         let index = self.below(self.looks.len());
         let look = self.looks.get_mut(index)?;

@@ -146,7 +146,7 @@ pub fn run(bytes: &[u8]) {
     program.end();
 }
 
-/// Returns where in [`CHARGED`].
+/// Index of a card in [`CHARGED`].
 pub(super) fn slot(card: u8) -> usize {
     CHARGED.iter().position(|charged| *charged == card).unwrap()
 }
@@ -316,7 +316,7 @@ impl Program<'_> {
         ranges * 2 * (PAGES_OF_A_BLOCK - 1) * PAGE
     }
 
-    /// Returns what the driver holds of a card, or is about to.
+    /// Bytes of a card that the driver holds, or is about to.
     pub(super) fn held(&self, card: u8) -> u64 {
         let flying: u64 = self.flying.iter().filter(|flying| flying.card == card).map(|flying| flying.bytes).sum();
         self.world.allocated(card) + flying + self.held_in_own_frames(card)

@@ -99,8 +99,8 @@ impl Program<'_> {
         self.world.dma.iter().filter(move |dma| (dma.client, dma.memory) == of)
     }
 
-    /// Returns what a device has mapped in a range is unmapped, which may be nothing, part of a
-    /// mapping, or several; or one that begins somewhere.
+    /// Unmaps the part of a device's mappings in a range (none, part of one, or several), or one
+    /// mapping by its beginning.
     pub(super) fn unmap_dma(&mut self) -> Option<()> {
         let all = self.world.dma.clone();
         let mapped = self.pick(all)?;

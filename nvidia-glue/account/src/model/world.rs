@@ -227,7 +227,7 @@ impl World {
         kept.into_values().sum()
     }
 
-    /// Returns what objects, mappings, registrations and exports hold.
+    /// Memory that objects, mappings, registrations and exports hold.
     pub(super) fn held(&self) -> BTreeSet<usize> {
         let mut held: BTreeSet<usize> = self.maps.values().copied().flatten().collect();
         held.extend(&self.staged);
@@ -333,7 +333,7 @@ impl World {
         self.close_unheld();
     }
 
-    /// Returns what `/proc/PID/maps` shows of UVM files: (first page, pages).
+    /// Mappings of UVM files as `/proc/PID/maps` shows them: (first page, pages).
     pub(super) fn mapped(&self, mm: u64) -> Vec<(u64, u64)> {
         let mut shown: Vec<(u64, u64)> = Vec::new();
         let mut last_file = None;

@@ -38,8 +38,7 @@ impl World {
         first + granules <= CARD_SIZE && self.taken.range(first..first + granules).next().is_none()
     }
 
-    /// Returns where memory may begin that is `granules` long and a multiple of `unit` away from
-    /// the card's beginning.
+    /// Addresses at which memory of `granules` granules may begin, among the multiples of `unit`.
     fn places(&self, granules: u64, unit: u64) -> Vec<u64> {
         (0..CARD_SIZE / unit).map(|at| at * unit).filter(|first| self.is_free(*first, granules)).collect()
     }

@@ -110,7 +110,8 @@ impl Faults {
         }
     }
 
-    /// Returns why the card may not be used, unless all that is known was before record `forgiven`.
+    /// Reason for which the card must not be used; `None` if all faults came before record
+    /// `forgiven`.
     fn reason(&self, card: &Card, forgiven: u64) -> Option<&str> {
         let fault = self.cards.get(&slot(card.pci))?;
         (fault.latest >= forgiven).then_some(fault.reason.as_str())
@@ -135,7 +136,7 @@ fn slot(address: PciBusId) -> String {
     PciBusId { function: 0, ..address }.to_string()
 }
 
-/// Returns what the kernel's log says now about cards from `source`.
+/// Faults of cards from `source` that the kernel's log reports now.
 pub(super) fn look(roots: &Roots, state_dir: &Path, source: Source) -> Result<Faults, HealthError> {
     match source {
         Source::Nvidia => look_at_kernel(roots, state_dir, boottime_ms()),

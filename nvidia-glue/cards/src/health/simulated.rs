@@ -45,7 +45,7 @@ impl SimulatedFaults {
         }
     }
 
-    /// Returns what has become of the card there.
+    /// Fault of the card at this address.
     pub fn of(&self, card: PciBusId) -> SimulatedFault {
         self.0.get(&slot(card)).cloned().unwrap_or_default()
     }

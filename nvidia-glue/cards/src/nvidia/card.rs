@@ -172,8 +172,8 @@ fn mig_device(device: &Device<'_>, index: u32) -> Option<MigDevice> {
     Some(MigDevice { index, uuid: device.uuid().ok()?, gpu_instance, compute_instance, memory })
 }
 
-/// Returns what the driver wants done about the card: 0 is nothing. `None`: a driver that does not
-/// tell.
+/// Recovery action that the driver recommends for the card: 0 is none. `None`: the driver does not
+/// report it.
 fn recovery_action(device: &Device<'_>, probe: &mut Probe) -> Option<u64> {
     let fields = device.field_values_for(&[FieldId(NVML_FI_DEV_GET_GPU_RECOVERY_ACTION)]);
     let sample = probe.optional("recovery action", fields)?.into_iter().next()?.ok()?;

@@ -61,8 +61,8 @@ pub(super) fn start(roots: &Roots, driver_root: &Path) -> Result<Option<Nvml>, D
     }
 }
 
-/// Returns what to try to load, in this order. A driver with a root of its own is looked for there
-/// first; the bare name lets the dynamic loader search, `/etc/ld.so.cache` included.
+/// Paths of the library to try, in this order. A driver with a root of its own is searched for
+/// there first; the bare name lets the dynamic loader search, `/etc/ld.so.cache` included.
 fn candidates(driver_root: &Path) -> Vec<PathBuf> {
     let places = driver_files::library_dirs(driver_root).into_iter();
     let mut present: Vec<PathBuf> = places.map(|dir| dir.join(LIBRARY)).filter(|path| path.exists()).collect();

@@ -38,7 +38,7 @@ pub(super) fn connect(nvml: &Nvml, cards: &mut [Card]) {
     }
 }
 
-/// Returns what the active NVLinks of a card end in: cards, or NVSwitches.
+/// PCI addresses at the far ends of a card's active NVLinks: cards, or NVSwitches.
 fn far_ends(device: &Device<'_>) -> Vec<PciBusId> {
     let mut ends = Vec::new();
     for number in 0..MOST_NVLINKS {

@@ -50,7 +50,7 @@ const MODELS: &[(&str, Traits)] = &[
 /// For a model that the table does not know: the oldest that current drivers serve.
 const UNKNOWN: Traits = Traits { brand: "Nvidia", compute_capability: (7, 5) };
 
-/// Returns what `model` claims to be.
+/// Brand and compute capability of a card of this model.
 pub(super) fn traits_of(model: &str) -> Traits {
     MODELS.iter().find(|(word, _)| contains_word(model, word)).map_or(UNKNOWN, |(_, traits)| *traits)
 }

@@ -56,7 +56,7 @@ impl Ledger {
     }
 }
 
-/// Returns what the request would be granted beside what is in `index`.
+/// Grants that the request would get beside those in `index`.
 ///
 /// # Errors
 /// Why it would not be.
@@ -278,7 +278,7 @@ fn no_room(
     })
 }
 
-/// Returns what the card has left of what was asked for.
+/// Room that the card has left; `None` for a MIG device.
 fn room(card: &Card, sums: &CardSums, planned: &Planned, limits: &Limits) -> Option<CardRoom> {
     planned.demand.mig_uuid.is_none().then(|| CardRoom::of(card, sums, limits))
 }

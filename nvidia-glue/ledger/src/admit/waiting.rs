@@ -186,7 +186,7 @@ impl<'a> Wait<'a> {
         Ok(is_new)
     }
 
-    /// Returns when it may have come to an end, or after a while.
+    /// Sleeps until the wait may be over, or for a while.
     pub(super) fn pause(&self) {
         let begin = Instant::now();
         let while_it_lasts = RETRY.min(self.patience.most.saturating_sub(self.waited()));
@@ -197,8 +197,8 @@ impl<'a> Wait<'a> {
 }
 
 impl Ledger {
-    /// Returns who waits for room, in the order of coming. Takes no lock; the list may be a moment
-    /// old.
+    /// Containers that wait for room, in the order of their arrival. Takes no lock; the list may be
+    /// a moment old.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -336,7 +336,7 @@ impl<'a> From<&'a Waiter> for ContainerName<'a> {
 }
 
 impl Waiter {
-    /// Returns what it asks, on the node of `other`.
+    /// Admission that the waiter asks for, on the node of `other`.
     fn admission<'a>(&'a self, other: &Admission<'a>) -> Admission<'a> {
         Admission { request: &self.request, container: &self.container, ..*other }
     }
@@ -367,7 +367,7 @@ pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>
     }
 }
 
-/// Returns what the request would be granted beside what is in `index`.
+/// Grants that the request would get beside those in `index`; `None`: it does not fit.
 fn fits(
     locked: &Locked<'_>,
     index: &mut Index,

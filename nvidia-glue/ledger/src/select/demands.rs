@@ -7,7 +7,7 @@ use runtime_config::request::{GpuRequest, Isolation, MemoryLimit, PerCard, Share
 use super::{Planned, SelectError, needed_policy};
 use crate::CardDemand;
 
-/// Returns what `request` asks of the cards that it names.
+/// Demands of `request` on the cards that it names.
 pub(super) fn named(
     inventory: &Inventory,
     request: &GpuRequest,
@@ -27,8 +27,7 @@ pub(super) fn named(
     }
 }
 
-/// Returns what `request` would ask of each of the cards in `from`, for each of the `count` cards
-/// that are to be chosen.
+/// Demands of `request` on each of the cards in `from`, for each of the `count` cards to be chosen.
 pub(super) fn choices(
     inventory: &Inventory,
     request: &GpuRequest,

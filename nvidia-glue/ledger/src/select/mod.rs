@@ -147,7 +147,7 @@ fn on_card(index: Option<u32>) -> String {
     index.map(|index| format!("on card {index}: ")).unwrap_or_default()
 }
 
-/// Returns what `request` asks of the cards of `inventory`.
+/// Plans the demands of `request` on the cards of `inventory`.
 ///
 /// # Errors
 /// [`SelectError`].

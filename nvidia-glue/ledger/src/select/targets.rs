@@ -33,7 +33,7 @@ pub(super) fn allowed(inventory: &Inventory, within: &CardRequest) -> Result<Opt
     }
 }
 
-/// Returns what `request` means on this node for a container that wants `share` of it.
+/// Resolves `request` to cards of this node, for a container that wants `share` of them.
 pub(super) fn targets<'a>(
     inventory: &'a Inventory,
     request: &CardRequest,

@@ -30,7 +30,7 @@ fn window(start_ms: u64, end_ms: u64) -> Window {
     Window { start_us: start_ms * MS, end_us: end_ms * MS }
 }
 
-/// Returns what a container may do on a card in an epoch; `None`: it has no turn.
+/// Pass of a container on a card in an epoch; `None`: it has no turn.
 fn pass<'a>(epoch: &'a Epoch, record: &Record, uuid: &str) -> Option<&'a Pass> {
     Some(&epoch.turn(&record.grant_id)?.card(uuid)?.pass)
 }

@@ -69,7 +69,7 @@ fn total(on: &[(u64, u64)]) -> u64 {
     on.iter().map(|(from, until)| until - from).sum()
 }
 
-/// Returns what of it lay outside of the windows.
+/// Microseconds of it outside of the windows.
 fn overlap(on: &[(u64, u64)], timeline: &Timeline) -> u64 {
     let mut outside = 0;
     for &(from, until) in on {

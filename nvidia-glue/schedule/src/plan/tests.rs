@@ -133,8 +133,7 @@ fn weighted(weights: &[u16], losses_us: &[u64]) -> (u64, Vec<Turn>) {
     (turns[0].period_us, turns)
 }
 
-/// Returns what each gets for its weight, against the one that gets most: the worst, as a part of
-/// it.
+/// Unevenness of time for weight: by how much the worst is behind the best, as a part of the best.
 #[allow(clippy::cast_precision_loss, reason = "microseconds of a period")]
 fn unevenness(weights: &[u16], turns: &[Turn], lost_us: &[u64]) -> f64 {
     let each = turns

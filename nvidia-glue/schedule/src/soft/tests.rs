@@ -128,8 +128,8 @@ impl Card {
     }
 }
 
-/// Returns what each container worked in the last `measured_us` of a run in which all steer, and
-/// what all did.
+/// Work of each container in the last `measured_us` of a run in which all steer, and of all
+/// together.
 fn run(weights: &[u32], loads: &[Vec<Load>], run_us: u64, measured_us: u64) -> (Vec<f64>, f64) {
     let mut card = Card::new(loads);
     let mut steering = vec![Steering::default(); weights.len()];

@@ -39,7 +39,7 @@ pub(super) fn samples(state: &mut State, control: &mut Control<'_, '_>) -> Resul
     Ok(())
 }
 
-/// Tells how busy a video engine (from 1 on) is: somebody is always recording.
+/// Reports the load of a video engine (numbered from 1): always 50 %.
 pub(super) fn video_engine(_: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_PERF_GET_VID_ENG_PERFMON_SAMPLE_PARAMS;
     let params = control.params();

@@ -101,7 +101,7 @@ pub(super) fn pids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(
     Ok(())
 }
 
-/// Tells how much memory processes hold.
+/// Reports the memory that processes hold.
 pub(super) fn pid_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GPU_GET_PID_INFO_PARAMS;
     type Info = NV2080_CTRL_GPU_PID_INFO;
@@ -188,7 +188,7 @@ pub(super) fn surface_info(state: &mut State, control: &mut Control<'_, '_>) -> 
     Ok(())
 }
 
-/// Tells what a mapping of an object would be of: 1 the machine's memory, 2 a card's, 3 its
+/// Reports the address space of a mapping of an object: 1 the machine's memory, 2 a card's, 3 its
 /// registers.
 pub(super) fn address_space_type(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_CLIENT_GET_ADDR_SPACE_TYPE_PARAMS;

@@ -160,7 +160,7 @@ pub(super) fn idle_channels(state: &mut State, control: &mut Control<'_, '_>) ->
     if named.is_empty() { Ok(()) } else { hold(state, card, timeout_us) }
 }
 
-/// Sets how a channel or a group of the client is preempted.
+/// Sets the preemption mode of a channel or a group of the client.
 ///
 /// One whose kernels are not to be interrupted has the engine for as long as it has work, as with a
 /// slice without end.
@@ -239,8 +239,8 @@ pub(super) fn set_channel_properties(state: &mut State, control: &mut Control<'_
     }
 }
 
-/// Tells what a program writes to the doorbell; here the number of its doorbell
-/// (`engines::doorbells`), where the work that the channel has executed is told from then on.
+/// Returns the token that a program writes to the doorbell; here the number of its doorbell
+/// (`engines::doorbells`), where the work that the channel has executed is reported from then on.
 pub(super) fn work_submit_token(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, target, card) = (control.call.file, control.client, control.object, control.card()?);
     let Kind::Channel { runlist_entry, .. } = &state.client(file, client)?.object(target)?.kind else {

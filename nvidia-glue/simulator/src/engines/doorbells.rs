@@ -41,7 +41,7 @@ impl Doorbells {
         self.0.write_all_at(&[0; SIZE], Self::place(token))
     }
 
-    /// Tells what a channel got.
+    /// Reports the time that a channel has executed.
     pub(super) fn tell(&self, token: u32, executed_ns: u64, now_ns: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         put_u64(&mut bytes, 0, executed_ns);

@@ -38,7 +38,8 @@ impl ChannelFile {
         Ok(Self { path })
     }
 
-    /// Reads what living processes have on the card, changes it, and writes it.
+    /// Reads the channels of living processes on the card, changes them, and writes them, under the
+    /// file's lock.
     pub(super) fn locked<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> io::Result<T> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
         let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;

@@ -72,7 +72,7 @@ impl Piece {
 }
 
 impl Captured {
-    /// Returns what a thread is about to ask of the driver.
+    /// Captures a driver call that a thread is about to make.
     pub(super) fn before(memory: &Memory, abi: Abi, node: Node, command: u32, argument: u64) -> Self {
         let row = decode::row(abi, node, command).ok();
         // Type and size of a command (asm-generic/ioctl.h); UVM's have neither.

@@ -59,7 +59,7 @@ fn errno(result: i64) -> String {
     format!("{:?}", nix::errno::Errno::from_raw(number))
 }
 
-/// Returns what NVIDIA calls the more frequent ones, without `NV_ERR_`.
+/// NVIDIA's names of the more frequent statuses, without `NV_ERR_`.
 fn status_name(status: Status) -> Option<&'static str> {
     Some(match status {
         Status::BUSY_RETRY => "BUSY_RETRY",

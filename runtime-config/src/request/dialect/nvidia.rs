@@ -104,8 +104,8 @@ impl From<DeviceList> for VisibleCards {
     }
 }
 
-/// Finds out which cards are visible: what stands in the spec counts before volume mounts, and
-/// those before variables.
+/// Determines the visible cards: devices of the spec count before volume mounts, and those before
+/// variables.
 pub(in crate::request) fn visible(
     source: &Source,
     env: &Statements<'_>,
@@ -268,7 +268,7 @@ fn go_boolean(statement: Statement<'_>) -> Result<bool, RequestError> {
     }
 }
 
-/// Reads what else the NVIDIA variables ask for.
+/// Parses the other requests of the NVIDIA variables.
 pub(in crate::request) fn extras(
     source: &Source,
     env: &Statements<'_>,

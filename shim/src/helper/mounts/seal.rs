@@ -11,7 +11,8 @@ use crate::helper::hook_namespaces::run_in_namespaces;
 use crate::helper::namespaces;
 
 impl MountPlan {
-    /// Makes it read-only for `init`, which waits for its start in its root. The error is its text.
+    /// Makes `/dev` read-only for `init`, which waits for its start in its root. The error is its
+    /// text.
     pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
         let text = |error: io::Error| error.to_string();
         // The host's own mounts are nobody's to change.

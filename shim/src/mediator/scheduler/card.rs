@@ -182,7 +182,7 @@ impl<C: Clock> CardScheduler<C> {
         }
     }
 
-    /// Does what is due. Returns the instant of the next step; `None`: when it is woken.
+    /// Takes the step that is due. Returns the instant of the next one; `None`: when it is woken.
     pub(super) fn step(&mut self) -> Option<u64> {
         let now_us = self.clock.now_us();
         if let Some(table) = self.mailbox.receive() {

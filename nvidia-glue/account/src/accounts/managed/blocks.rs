@@ -12,7 +12,7 @@ use crate::intervals::Span;
 
 const BLOCK_BITS: u32 = 21;
 
-/// Returns what a range is charged beyond its bytes.
+/// Bytes that a range is charged beyond its length.
 pub(super) fn padding(span: Span, is_cut: bool) -> u128 {
     let block = 1_u128 << BLOCK_BITS;
     if !is_cut && u128::from(span.first).is_multiple_of(block) && span.length() >= block {

@@ -68,7 +68,7 @@ pub(in super::super) struct Managed {
 }
 
 impl Managed {
-    /// Returns how many ranges there are or may come to be.
+    /// Number of ranges that exist or may come to exist.
     pub(in super::super) fn len(&self) -> usize {
         self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
     }
@@ -121,7 +121,7 @@ impl Managed {
         }
     }
 
-    /// Takes out what `span` covers.
+    /// Removes the parts of ranges that `span` covers.
     pub(super) fn cut(&mut self, mm: Mm, span: Span) -> Vec<Cut<Range>> {
         let wholes: Vec<_> = self.ranges.overlapping(mm, span).collect();
         let cuts = self.ranges.cut(mm, span);

@@ -60,9 +60,9 @@ impl Accounts {
         gaps(joined(&spans(seen)).into_iter(), &charged).is_empty()
     }
 
-    /// Returns what `mm`, the address space of `process`, has mapped of UVM files, read after
-    /// `sync` began. What is charged but not mapped is released if its `mmap` had returned before;
-    /// what is mapped but not charged is charged, and reported.
+    /// Reconciles the charges of `mm`, the address space of `process`, with its mappings of UVM
+    /// files, read after `sync` began. What is charged but not mapped is released if its `mmap` had
+    /// returned before; what is mapped but not charged is charged, and reported.
     pub fn set_managed(&mut self, sync: &mut ManagedSync, mm: Mm, process: Pid, seen: &[Mapping]) -> ManagedDrift {
         sync.looked_at.insert(mm);
         let seen = spans(seen);
@@ -140,8 +140,8 @@ fn joined(spans: &[Span]) -> Vec<Span> {
     joined
 }
 
-/// Returns what of `wholes` is covered by none of `parts`; both are sorted, and `wholes` do not
-/// overlap each other.
+/// Parts of `wholes` that none of `parts` covers; both are sorted, and `wholes` do not overlap each
+/// other.
 pub(super) fn gaps(wholes: impl Iterator<Item = Span>, parts: &[Span]) -> Vec<Span> {
     let mut gaps = Vec::new();
     let mut parts = parts.iter().copied().peekable();

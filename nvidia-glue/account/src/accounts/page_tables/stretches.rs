@@ -86,7 +86,7 @@ impl Stretch {
         }
     }
 
-    /// Returns how many tables of the lowest level it needs.
+    /// Number of tables of the lowest level that it needs.
     pub(super) fn lowest(&self) -> u128 {
         match self {
             Self::Whole => LOWEST as u128,
