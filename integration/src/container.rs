@@ -212,7 +212,7 @@ impl<'node> ContainerBuilder<'node> {
         self
     }
 
-    /// Makes the container and its task.
+    /// Creates the container and its task.
     pub fn create(self) -> Result<Container<'node>, Status> {
         let Self { node, id, arguments, environment, annotations, labels, streams, edits, rootfs, runtime, options } =
             self;
@@ -261,14 +261,14 @@ impl<'node> ContainerBuilder<'node> {
         }
     }
 
-    /// Makes and starts it.
+    /// Creates and starts it.
     pub fn start(self) -> Result<Container<'node>, Status> {
         let container = self.create()?;
         container.start()?;
         Ok(container)
     }
 
-    /// Makes it, runs it to its end and deletes it: exit code and output.
+    /// Creates it, runs it to its end and deletes it: exit code and output.
     pub fn run(self) -> Result<(u32, Output), Status> {
         let mut container = self.start()?;
         let status = container.wait()?;
@@ -385,7 +385,7 @@ impl<'node> Container<'node> {
         self.node.client().resize(&self.id, "", width, height)
     }
 
-    /// Lets init see the end of its standard input.
+    /// Closes init's standard input.
     pub fn close_stdin(&mut self) -> Result<(), Status> {
         self.stdio.close_stdin();
         self.node.client().close_stdin(&self.id, "")

@@ -121,8 +121,8 @@ fn users() -> UserNamespace {
     UserNamespace { mode: NamespaceMode::Pod.into(), uids: vec![mapping], gids: vec![mapping] }
 }
 
-/// Puts a network plugin where containerd looks for them, which makes nothing and says that it has:
-/// a pod with a user namespace cannot share the host's network.
+/// Installs a network plugin that makes nothing and reports success: a pod with a user namespace
+/// cannot share the host's network.
 pub(crate) fn write_network_plugin(directory: &Path) {
     const PLUGIN: &str = r#"#!/bin/sh
 case $CNI_COMMAND in

@@ -33,7 +33,7 @@ count = 4
 /// then: each has a ledger of its own.
 const REAL_CARDS: &str = "EGPU_TEST_REAL_CARDS";
 
-/// Tells whether tests run on the machine's own cards.
+/// Returns whether tests run on the machine's own cards.
 pub fn on_real_cards() -> bool {
     std::env::var_os(REAL_CARDS).is_some_and(|value| !value.is_empty() && value != "0")
 }
@@ -57,7 +57,7 @@ impl EgpuConfig {
         Self { driver: driver.to_owned(), ..Self::default() }
     }
 
-    /// Tells whether its cards are those of a test that wants none in particular.
+    /// Returns whether its cards are those of a test that wants none in particular.
     pub fn has_any_cards(&self) -> bool {
         self.driver == FOUR_V100
     }

@@ -46,7 +46,7 @@ pub fn runtime() -> String {
 /// egpu's runtime type.
 pub const EGPU_RUNTIME: &str = "io.containerd.egpu.v1";
 
-/// Tells whether the runtime under test is egpu.
+/// Returns whether the runtime under test is egpu.
 pub fn is_egpu() -> bool {
     runtime() == EGPU_RUNTIME
 }

@@ -175,8 +175,8 @@ impl Node {
             .path()
     }
 
-    /// Lets every user of the host pass to the bundles and the root file system: the directories of
-    /// a test are root's alone, and the root of a user namespace is somebody else.
+    /// Gives every user of the host access to the bundles and the root file system: the directories
+    /// of a test are root's alone, and the root of a user namespace is somebody else.
     pub fn open_to_all(&self) {
         use std::os::unix::fs::PermissionsExt;
         let states = ["", "state", "state/io.containerd.runtime.v2.task"].map(|part| self.directory().join(part));
@@ -256,8 +256,8 @@ impl Node {
         stdout.into_owned()
     }
 
-    /// Notes a container id that the client did not make itself, so that its traces are looked for
-    /// at the end.
+    /// Records a container id that the client did not make itself, so that its leftovers are
+    /// searched for at the end.
     pub fn track(&self, id: &str) {
         self.ids.lock().unwrap().push(id.to_owned());
     }

@@ -16,7 +16,7 @@ const REMOVER: &str =
 
 static KEEPER: OnceLock<Mutex<Child>> = OnceLock::new();
 
-/// Makes one. A static value is never dropped, so another process sees to its end.
+/// Creates one. A static value is never dropped, so another process sees to its end.
 pub(crate) fn directory(prefix: &str) -> TempDir {
     let directory = tempfile::Builder::new().prefix(prefix).tempdir().expect("make a directory");
     let mut keeper = KEEPER.get_or_init(|| Mutex::new(keeper())).lock().unwrap_or_else(PoisonError::into_inner);

@@ -38,7 +38,7 @@ pub struct Stdio {
 }
 
 impl Stdio {
-    /// Makes the FIFOs in `directory`, which must not exist.
+    /// Creates the FIFOs in `directory`, which must not exist.
     pub fn create(directory: &Path, streams: Streams) -> Self {
         std::fs::create_dir_all(directory).expect("create the directory of the FIFOs");
         let stdin = streams.stdin.then(|| {

@@ -227,7 +227,7 @@ impl SpecView {
         GROUP_LABELS.iter().find_map(|label| self.annotations.get(*label)).map_or(id, String::as_str)
     }
 
-    /// Tells whether it is a pod's, as a kubelet makes them: who reads of it may be none of the
+    /// Returns whether it is a pod's, as a kubelet makes them: who reads of it may be none of the
     /// node's.
     pub fn is_in_pod(&self) -> bool {
         self.annotations.keys().any(|name| name.starts_with(CRI_ANNOTATIONS))
@@ -243,8 +243,8 @@ impl SpecView {
         self.process.as_ref()?.console_size
     }
 
-    /// The container has a pid namespace of its own, so the kernel ends all its processes with
-    /// init.
+    /// Returns whether the container has a pid namespace of its own, so that the kernel ends all
+    /// its processes with init.
     pub fn has_own_pid_namespace(&self) -> bool {
         let namespaces = self.linux.as_ref().map_or(&[][..], |linux| &linux.namespaces);
         namespaces.iter().any(|namespace| namespace.kind == "pid" && namespace.path.as_os_str().is_empty())

@@ -101,8 +101,8 @@ pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteComm
     result
 }
 
-/// The helper ends with its socket. It and its workers are waited for, or whoever adopts them would
-/// have to.
+/// Ends the helper by closing its socket. It and its workers are waited for, or whoever adopts them
+/// would have to.
 fn end(helper: HelperClient) {
     drop(helper);
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
@@ -163,9 +163,9 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
     gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteCommandError::Gpu)
 }
 
-/// The socket of a group outlives its members as long as the group's shim does. containerd may have
-/// removed the bundle already; the socket is then looked for where it usually is. So is whatever
-/// other dead shims of this containerd left.
+/// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket
+/// of a group outlives its members as long as the group's shim does. containerd may have removed
+/// the bundle already; the socket is then looked for where it usually is.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();

@@ -47,7 +47,7 @@ pub enum FrameError {
 }
 
 impl FrameError {
-    /// Tells whether the same call may succeed once the socket is ready.
+    /// Returns whether the same call may succeed once the socket is ready.
     pub(crate) fn would_block(&self) -> bool {
         matches!(self, Self::Socket(e) if e.kind() == io::ErrorKind::WouldBlock)
     }

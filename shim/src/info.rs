@@ -104,7 +104,7 @@ fn features() -> Value {
     })
 }
 
-/// libcontainer lists only the options that are not recursive.
+/// Mount options that the helper supports; libcontainer lists only those that are not recursive.
 fn mount_options() -> Vec<String> {
     let recursive = [
         "rro",

@@ -254,8 +254,8 @@ impl Mediator {
         }
     }
 
-    /// Has it finish the calls that it handles, and take up none. `false`: not all of them ended in
-    /// time.
+    /// Pauses it: it finishes the calls that it handles, and takes up none. `false`: not all of
+    /// them ended in time.
     pub async fn pause(&self) -> Result<bool, MediatorError> {
         self.paused.send_replace(None);
         let mut paused = self.paused.subscribe();
@@ -264,12 +264,12 @@ impl Mediator {
         Ok(answer.ok().and_then(Result::ok).and_then(|all| *all).unwrap_or(false))
     }
 
-    /// Has it take up calls again.
+    /// Resumes it: it takes up calls again.
     pub async fn resume(&self) -> Result<(), MediatorError> {
         self.send(ToMediator::Resume).await
     }
 
-    /// Asks for a sign of life.
+    /// Sends a ping.
     pub async fn ping(&self) -> Result<(), MediatorError> {
         self.is_silent.store(true, Ordering::Relaxed);
         self.send(ToMediator::Ping).await

@@ -46,7 +46,8 @@ impl ProcessInstance {
         self.process.pid
     }
 
-    /// Tells whether it is certain that the process has ended. What cannot be told counts as alive.
+    /// Returns whether it is certain that the process has ended. What cannot be told counts as
+    /// alive.
     pub fn is_gone(&self) -> bool {
         let Ok(boot_id) = boot_id() else { return false };
         if boot_id != self.boot_id {
@@ -65,8 +66,8 @@ impl ProcessInstance {
         }
     }
 
-    /// Tells whether the process has ended or is ending, waiting for the latter. A process that is
-    /// killed closes its sockets before it has ended, so whoever learns of its death from them
+    /// Returns whether the process has ended or is ending, waiting for the latter. A process that
+    /// is killed closes its sockets before it has ended, so whoever learns of its death from them
     /// comes early.
     pub fn wait_for_exit(&self, patience: Duration) -> bool {
         if self.is_gone() {

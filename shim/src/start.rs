@@ -335,8 +335,8 @@ mod tests {
         assert!(matches!(listen(&blocked), Err(StartCommandError::Listen { .. })));
     }
 
-    /// A program that has ended is executed for a moment longer if some other process, such as ps,
-    /// was looking at its memory.
+    /// Opens a program for writing once nobody executes it. One that has ended is executed for a
+    /// moment longer if some other process, such as ps, was reading its memory.
     fn open_for_writing(path: &Path) -> io::Result<fs::File> {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {

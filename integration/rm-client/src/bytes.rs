@@ -19,7 +19,7 @@ pub fn put_bytes(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Makes parameters of a length that begin with 4-byte numbers.
+/// Creates parameters of a length that begin with 4-byte numbers.
 pub fn words<const N: usize>(values: [u32; N], length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = values.into_iter().flat_map(u32::to_le_bytes).collect();
     bytes.resize(length, 0);

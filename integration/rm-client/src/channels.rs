@@ -14,7 +14,8 @@ use crate::{RmError, compute::Engine, device::Device};
 const IN_A_GROUP: u32 = 8;
 const USERD: u64 = 512;
 
-/// Makes `most` channels, or as many as it gets: how many these are, and what refused the next one.
+/// Creates `most` channels, or as many as it gets: how many these are, and what refused the next
+/// one.
 ///
 /// # Errors
 /// When what channels need is refused.

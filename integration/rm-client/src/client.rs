@@ -58,7 +58,7 @@ impl Client {
         Self::on(nodes.control()?, nodes)
     }
 
-    /// Makes a client on a control file that is open, by whomever.
+    /// Creates a client on a control file that is open, by whomever.
     ///
     /// # Errors
     /// The driver's status, where it refuses.

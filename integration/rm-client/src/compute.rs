@@ -68,7 +68,7 @@ pub struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// Makes a group of `channels` channels. It is not scheduled yet.
+    /// Creates a group of `channels` channels. It is not scheduled yet.
     ///
     /// # Errors
     /// The driver's status, where it refuses.
@@ -82,7 +82,7 @@ impl<'a> Group<'a> {
         Ok(group)
     }
 
-    /// Makes a channel in it.
+    /// Creates a channel in it.
     ///
     /// # Errors
     /// What the driver answers.
@@ -91,7 +91,7 @@ impl<'a> Group<'a> {
         self.device.client.alloc(self.handle, 0, HOPPER_CHANNEL_GPFIFO_A, Some(&mut params))
     }
 
-    /// Makes a group as CUDA does, schedules it and gives each channel `work_ns` of work.
+    /// Creates a group as CUDA does, schedules it and gives each channel `work_ns` of work.
     ///
     /// # Errors
     /// The driver's status, where it refuses.

@@ -46,7 +46,7 @@ pub struct Monitor<'a> {
 }
 
 impl<'a> Monitor<'a> {
-    /// Makes the page's object and maps it.
+    /// Creates the page's object and maps it.
     ///
     /// # Errors
     /// The driver's status, where it refuses.

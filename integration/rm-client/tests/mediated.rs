@@ -471,8 +471,8 @@ fn no_attack_works_while_the_gate_is_closed() {
     }
 }
 
-/// Tells whether the attack gets any time of the card; `None`: the gate was closed for too long to
-/// tell.
+/// Returns whether the attack gets any time of the card; `None`: the gate was closed for too long
+/// to tell.
 fn works_while_the_gate_is_closed(attack: compute_attacks::TimeAttack) -> Option<bool> {
     let container = container();
     let client = Client::open(&container.nodes).unwrap();

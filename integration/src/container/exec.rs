@@ -126,7 +126,7 @@ impl Exec<'_> {
         self.node.client().resize(&self.container, &self.id, width, height)
     }
 
-    /// Lets it see the end of its standard input.
+    /// Closes its standard input.
     pub fn close_stdin(&mut self) -> Result<(), Status> {
         self.stdio.close_stdin();
         self.node.client().close_stdin(&self.container, &self.id)

@@ -90,7 +90,7 @@ impl Row {
         }
     }
 
-    /// Puts `status` where the call's status is; `false` when it has none there (fail with an errno
+    /// Writes `status` to the call's status field; `false` when it has none (fail with an errno
     /// then).
     #[must_use]
     pub fn set_status(&self, args: &mut [u8], status: Status) -> bool {

@@ -59,7 +59,7 @@ pub struct EscapeLayout {
     pub descriptors: &'static [Descriptor],
 }
 
-/// On which nodes the driver takes an escape.
+/// Nodes on which the driver takes an escape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnNode {
     /// `/dev/nvidiactl` only.

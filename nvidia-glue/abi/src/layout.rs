@@ -145,13 +145,13 @@ pub fn read_number(bytes: &[u8], at: usize, width: Width) -> Option<u64> {
     }
 }
 
-/// Puts `value` at `at`; `false`, and nothing written, when it does not lie within `bytes`.
+/// Writes `value` at `at`; `false`, and nothing written, when it does not lie within `bytes`.
 #[must_use]
 pub fn write_u32(bytes: &mut [u8], at: usize, value: u32) -> bool {
     write(bytes, at, &value.to_le_bytes())
 }
 
-/// Puts `value` at `at`; `false`, and nothing written, when it does not lie within `bytes`.
+/// Writes `value` at `at`; `false`, and nothing written, when it does not lie within `bytes`.
 #[must_use]
 pub fn write_u64(bytes: &mut [u8], at: usize, value: u64) -> bool {
     write(bytes, at, &value.to_le_bytes())

@@ -25,7 +25,7 @@ pub struct Field<T> {
     kind: PhantomData<fn() -> T>,
 }
 
-/// Something of a fixed number of bytes in a struct.
+/// A value of a fixed number of bytes in a struct.
 pub trait Layout {
     /// Bytes.
     const SIZE: usize;
@@ -59,7 +59,7 @@ impl<T: Layout> Field<T> {
         self.at
     }
 
-    /// Returns the number of its bytes.
+    /// Number of its bytes.
     pub const fn size(self) -> usize {
         T::SIZE
     }
@@ -286,7 +286,7 @@ macro_rules! params {
 }
 use params;
 
-/// Makes the bytes of a struct: what is given, and zeros.
+/// Builds the bytes of a struct from the given fields, with zeros elsewhere.
 ///
 /// `encode!(NVOS00_PARAMETERS { hRoot: client, hObjectOld: object })` is a `[u8; 16]`.
 #[macro_export]

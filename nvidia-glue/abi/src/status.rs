@@ -70,7 +70,7 @@ impl Status {
     /// `NV_ERR_GENERIC`.
     pub const GENERIC: Self = Self(0xffff);
 
-    /// Returns whether the call did what it was asked.
+    /// Returns whether the call succeeded.
     pub const fn is_ok(self) -> bool {
         self.0 == 0
     }

@@ -115,7 +115,7 @@ impl Cards {
         Ok(())
     }
 
-    /// Nobody else has the card: whatever is held open of it is kept from nobody.
+    /// Lifts the limit on frames held open of `card`, as no other container has it.
     pub(super) fn set_sole_holder(&mut self, card: Card) {
         if let Some(state) = self.state_mut(card) {
             state.has_sole_holder = true;
@@ -127,12 +127,12 @@ impl Cards {
         self.state(card).is_ok_and(|state| state.frames.has_room(extent))
     }
 
-    /// So much is kept of the host beside what is used.
+    /// Sets the bytes of the host that only pinned pages keep, beside those in use.
     pub(super) const fn set_kept(&mut self, bytes: u64) {
         self.kept = bytes;
     }
 
-    /// Returns whether something is kept so.
+    /// Returns whether only pinned pages keep some of the host's memory.
     pub(super) const fn has_kept(&self) -> bool {
         self.kept > 0
     }
@@ -174,7 +174,7 @@ impl Cards {
         Self::exceeded(card, state, (0, now.min(then)), (Bytes(0), asked)).map_or(Ok(()), |over| Err(over.into()))
     }
 
-    /// There may be so many.
+    /// Sets the bytes of page tables in granules of their own.
     pub(super) fn set_tables(&mut self, card: Card, bytes: Bytes) {
         if let Some(state) = self.state_mut(card) {
             state.frames.set_tables(bytes.0);
@@ -191,8 +191,7 @@ impl Cards {
         Self::exceeded(card, state, used, (asked, frames))
     }
 
-    /// The limit beyond which `asked` would be beside what is used, each in bytes and in bytes of
-    /// frames.
+    /// Limit that `used` and `asked` together would exceed, each in bytes and in bytes of frames.
     fn exceeded(card: Card, state: &CardAccount, used: (u128, u128), asked: (Bytes, Bytes)) -> Option<OverQuota> {
         let of = |bound, used: u128, asked: Bytes, limit: u64| {
             let is_over = used + u128::from(asked.0) > u128::from(limit);

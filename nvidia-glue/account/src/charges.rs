@@ -10,7 +10,7 @@ use super::{
     pins::{Pins, Window},
 };
 
-/// Names a charge for as long as a reference to it is held.
+/// Index of a charge, valid for as long as a reference to it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChargeId(u32);
 
@@ -101,7 +101,7 @@ impl Charges {
         Some(ChargeId(id))
     }
 
-    /// So many more bytes of addresses on the fabric are for it, if it has a card's memory and not
+    /// Adds bytes of addresses on the fabric to a charge, if it is of a card's memory and has not
     /// too many already.
     pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
         let Some(charge) = self.get_mut(id) else {
@@ -115,7 +115,7 @@ impl Charges {
         fits
     }
 
-    /// They were not made.
+    /// Removes bytes of addresses on the fabric that were not allocated.
     pub(super) fn subtract_fabric(&mut self, id: ChargeId, bytes: u64) {
         if let Some(charge) = self.get_mut(id) {
             charge.fabric = charge.fabric.saturating_sub(bytes);
@@ -146,7 +146,7 @@ impl Charges {
         self.get(id).is_some_and(|charge| charge.references == charge.mappings)
     }
 
-    /// One of the references has become a file through which it was mapped.
+    /// Marks one of the references as a file through which it was mapped.
     pub(super) fn mapped(&mut self, id: ChargeId) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.mappings = charge.mappings.saturating_add(1);
@@ -158,7 +158,8 @@ impl Charges {
         }
     }
 
-    /// One reference less, which was such a file; what that released.
+    /// Drops a reference that was a file through which it was mapped. Returns the bytes that this
+    /// released.
     pub(super) fn release_mapping(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.mappings = charge.mappings.saturating_sub(1);
@@ -169,14 +170,14 @@ impl Charges {
         self.release(cards, id)
     }
 
-    /// One of the references has become an export.
+    /// Marks one of the references as an export.
     pub(super) fn exported(&mut self, id: ChargeId) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.exports = charge.exports.saturating_add(1);
         }
     }
 
-    /// One reference less, which was an export; what that released.
+    /// Drops a reference that was an export. Returns the bytes that this released.
     pub(super) fn release_export(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
         if let Some(charge) = self.slots.get_mut(id.0 as usize) {
             charge.exports = charge.exports.saturating_sub(1);
@@ -184,7 +185,7 @@ impl Charges {
         self.release(cards, id)
     }
 
-    /// One reference more.
+    /// Adds a reference.
     pub(super) fn hold(&mut self, id: ChargeId) {
         if let Some(charge) = self.get_mut(id) {
             // It cannot wrap: each reference is something that is limited in number.
@@ -194,7 +195,7 @@ impl Charges {
         }
     }
 
-    /// One reference less; what that released.
+    /// Drops a reference. Returns the bytes that this released.
     pub(super) fn release(&mut self, cards: &mut Cards, id: ChargeId) -> Bytes {
         let Some(charge) = self.get_mut(id) else {
             debug_assert!(false, "a charge is released twice");
@@ -219,14 +220,14 @@ impl Charges {
         Bytes(bytes)
     }
 
-    /// The charge is for pages that a call is about to pin.
+    /// Marks the charge as that of pages that a call is about to pin.
     pub(super) fn pins(&mut self, id: ChargeId) {
         if let Some(charge) = self.slots.get_mut(id.0 as usize).filter(|charge| charge.references > 0) {
             charge.pages = Pages::Pins(self.pins.pinned());
         }
     }
 
-    /// The call is over, and has pinned so many bytes.
+    /// Records the bytes that the call has pinned, once it is over.
     pub(super) fn has_pinned(&mut self, id: ChargeId, length: u64) {
         if let Some(Charge { pages: Pages::Pins(pin), .. }) = self.get(id).copied() {
             self.pins.over(pin, length);
@@ -240,7 +241,7 @@ impl Charges {
         kept
     }
 
-    /// Makes it `bytes` large.
+    /// Resizes a charge to `bytes`.
     pub(super) fn resize(&mut self, cards: &mut Cards, id: ChargeId, bytes: Bytes) {
         if let Some(charge) = self.get_mut(id) {
             let extent = Extent::unplaced(charge.layout, bytes.0);
@@ -248,7 +249,7 @@ impl Charges {
         }
     }
 
-    /// It begins at an address of its card, where that can be.
+    /// Sets the address of its card at which a charge begins, if it can be there.
     pub(super) fn place(&mut self, cards: &mut Cards, id: ChargeId, address: u64) {
         if let Some(charge) = self.get_mut(id) {
             let extent = Extent::at(charge.layout, address, charge.bytes);

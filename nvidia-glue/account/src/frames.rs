@@ -34,16 +34,16 @@ pub(super) enum Extent {
 
 /// Granules of a frame.
 const GRANULES: u64 = FRAME / GRANULE;
-/// No card has memory at this address or above.
+/// Address beyond the memory of any card.
 const CARD_END: u64 = 1 << 52;
 
 impl Extent {
-    /// Of memory of which nobody knows where it is.
+    /// Frames of memory whose address is unknown.
     pub(super) fn unplaced(layout: Layout, bytes: u64) -> Self {
         Self::Unplaced(layout.frames(bytes).into())
     }
 
-    /// Of memory that begins at an address of the card; never more than the worst.
+    /// Frames of memory that begins at an address of the card; never more than the worst case.
     pub(super) fn at(layout: Layout, address: u64, bytes: u64) -> Self {
         let address = address - address % GRANULE;
         match (layout, bytes.checked_sub(1).and_then(|more| address.checked_add(more))) {
@@ -67,7 +67,7 @@ fn frames_of(first: u64, last: u64) -> impl Iterator<Item = (u64, u64)> {
 #[derive(Debug, Default)]
 pub(super) struct Frames {
     unplaced: u128,
-    /// Of the resource manager's page tables, beside all that is charged.
+    /// Bytes of frames of the resource manager's page tables, beside all that is charged.
     tables: u128,
     /// Number of granules that are taken, by frame.
     placed: HashMap<u64, u64>,
@@ -79,12 +79,12 @@ impl Frames {
         self.unplaced + self.tables + self.placed.len() as u128 * u128::from(FRAME)
     }
 
-    /// There may be so many bytes of page tables in granules of their own.
+    /// Sets the bytes of page tables in granules of their own.
     pub(super) fn set_tables(&mut self, bytes: u64) {
         self.tables = Layout::Scattered.frames(bytes).into();
     }
 
-    /// Bytes of all of them, if there were.
+    /// Bytes of all of them, if the page tables had `bytes`.
     pub(super) fn bytes_with_tables(&self, bytes: u64) -> u128 {
         self.bytes() - self.tables + u128::from(Layout::Scattered.frames(bytes))
     }
@@ -108,7 +108,7 @@ impl Frames {
         }
     }
 
-    /// Notes that what was added before.
+    /// Removes an extent that was added before.
     pub(super) fn subtract(&mut self, extent: Extent) {
         match extent {
             Extent::Unplaced(bytes) => {

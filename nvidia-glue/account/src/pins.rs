@@ -24,7 +24,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// They can be pinned again.
+    /// Reopens the window: pages can be pinned again.
     pub(super) const fn reopen(&mut self) {
         self.to = None;
     }
@@ -38,7 +38,7 @@ struct Kept {
     to: u64,
 }
 
-/// More are taken together: then they count for longer than they would.
+/// Most entries that are kept apart; more are merged, and then count for longer than they would.
 const MOST_KEPT: usize = 1024;
 
 /// Pinned memory, in the order in which it was asked for.
@@ -47,13 +47,13 @@ pub(super) struct Pins {
     last: u64,
     /// Each with how many bytes it pins; `u64::MAX` while nobody knows.
     living: BTreeMap<u64, u64>,
-    /// Those of which nobody knows yet whether the driver has looked at the pages.
+    /// Pins of calls in flight: the driver may not have looked up the pages yet.
     under_way: BTreeSet<u64>,
     kept: Vec<Kept>,
 }
 
 impl Pins {
-    /// A call is about to pin something; its name.
+    /// Registers a call that is about to pin something, and returns its name.
     pub(super) fn pinned(&mut self) -> u64 {
         self.last += 1;
         self.living.insert(self.last, u64::MAX);
@@ -61,7 +61,7 @@ impl Pins {
         self.last
     }
 
-    /// That call is over.
+    /// Records the bytes that a call has pinned, once it is over.
     pub(super) fn over(&mut self, pin: u64, length: u64) {
         self.under_way.remove(&pin);
         if let Some(known) = self.living.get_mut(&pin) {
@@ -69,24 +69,24 @@ impl Pins {
         }
     }
 
-    /// Notes that what was pinned no longer is.
+    /// Removes a pin.
     pub(super) fn unpinned(&mut self, pin: u64) {
         self.under_way.remove(&pin);
         self.living.remove(&pin);
     }
 
-    /// From now on pages can be pinned, also by calls that are under way.
+    /// Opens a window in which pages can be pinned, also by calls in flight.
     pub(super) fn open_window(&self) -> Window {
         let from = self.under_way.first().map_or(self.last, |first| first.saturating_sub(1));
         Window { from, to: None }
     }
 
-    /// No more they can.
+    /// Closes a window: no more pages can be pinned.
     pub(super) const fn close(&self, window: &mut Window) {
         window.to = Some(self.last);
     }
 
-    /// Memory is gone that could be pinned in `window`.
+    /// Keeps the bytes of freed memory that could be pinned in `window`.
     pub(super) fn keep(&mut self, window: Window, bytes: u64) {
         let kept = Kept { bytes, from: window.from, to: window.to.unwrap_or(self.last) };
         if self.covered(&kept) == 0 {
@@ -135,7 +135,7 @@ impl Pins {
         base::Bytes(sum.min(pinned))
     }
 
-    /// No less than that, without a look at what is pinned.
+    /// Upper bound of [`Pins::kept`], computed without a visit to each pin.
     pub(super) fn kept_at_most(&self) -> u64 {
         self.kept.iter().fold(0_u64, |sum, kept| sum.saturating_add(kept.bytes))
     }

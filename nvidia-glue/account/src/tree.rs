@@ -46,12 +46,12 @@ pub(super) struct Tree {
     notified: BTreeSet<(Index, Index)>,
 }
 
-/// The second ones of the pairs whose first one is `index`.
+/// Second members of the pairs whose first one is `index`.
 fn of(pairs: &BTreeSet<(Index, Index)>, index: Index) -> impl Iterator<Item = Index> + '_ {
     pairs.range((index, 0)..=(index, Index::MAX)).map(|(_, second)| *second)
 }
 
-/// Takes a pair out of both sets for each that `index` is the first one of in `pairs`.
+/// Removes each pair whose first member in `pairs` is `index` from both sets.
 fn take_pairs(
     pairs: &mut BTreeSet<(Index, Index)>,
     reversed: &mut BTreeSet<(Index, Index)>,
@@ -136,7 +136,7 @@ impl Tree {
         Some(index)
     }
 
-    /// `dependant` goes when `on` goes.
+    /// Makes `dependant` go when `on` goes.
     pub(super) fn depend(&mut self, dependant: Index, on: Index) {
         if dependant != on {
             self.dependants.insert((on, dependant));
@@ -155,7 +155,7 @@ impl Tree {
         }
     }
 
-    /// `notifier` is notified of the errors of `user`.
+    /// Has `notifier` notified of the errors of `user`.
     pub(super) fn notify(&mut self, notifier: Index, user: Index) {
         self.notifiers.insert((notifier, user));
         self.notified.insert((user, notifier));
@@ -206,7 +206,7 @@ impl Tree {
             && of(&self.dependants, index).next().is_none()
     }
 
-    /// Takes out an object and all that goes with it; calls `gone` for each.
+    /// Removes an object and all that goes with it; calls `gone` for each.
     pub(super) fn remove(&mut self, index: Index, mut gone: impl FnMut(Index, &Object)) {
         let mut doomed = vec![index];
         while let Some(index) = doomed.pop() {
@@ -234,7 +234,7 @@ impl Tree {
         }
     }
 
-    /// Takes `object` out of its parent's list of children.
+    /// Removes `object` from its parent's list of children.
     fn unlink(&mut self, object: &Object) {
         if let Some(next) = object.next.and_then(|next| self.get_mut(next)) {
             next.previous = object.previous;

@@ -60,7 +60,8 @@ pub enum ReadBlockError {
 }
 
 impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
-    /// Makes the file (mode 0644, so that everybody may look), or takes over the one that is there.
+    /// Creates the file (mode 0644, so that everybody may look), or takes over the one that is
+    /// there.
     ///
     /// # Errors
     /// When it cannot be created.

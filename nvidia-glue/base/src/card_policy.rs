@@ -54,7 +54,7 @@ impl CardPolicy {
         NAMES.map(|(name, _)| name).join(", ")
     }
 
-    /// Tells whether it divides a card into slices, `max_inst` of them, of which weights count
+    /// Returns whether it divides a card into slices, `max_inst` of them, of which weights count
     /// some.
     pub fn counts_slices(self) -> bool {
         matches!(self, Self::Fair | Self::Preemptive | Self::Weighted | Self::Fixed)

@@ -161,15 +161,15 @@ impl Inventory {
     }
 }
 
-/// A prefix must say at least one character beyond `kind` (`GPU-`, `MIG-`), else it names nothing
-/// in particular.
+/// Returns whether a UUID begins with `prefix`, which must have at least one character beyond
+/// `kind` (`GPU-`, `MIG-`), else it names nothing in particular.
 fn begins_with(uuid: &str, kind: &str, prefix: &str) -> bool {
     let Some(start) = uuid.get(..prefix.len()) else { return false };
     prefix.len() > kind.len() && start.eq_ignore_ascii_case(prefix)
 }
 
-/// NVIDIA's cards have one function that computes, so that `0000:65:00` and `0000:65:00.0` are the
-/// same card; NVML itself gives no function at all.
+/// Returns whether two addresses are of one card. NVIDIA's cards have one function that computes,
+/// so that `0000:65:00` and `0000:65:00.0` are the same card; NVML itself gives no function at all.
 fn same_slot(a: PciBusId, b: PciBusId) -> bool {
     (a.domain, a.bus, a.device) == (b.domain, b.bus, b.device)
 }

@@ -17,12 +17,12 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
 }
 
-/// Puts a new file in the place of the old one, if any. Readers see the one or the other.
+/// Replaces the file atomically: readers see the old one or the new one.
 ///
 /// # Errors
 /// When the file cannot be written; the old one is then still there.
 pub(super) fn replace<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    /// Tells threads of one process apart.
+    /// Distinguishes the threads of one process.
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;

@@ -20,7 +20,7 @@ pub struct ThreadCost {
     pub driver_us: u64,
 }
 
-/// From now on, the calling thread's calls are timed.
+/// Starts timing the calling thread's calls.
 pub fn count_thread() {
     IN_DRIVER_NS.set(Some(IN_DRIVER_NS.get().unwrap_or(0)));
 }

@@ -16,7 +16,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::DeviceFile;
 
-/// Tells of open files whether they still exist.
+/// Watches whether open files still exist.
 pub trait FileWatch: fmt::Debug + Send + Sync {
     /// Watches `file` under a number that no other was given. The same file may be watched under
     /// several.
@@ -25,7 +25,7 @@ pub trait FileWatch: fmt::Debug + Send + Sync {
     /// When it cannot be watched, or nothing more can be.
     fn watch(&self, file: &DeviceFile, number: u64) -> io::Result<Watched>;
 
-    /// Takes back what [`FileWatch::watch`] has just begun.
+    /// Undoes a [`FileWatch::watch`].
     fn cancel(&self, watched: Watched);
 
     /// The numbers of the files that still exist.

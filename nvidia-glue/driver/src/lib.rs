@@ -120,7 +120,7 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// When the driver answers something that means neither.
     fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool>;
 
-    /// Tells of files on the driver's nodes whether they still exist.
+    /// Watches whether files on the driver's nodes still exist.
     ///
     /// # Errors
     /// When the kernel has no means to.

@@ -46,7 +46,8 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
     })
 }
 
-/// The driver would copy as many bytes as the call says, whatever the buffer's length is.
+/// Checks that a control's parameters fit their buffer: the driver would copy as many bytes as the
+/// call says.
 fn check_control_length(args: &[u8], buffers: &[Buffer]) -> io::Result<()> {
     let said = NVOS54_PARAMETERS::paramsSize.get(args).ok_or_else(outside)? as usize;
     let pointer = NVOS54_PARAMETERS::params;

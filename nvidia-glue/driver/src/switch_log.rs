@@ -84,7 +84,7 @@ pub(super) struct NvidiaSwitchLog {
 }
 
 impl NvidiaSwitchLog {
-    /// Makes the event buffer, and binds it to the card's switches.
+    /// Creates the event buffer, and binds it to the card's switches.
     pub(super) fn open(
         driver: Box<dyn Driver>,
         abi: Abi,

@@ -213,7 +213,7 @@ impl DecisionLog {
         Self { path: None, events: EventLog::disabled() }
     }
 
-    /// Tells of a request that was refused before the ledger saw it: its text is malformed or
+    /// Logs a request that was refused before the ledger saw it: its text is malformed or
     /// contradicts itself. `asked` is what the container said about GPUs, `why` the error, which is
     /// written with all its causes.
     pub fn refused_at_validation<'a>(
@@ -230,8 +230,8 @@ impl DecisionLog {
         ]);
     }
 
-    /// Tells of a request that is not believed: its container starts without a GPU. `why` says what
-    /// to do, too.
+    /// Logs a request that is ignored: its container starts without a GPU. `why` says what to do,
+    /// too.
     pub fn ignored(&self, container: ContainerName<'_>, asked: &str, why: &str) {
         self.write(&[
             Line::new(Event::Ask, container).field("containerd", &container.key.containerd).field("asked", asked),

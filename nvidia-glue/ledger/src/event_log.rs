@@ -211,7 +211,7 @@ impl Entry {
         Self { count, ..self }
     }
 
-    /// Says it.
+    /// Sets the text.
     #[must_use]
     pub fn with_text(self, text: &str) -> Self {
         Self { text: printable(text, MAX_TEXT), ..self }
@@ -277,7 +277,7 @@ impl EventLog {
     }
 }
 
-/// Makes the directory of the events, where it is missing. Root's alone.
+/// Creates the directory of the events, where it is missing. Root's alone.
 ///
 /// # Errors
 /// When it cannot be made.
@@ -328,7 +328,7 @@ struct Begun {
     before: Totals,
 }
 
-/// Puts another file in the place of `file`; `None`: somebody else does.
+/// Replaces `file` with a new one; `None`: somebody else does.
 fn begin(directory: &Path, file: File) -> io::Result<Option<Begun>> {
     let (current, previous, next) = (directory.join(CURRENT), directory.join(PREVIOUS), directory.join(NEXT));
     let Ok(full) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(None) };

@@ -97,7 +97,7 @@ impl Index {
         Self::rebuild(locked)
     }
 
-    /// Makes the index from the records, and writes it down if that is possible.
+    /// Creates the index from the records, and writes it down if that is possible.
     pub(super) fn rebuild(locked: &Locked<'_>) -> Result<Self, StoreError> {
         locked.remove_index(SUMMARY)?;
         locked.remove_leftovers()?;

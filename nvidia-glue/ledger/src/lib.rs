@@ -121,7 +121,7 @@ impl Ledger {
         self.store.find_record(container)
     }
 
-    /// Returns whether the mediator of one container runs. Not so where there is no grant, or none
+    /// Returns whether the mediator of one container runs. `false` where there is no grant, or none
     /// that can be read.
     pub fn is_mediated(&self, container: &ContainerKey) -> bool {
         let record = self.record(container).ok().flatten();

@@ -111,8 +111,9 @@ fn population(directory: &Path) -> Population {
     }
 }
 
-/// A directory that is gone was a cgroup only if what is left of its path is one: a hierarchy that
-/// is not mounted here says nothing about who lives in it.
+/// Returns whether a directory is on a cgroup file system. One that is gone was a cgroup only if
+/// what is left of its path is one: a hierarchy that is not mounted here says nothing about who
+/// lives in it.
 pub(super) fn is_in_cgroup_filesystem(directory: &Path) -> bool {
     let Some(existing) = directory.ancestors().find(|ancestor| ancestor.exists()) else { return false };
     statfs(existing).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.filesystem_type()))

@@ -109,7 +109,8 @@ impl Record {
         Bytes(self.cards.iter().filter_map(|grant| grant.pinned_memory).map(|part| part.0).fold(0, u64::saturating_add))
     }
 
-    /// The container is mediated and recorded, and has no limits (isolation `none`).
+    /// Returns whether the container is mediated and recorded, but has no limits (isolation
+    /// `none`).
     pub fn is_unlimited(&self) -> bool {
         matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })
     }

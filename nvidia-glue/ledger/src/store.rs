@@ -79,7 +79,7 @@ pub(super) struct Locked<'a> {
 }
 
 impl Store {
-    /// Makes the directories if they are not there. They are root's alone: whoever can open the
+    /// Creates the directories if they are not there. They are root's alone: whoever can open the
     /// lock can hold it.
     pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
         let boot_id_path = Path::new("/proc/sys/kernel/random/boot_id");

@@ -122,7 +122,7 @@ fn is_same(one: &Turn, other: &Turn) -> bool {
         && one.cards.iter().map(limits).eq(other.cards.iter().map(limits))
 }
 
-/// Lets `group` hold from one instant on, on all their cards.
+/// Puts the new turns of `group` into force from one instant on, on all their cards.
 fn begin(cards: &mut BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)], now_us: u64) {
     let before = group.iter().flat_map(|(uuid, turn)| {
         cards.get(*uuid).into_iter().flatten().filter_map(|epoch| epoch.turns.get(&turn.grant_id))

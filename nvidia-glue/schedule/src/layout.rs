@@ -194,7 +194,8 @@ impl OccupiedTime {
     }
 }
 
-/// First those that are as long as they were, then those that have changed, then the new ones.
+/// Places the blocks where they were, if that can be: those of unchanged length first, then those
+/// that have changed, then the new ones.
 fn place_where_they_were(boxes: &[Block], period_us: u64) -> Option<Vec<u64>> {
     let mut taken = OccupiedTime::nothing(boxes, period_us);
     let mut starts: Vec<Option<u64>> = vec![None; boxes.len()];

@@ -94,7 +94,7 @@ impl Current {
 }
 
 impl Pacer {
-    /// Of a card on which the container's channels are off.
+    /// Pacer of a card on which the container's channels are off.
     pub fn new(timeline: Timeline) -> Self {
         Self {
             timeline,
@@ -113,7 +113,7 @@ impl Pacer {
         }
     }
 
-    /// Another course holds from now on.
+    /// Follows another timeline from now on.
     pub fn follow(&mut self, timeline: Timeline, now_us: u64) {
         if let Some(open) = &mut self.open {
             let span = timeline.span(now_us).filter(|span| span.start_us <= now_us);
@@ -125,7 +125,7 @@ impl Pacer {
         self.timeline = timeline;
     }
 
-    /// The course.
+    /// Timeline that it follows.
     pub fn timeline(&self) -> &Timeline {
         &self.timeline
     }
@@ -216,7 +216,7 @@ impl Pacer {
         }
     }
 
-    /// A move was made: planned for one instant, it took effect at another, by its end if nobody
+    /// Records a move: planned for one instant, it took effect at another, by its end if nobody
     /// knows better.
     pub fn moved(&mut self, what: Move, planned_us: u64, effect_us: u64) {
         self.moved_in(1, what, planned_us, (planned_us, effect_us));
@@ -254,26 +254,26 @@ impl Pacer {
         }
     }
 
-    /// Notes that what is open came onto the card at another instant than was said.
+    /// Corrects the instant at which the open channels came onto the card.
     pub fn correct_opening(&mut self, opened_us: u64) {
         if let Some(open) = &mut self.open {
             open.opened_us = opened_us;
         }
     }
 
-    /// It had the card for so long while its channels were to be off.
+    /// Adds time for which it had the card while its channels were to be off.
     pub fn owe(&mut self, us: u64) {
         self.balance_us = self.balance_us.saturating_add(i64::try_from(us).unwrap_or(i64::MAX)).min(MOST_DEBT_US);
     }
 
-    /// A move was not made, and is not to be tried again before an instant. A container whose
-    /// channels could not be taken off counts as running on.
+    /// Records that a move failed, which is not to be tried again before an instant. A container
+    /// whose channels could not be taken off counts as running on.
     pub fn failed(&mut self, not_before_us: u64) {
         self.not_before_us = not_before_us;
     }
 
-    /// From now on the container has no channels, and the card's gate is closed: nothing is owed
-    /// for that time.
+    /// Suspends it while the container has no channels and the card's gate is closed: nothing is
+    /// owed for that time.
     pub fn rest(&mut self, now_us: u64) {
         self.planned = None;
         if let Some(open) = self.open.take() {
@@ -284,12 +284,13 @@ impl Pacer {
         }
     }
 
-    /// It has channels again.
+    /// Resumes, as the container has channels again.
     pub fn resume(&mut self, now_us: u64) {
         self.since_us = now_us;
     }
 
-    /// The spans that passed while an earlier one was left open: what was used then was its own.
+    /// Settles the spans that passed while an earlier one was left open: their use was that one's
+    /// own.
     fn settle_passed(&mut self, now_us: u64) {
         for _ in 0..MOST_PASSED {
             match self.timeline.span(self.settled_us) {

@@ -388,7 +388,7 @@ fn common_gaps(holds: &[(usize, Hold)], gaps: &[Vec<Window>], period_us: u64) ->
     without_splinters(common, period_us)
 }
 
-/// The last piece of a period and the first of the next are one.
+/// Drops gaps that are too short. The last gap of a period and the first of the next are one.
 fn without_splinters(gaps: Vec<Window>, period_us: u64) -> Vec<Window> {
     let length = |gap: &Window| gap.end_us - gap.start_us;
     let around: u64 = gaps.iter().filter(|gap| gap.start_us == 0 || gap.end_us == period_us).map(length).sum();

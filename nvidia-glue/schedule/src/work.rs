@@ -44,8 +44,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// Notes that what is not known until now does not count: somebody else has counted it, or
-    /// nobody can.
+    /// Skips the time until now: somebody else has counted it, or nobody can.
     pub fn pass_over(&mut self, now_us: u64) {
         let worked_us = self.known.map_or(0, |known| known.worked_us);
         self.known = Some(Worked { until_us: now_us, worked_us });

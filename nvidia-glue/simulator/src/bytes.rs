@@ -29,7 +29,7 @@ pub(super) fn fill<T: Layout>(bytes: &mut [u8], field: Field<T>, byte: u8) {
     field.bytes_mut(bytes).unwrap_or_default().fill(byte);
 }
 
-/// Puts bytes at the beginning of a field, and zeros behind them.
+/// Writes bytes at the beginning of a field, and zeros after them.
 pub(super) fn put_text<T: Layout>(bytes: &mut [u8], field: Field<T>, text: &[u8]) {
     fill(bytes, field, 0);
     for (place, byte) in field.bytes_mut(bytes).unwrap_or_default().iter_mut().zip(text) {

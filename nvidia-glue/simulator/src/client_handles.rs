@@ -41,7 +41,7 @@ impl ClientHandles {
     }
 }
 
-/// 0 in a file that is new.
+/// Last handle that was given out; 0 in a new file.
 fn last(file: &File) -> io::Result<u32> {
     let mut bytes = [0; 4];
     match file.read_exact_at(&mut bytes, 0) {

@@ -371,7 +371,7 @@ fn map_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     }
 }
 
-/// Makes a DMA context; the client is the parent's.
+/// Creates a DMA context; the client is the parent's.
 fn alloc_context_dma(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     type Args = NVOS39_PARAMETERS;
     let (own, memory) = (get(call.args, Args::hObjectParent).0, get(call.args, Args::hMemory).0);

@@ -62,7 +62,7 @@ impl Memory {
         }
     }
 
-    /// If it is a card's.
+    /// Video memory, if it is a card's.
     #[cfg(test)]
     pub(super) fn video(&self) -> Option<Arc<VideoMemory>> {
         match self {

@@ -48,7 +48,7 @@ impl SimulatedCard {
         if self.fault.unanswered.contains(&command) { Err(TIMEOUT) } else { Ok(()) }
     }
 
-    /// An account of the card cannot be kept.
+    /// Logs that an account of the card cannot be kept, and returns the status for it.
     pub(super) fn cannot_count(&self, error: &io::Error) -> Status {
         tracing::warn!(%error, card = self.card.uuid, "a simulated card's account cannot be kept");
         Status::GENERIC
@@ -147,8 +147,8 @@ impl State {
         }
     }
 
-    /// A lost card's channels are told so, all of them, and do nothing any more
-    /// (`kgspRcAndNotifyAllChannels`); their objects stay.
+    /// Ends all channels of a lost card (`kgspRcAndNotifyAllChannels`): they do nothing any more;
+    /// their objects stay.
     fn end_channels(&self, card: usize) {
         for client in self.clients.values() {
             let of_card = client.objects.iter().filter(|(handle, _)| client.card_of(**handle) == Some(card));

@@ -275,12 +275,13 @@ fn first_addresses(args: &[u8]) -> Result<(u64, u64), Status> {
     addresses(get(args, Args::base), get(args, Args::length))
 }
 
-/// Advice about addresses that other calls have made.
+/// Accepts advice about addresses that other calls have mapped.
 fn at_addresses(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     first_addresses(call.args).map(|_| ())
 }
 
-/// No memory moves: there is none. userSpaceStart and -Length say that all was done.
+/// Accepts a migration. No memory moves: there is none. userSpaceStart and -Length say that all was
+/// done.
 fn migrate(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     first_addresses(call.args)?;
     put(call.args, UVM_MIGRATE_PARAMS::userSpaceStart, 0);
@@ -375,7 +376,7 @@ fn map_sparse(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     unmap_external(state, call)
 }
 
-/// A whole range, as it was made.
+/// Frees a range, which must be named whole.
 fn free(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
     let (start, last) = first_addresses(call.args)?;
     let ranges = &mut file(state, call).ranges;

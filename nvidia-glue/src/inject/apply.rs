@@ -181,7 +181,7 @@ fn place_elsewhere(
     Ok(container)
 }
 
-/// The loader does not know that directory by itself.
+/// Adds `dir` to `LD_LIBRARY_PATH`, as the loader does not search it by itself.
 fn prepend_library_path(spec: &mut Value, dir: &Path) -> Result<(), InjectError> {
     let dir = dir.display().to_string();
     spec_edit::set_env(spec, "LD_LIBRARY_PATH", |present| match present {

@@ -51,7 +51,7 @@ impl<'a> Nodes<'a> {
         self.request.driver_capabilities.intersects(any_of)
     }
 
-    /// With a share, memory behind these nodes would be out of sight.
+    /// Warns that nodes are withheld: with a share, memory behind them would be out of sight.
     fn withhold(&mut self, what: &str) {
         self.warnings.push(format!("{what} is withheld: the card is shared, and what it gives cannot be accounted"));
     }

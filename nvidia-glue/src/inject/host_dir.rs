@@ -26,7 +26,7 @@ pub(super) fn write_proc(host_dir: &Path, files: &[ProcFile]) -> Result<PathBuf,
     Ok(root)
 }
 
-/// Makes a directory that the container's users may look into, whatever the umask.
+/// Creates a directory that the container's users may look into, whatever the umask.
 pub(super) fn make_dir(path: &Path) -> Result<(), InjectError> {
     fs::create_dir_all(path)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))

@@ -38,9 +38,9 @@ const DEFAULT_DIRS: [&str; 6] = [
     "/usr/lib/aarch64-linux-gnu",
 ];
 
-/// Tells the image's loaders. The libraries are in directories that loaders search by themselves,
-/// so what cannot be done is a warning: it matters only where the image has another driver's
-/// libraries in its cache.
+/// Updates the caches of the image's loaders. The libraries are in directories that loaders search
+/// by themselves, so what cannot be done is a warning: it matters only where the image has another
+/// driver's libraries in its cache.
 pub(super) fn update_loaders(rootfs: &Rootfs, mounts: &Mounts<'_>, names: &[Name], warnings: &mut Vec<String>) {
     if names.is_empty() {
         return;
@@ -69,7 +69,7 @@ fn warn(warnings: &mut Vec<String>, what: &str, result: io::Result<()>) {
     }
 }
 
-/// Puts our libraries into the image's cache, in place of any of the same name and machine.
+/// Adds our libraries to the image's cache, in place of any of the same name and machine.
 fn update_cache(rootfs: &Rootfs, names: &[Name]) -> io::Result<()> {
     let path = Path::new(CACHE);
     let file = match rootfs.read(path, ld_cache::LARGEST) {

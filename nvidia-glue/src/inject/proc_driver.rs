@@ -48,8 +48,8 @@ pub(super) fn snapshot(roots: &Roots, cards: &[Granted<'_>], extras: &NvidiaExtr
     Some(files)
 }
 
-/// The card's directory is named by its address with a domain of eight digits, in older drivers of
-/// four.
+/// Copies the files of a card's directory, which is named by its address with a domain of eight
+/// digits, in older drivers of four.
 fn copy_card(source: &Path, granted: &Granted<'_>, files: &mut Vec<ProcFile>) {
     let pci = granted.card.pci;
     let short = pci.to_string();

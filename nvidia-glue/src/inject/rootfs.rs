@@ -125,7 +125,7 @@ impl Rootfs {
         }
     }
 
-    /// Makes the directory `path` and its parents.
+    /// Creates the directory `path` and its parents.
     pub(super) fn make_dir(&self, path: &Path) -> io::Result<()> {
         self.root.mkdir_all(path, &Permissions::from_mode(0o755)).map(drop).map_err(to_io)
     }

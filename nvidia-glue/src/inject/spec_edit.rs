@@ -71,7 +71,7 @@ pub(super) fn set_env(
     Ok(())
 }
 
-/// NVIDIA's own hooks would do all of this again, from outside and after the checks.
+/// Removes NVIDIA's own hooks, which would do all of this again, from outside and after the checks.
 fn remove_hooks(spec: &mut Value) {
     let stages = spec.get_mut("hooks").and_then(Value::as_object_mut);
     for stage in stages.into_iter().flat_map(Map::values_mut) {

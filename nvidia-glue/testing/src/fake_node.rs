@@ -45,7 +45,7 @@ impl FakeNode {
         write(&self.tree.path().join(path), text);
     }
 
-    /// Makes `/proc/driver/nvidia/gpus/<address>`.
+    /// Creates `/proc/driver/nvidia/gpus/<address>`.
     pub fn gpu(&self, address: &str, information: &str) {
         self.proc(&format!("driver/nvidia/gpus/{address}/information"), information);
     }

@@ -33,8 +33,8 @@ impl Drop for NoForks {
     }
 }
 
-/// Makes a process, which must have executed its program when this is done. Not to be called by who
-/// holds [`NoForks`].
+/// Creates a process, which must have executed its program when this is done. Not to be called by
+/// who holds [`NoForks`].
 pub fn fork<T>(make: impl FnOnce() -> T) -> T {
     let alone = NONE_LEFT.wait_while(holders(), |holders| *holders > 0).unwrap_or_else(PoisonError::into_inner);
     let made = make();

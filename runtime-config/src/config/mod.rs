@@ -281,7 +281,7 @@ impl MemoryScaling {
         Bytes(u64::try_from(scaled).unwrap_or(u64::MAX))
     }
 
-    /// More is granted than there is.
+    /// Returns whether it lets more be granted than there is.
     pub fn oversubscribes(self) -> bool {
         self > Self::NONE
     }

@@ -71,7 +71,7 @@ impl FromStr for DeviceSelector {
 }
 
 impl DeviceSelector {
-    /// Tells whether both name the same device as far as their text tells.
+    /// Returns whether both name the same device as far as their text tells.
     pub(crate) fn same_text(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Uuid(one), Self::Uuid(other)) | (Self::MigUuid(one), Self::MigUuid(other)) => {
@@ -90,7 +90,7 @@ impl DeviceSelector {
         }
     }
 
-    /// Tells whether it names a MIG device.
+    /// Returns whether it names a MIG device.
     pub fn is_mig(&self) -> bool {
         matches!(self, Self::MigUuid(_) | Self::MigIndex { .. })
     }

@@ -77,7 +77,7 @@ pub struct Privileges {
 }
 
 impl Privileges {
-    /// Tells whether the container is privileged on the host: capabilities count in the initial
+    /// Returns whether the container is privileged on the host: capabilities count in the initial
     /// user namespace only.
     pub const fn administers_host(self) -> bool {
         self.cap_sys_admin && !self.user_namespace

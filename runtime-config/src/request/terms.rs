@@ -125,7 +125,7 @@ fn different_lengths(first: &Said, second: &Said) -> RequestError {
     RequestError::contradiction(first.clone(), second.clone(), "they are for different numbers of cards")
 }
 
-/// Full is tighter than memory only, and that than none.
+/// Tighter of two isolations: full is tighter than memory only, and that than none.
 pub(crate) fn tighter_isolation(one: Isolation, other: Isolation) -> Isolation {
     match (one, other) {
         (Isolation::Full, _) | (_, Isolation::Full) => Isolation::Full,

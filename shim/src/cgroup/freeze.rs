@@ -23,7 +23,7 @@ impl Cgroup {
         self.freeze_within(FREEZE_LIMIT).await
     }
 
-    /// Lets every process run on.
+    /// Thaws every process.
     pub async fn thaw(&self) -> Result<(), CgroupError> {
         match &self.layout {
             Layout::V1 { .. } => files::write(&self.freezer()?.join("freezer.state"), "THAWED"),
@@ -31,7 +31,7 @@ impl Cgroup {
         }
     }
 
-    /// Tells whether the cgroup itself was frozen and has come to a stop.
+    /// Returns whether the cgroup itself was frozen and has come to a stop.
     pub fn is_frozen(&self) -> Result<bool, CgroupError> {
         match &self.layout {
             Layout::V1 { .. } => v1_is_frozen(&self.freezer()?.join("freezer.state")),

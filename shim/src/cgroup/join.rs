@@ -21,7 +21,7 @@ const MAX_DEPTH: &str = "64";
 const MAX_DESCENDANTS: &str = "8192";
 
 impl Cgroup {
-    /// Makes the directories that are missing, and hands the controllers down to them.
+    /// Creates the directories that are missing, and hands the controllers down to them.
     pub(crate) fn make(&self) -> Result<(), CgroupError> {
         match &self.layout {
             Layout::V1 { hierarchies, .. } => hierarchies.iter().try_for_each(|hierarchy| {
@@ -86,8 +86,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Gives a user what whoever a cgroup of v2 is delegated to needs to have: the directory, and
-    /// the files that the kernel names.
+    /// Gives a user the parts of a cgroup of v2 that delegation requires: the directory, and the
+    /// files that the kernel names.
     pub(crate) fn delegate_to(&self, uid: u32) -> Result<(), CgroupError> {
         // Before Linux 4.15 (cgroups(7)).
         const FILES: &str = "cgroup.procs\ncgroup.subtree_control\ncgroup.threads\n";
@@ -169,7 +169,7 @@ fn make_directories(directory: &Path) -> Result<(), CgroupError> {
     fs::create_dir_all(directory).map_err(|source| CgroupError::Make { path: directory.to_owned(), source })
 }
 
-/// A new cpuset is empty, and takes nobody until it has been given something of its parent's.
+/// Fills a new cpuset from its parent's: it is empty, and takes no process before.
 fn inherit(directory: &Path, file: &str) -> Result<String, CgroupError> {
     let path = directory.join(file);
     let own = files::read(&path)?;
@@ -182,8 +182,9 @@ fn inherit(directory: &Path, file: &str) -> Result<String, CgroupError> {
     Ok(inherited)
 }
 
-/// Makes the directories from the root of the hierarchy down: each level hands all its controllers
-/// to the next. One that cannot be handed down is missed by whoever sets a limit that needs it.
+/// Creates the directories from the root of the hierarchy down: each level hands all its
+/// controllers to the next. One that cannot be handed down is missed by whoever sets a limit that
+/// needs it.
 fn make_below_root(directory: &Path) -> Result<(), CgroupError> {
     let is_cgroup = |path: &Path| !path.exists() || path.join("cgroup.subtree_control").exists();
     let above: Vec<&Path> = directory.ancestors().skip(1).take_while(|path| is_cgroup(path)).collect();
@@ -215,7 +216,7 @@ fn below(directory: &Path, path: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Tells whether a process could not be born in a cgroup because that one is for cgroups only, or
+/// Returns whether a process could not be born in a cgroup because that one is for cgroups only, or
 /// of threads.
 pub(crate) fn takes_no_process(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP))

@@ -60,7 +60,7 @@ impl Cgroup {
         }
     }
 
-    /// Tells whether the caller is in `directory` of version 2 or below it: by the caller's own
+    /// Returns whether the caller is in `directory` of version 2 or below it: by the caller's own
     /// cgroup, not by the list of its processes, which may be long.
     fn contains_caller(&self, directory: &Path) -> bool {
         let own = Pid::this().as_raw();
@@ -69,8 +69,8 @@ impl Cgroup {
         listed.lines().any(|pid| pid.parse() == Ok(own)) || self.place_of(&membership).is_some()
     }
 
-    /// A process of v1 that was sent SIGKILL dies only once it is thawed, and the container may
-    /// have frozen any cgroup below its own.
+    /// Thaws processes that were sent SIGKILL: on v1 they die only once they are thawed, and the
+    /// container may have frozen any cgroup below its own.
     pub(crate) fn thaw_killed(&self) -> Result<(), CgroupError> {
         // On v2 SIGKILL reaches who is frozen.
         let Some(freezer) = self.v1_controller("freezer") else { return Ok(()) };
@@ -141,8 +141,8 @@ impl Cgroup {
         result
     }
 
-    /// A directory that holds the caller is not a container's. It never should be one here; better
-    /// not to end the shim, and whatever runs beside it, than to trust that.
+    /// Refuses a cgroup that holds the caller: it is not a container's. It never should be one
+    /// here; better not to end the shim, and whatever runs beside it, than to trust that.
     fn refuse_self(&self, pids: &[i32]) -> Result<(), CgroupError> {
         let own = Pid::this().as_raw();
         if !pids.contains(&own) {

@@ -29,8 +29,8 @@ pub struct OomEvent {
     pub kills: u64,
 }
 
-/// Tells of each shortage of memory in one cgroup. Arm it once the container is created; drop it to
-/// end it.
+/// Watches one cgroup for shortages of memory. Arm it once the container is created; drop it to end
+/// it.
 #[derive(Debug)]
 pub struct OomWatch {
     source: OomSource,

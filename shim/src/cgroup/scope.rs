@@ -94,10 +94,10 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// Has systemd make the scope around process `pid`, the only one in it, and tells it the
-    /// limits. `cgroup` is the scope's; its files are the caller's to write: systemd has not all of
-    /// them. `given` are properties beside its own. Blocks; starts no thread, so that the caller
-    /// may go on to unshare a user namespace.
+    /// Asks systemd to create the scope around process `pid`, the only one in it, with its limits.
+    /// `cgroup` is the scope's; its files are the caller's to write: systemd has not all of them.
+    /// `given` are properties beside its own. Blocks; starts no thread, so that the caller may go
+    /// on to unshare a user namespace.
     pub(crate) fn start(
         &self,
         id: &str,
@@ -116,10 +116,10 @@ impl Scope {
         })
     }
 
-    /// Has systemd forget the scope, whose cgroup is gone. It would do so by itself if it saw the
-    /// last process end; but the kernel tells of that at most once in 10 ms, and not at all when
-    /// the cgroup is removed before. Succeeds when there is none, and when the name belongs to a
-    /// scope elsewhere. Blocks.
+    /// Asks systemd to forget the scope, whose cgroup is gone. It would do so by itself if it saw
+    /// the last process end; but the kernel tells of that at most once in 10 ms, and not at all
+    /// when the cgroup is removed before. Succeeds when there is none, and when the name belongs to
+    /// a scope elsewhere. Blocks.
     pub(crate) fn stop(&self) -> Result<(), ScopeError> {
         let stop = async {
             let bus = Connection::system().await?;

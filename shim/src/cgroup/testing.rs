@@ -54,7 +54,7 @@ pub(super) struct RealCgroup {
 }
 
 impl RealCgroup {
-    /// Makes a cgroup on the host's v1 hierarchies of these controllers.
+    /// Creates a cgroup on the host's v1 hierarchies of these controllers.
     pub(super) fn v1(test: &str, controllers: &[&str]) -> Option<Self> {
         let directories: Vec<(String, PathBuf)> = controllers
             .iter()
@@ -77,7 +77,7 @@ impl RealCgroup {
         Some(Self { cgroup: Cgroup { layout }, children: Vec::new() })
     }
 
-    /// Makes a cgroup on the host's unified hierarchy, a hybrid host's without controllers
+    /// Creates a cgroup on the host's unified hierarchy, a hybrid host's without controllers
     /// included.
     pub(super) fn v2(test: &str) -> Option<Self> {
         let root = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
@@ -92,7 +92,7 @@ impl RealCgroup {
         Some(Self { cgroup: v2(&directory), children: Vec::new() })
     }
 
-    /// Makes a cgroup on the host's v1 hierarchies of these controllers, and on its unified one.
+    /// Creates a cgroup on the host's v1 hierarchies of these controllers, and on its unified one.
     pub(super) fn hybrid(test: &str, controllers: &[&str]) -> Option<Self> {
         let (mut real, mut unified) = (Self::v1(test, controllers)?, Self::v2(test)?);
         if let (Layout::V1 { hierarchies, .. }, Layout::V2 { directory, .. }) =

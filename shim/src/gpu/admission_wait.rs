@@ -33,7 +33,7 @@ impl Drop for AdmissionWaitGuard {
 }
 
 impl AdmissionWait {
-    /// Makes the wait of a create with `timeout_ns`, as ttrpc has it; 0: no limit.
+    /// Begins the wait of a create request with `timeout_ns`, as ttrpc has it; 0: no limit.
     pub fn new(timeout_ns: i64) -> Self {
         let timeout = u64::try_from(timeout_ns).ok().filter(|timeout| *timeout > 0).map(Duration::from_nanos);
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout.saturating_sub(CREATE_TIME)));

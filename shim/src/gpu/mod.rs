@@ -122,7 +122,7 @@ enum ParsedSpec {
 }
 
 impl Gpu {
-    /// Makes the grants for the containers of `namespace` of the containerd at `containerd` (its
+    /// Creates the grants for the containers of `namespace` of the containerd at `containerd` (its
     /// gRPC address).
     pub fn new(containerd: &str, namespace: &str) -> Self {
         Self { containerd: containerd.to_owned(), namespace: namespace.to_owned() }

@@ -40,8 +40,8 @@ pub(crate) struct DeviceError {
 pub(crate) struct Devices(Vec<(PathBuf, OwnedFd)>);
 
 impl Devices {
-    /// Takes out of the spec what libcontainer would bind, if the container has a user namespace.
-    /// `place` is any directory.
+    /// Removes from the spec the devices that libcontainer would bind, if the container has a user
+    /// namespace. `place` is any directory.
     pub(crate) fn take(spec: &mut Spec, place: &Path) -> Result<Self, DeviceError> {
         if namespaces::of(spec, LinuxNamespaceType::User).is_none() {
             return Ok(Self::default());
@@ -81,7 +81,7 @@ fn attach(root: &Root, path: &Path, node: &OwnedFd) -> io::Result<()> {
     tree::attach(node, target)
 }
 
-/// Makes the nodes where nobody sees them.
+/// Creates the nodes where nobody sees them.
 fn make(devices: &[LinuxDevice], place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, DeviceError> {
     let failed = |path: &Path, source| DeviceError { action: "make", path: path.to_owned(), source };
     let made = private_mounts::with(|| {

@@ -339,8 +339,9 @@ fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), Ex
     Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
 }
 
-/// The namespaces were joined by init's pid, and init may end at any time. If it lives now, they
-/// were its own; if another process has the pid, they may have been the host's.
+/// Checks that init still lives. The namespaces were joined by its pid, and it may end at any time:
+/// if it lives now, they were its own; if another process has the pid, they may have been the
+/// host's.
 fn require_init(target: &ExecTarget) -> Result<(), ExecError> {
     if target.init_process.is_some_and(|init| ledger::ProcessId::of(init.pid).is_ok_and(|now| now == init)) {
         return Ok(());

@@ -64,8 +64,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Tells the mediator's broker that processes in this one's pid namespace are the container's,
-    /// before it executes anything of theirs.
+    /// Registers init's pid namespace with the mediator's broker, before init executes anything of
+    /// the container's: processes in it are the container's.
     pub(crate) fn admit(&self, init: i32) -> Result<(), FilterError> {
         let Some(intake) = &self.intake else { return Ok(()) };
         let namespace = File::open(format!("/proc/{init}/ns/pid")).map_err(FilterError::Namespace)?;

@@ -198,7 +198,7 @@ fn enter_user_namespace(
     })
 }
 
-/// The worker may write this process's maps only while it is dumpable.
+/// Makes a request while this process is dumpable: only then may the worker write its maps.
 fn dumpable(request: impl FnOnce() -> Result<(), ChannelError>) -> Result<(), IntermediateError> {
     nix::sys::prctl::set_dumpable(true).map_err(IntermediateError::Dumpable)?;
     request()?;

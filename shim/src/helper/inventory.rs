@@ -29,8 +29,8 @@ impl InventoryError {
     }
 }
 
-/// Asks for the cards and stores what was learned for the shims that come after. The configuration
-/// is found as the shim found it: by the environment that the zygote inherited.
+/// Queries the cards and stores the answers for the shims that come after. The configuration is
+/// found as the shim found it: by the environment that the zygote inherited.
 pub(crate) fn inventory() -> Result<cards::Inventory, InventoryError> {
     let config = Config::load(None)?;
     // The first look after a boot: CUDA needs this module, and nothing loads it by itself. A

@@ -146,7 +146,7 @@ pub(crate) struct Launched {
 }
 
 impl Launch<'_> {
-    /// Makes the process. When it fails, the process is killed.
+    /// Creates the process. When it fails, the process is killed.
     pub(crate) fn run(&self) -> Result<Launched, LaunchError> {
         let (mut intermediate_main_sender, mut from_intermediate) = channel::main_channel()?;
         let (mut init_main_sender, mut from_init) = channel::main_channel()?;
@@ -216,7 +216,7 @@ impl Launch<'_> {
         last.map_or_else(sys::clone_sibling, Err)
     }
 
-    /// All that the intermediate process does.
+    /// Runs the intermediate process.
     fn run_intermediate(&self, mut ends: Ends<'_>) -> ! {
         let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
             let made = intermediate::run(self.args, &self.place, &mut ends);
@@ -230,8 +230,8 @@ impl Launch<'_> {
         sys::exit_now(0)
     }
 
-    /// The first thing that the intermediate process does; what it installs here, the container's
-    /// init inherits, and so does all that init ever forks.
+    /// Closes the private descriptors and installs the filter, first of all in the intermediate
+    /// process: the container's init inherits it, and so does all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
         for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
             sys::close_fd_of(fd);
@@ -242,8 +242,8 @@ impl Launch<'_> {
         }
     }
 
-    /// An exec is in its init's pid namespace, or in another process's, if that has init's number
-    /// by now.
+    /// Registers a container's pid namespace. An exec is in its init's, or in another process's, if
+    /// that has init's number by now.
     fn admit(&self, pid: Pid) -> Result<(), LaunchError> {
         match (&self.args.container_type, self.filter) {
             (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw())?),

@@ -31,12 +31,12 @@ pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Tells whether it is the user namespace of this process.
+/// Returns whether it is the user namespace of this process.
 fn is_own(path: &str) -> bool {
     inode(path).is_ok_and(|found| inode("/proc/self/ns/user").is_ok_and(|own| own == found))
 }
 
-/// Tells whether `process` is in this process's namespace of the kind that `/proc/PID/ns` calls
+/// Returns whether `process` is in this process's namespace of the kind that `/proc/PID/ns` calls
 /// `name`.
 pub(super) fn is_shared_with(process: Pid, name: &str) -> io::Result<bool> {
     Ok(inode(&format!("/proc/self/ns/{name}"))? == inode(&format!("/proc/{process}/ns/{name}"))?)

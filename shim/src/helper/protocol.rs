@@ -20,8 +20,8 @@ pub enum Operation {
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
     Inventory,
-    /// Asks containerd what a container's image sets an environment variable to (nothing of gRPC is
-    /// ever in the shim's memory).
+    /// Asks containerd for the value that a container's image gives an environment variable
+    /// (nothing of gRPC is ever in the shim's memory).
     ImageVariable(ImageVariable),
     /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives
     /// on. Two descriptors follow: the receiving end of its intake, its control socket.

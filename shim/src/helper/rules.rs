@@ -179,8 +179,8 @@ fn check_strings(process: &Map<String, Value>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// A label is ignored where SELinux is off, as runc does; where it is on, a container without it
-/// would be less confined.
+/// Removes an SELinux label, or refuses it: it is ignored where SELinux is off, as runc does; where
+/// it is on, a container without it would be less confined.
 fn label(full: &str, name: &str, object: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
     match object.remove(name) {
         Some(Value::String(label)) if host.selinux && !label.is_empty() => Err(Refused(format!(

@@ -148,7 +148,7 @@ fn poststart(container: &Container, state: &StateDir, id: &str) -> Result<(), St
     })
 }
 
-/// Another process may have its pid by now, if it has ended by itself.
+/// Kills init, unless it has ended by itself and another process may have its pid by now.
 fn end_init(state: &StateDir) {
     let Some(init) = state.settings().ok().and_then(|settings| settings.init) else { return };
     // Opened first: what it is bound to cannot change any more when the pid is found to be init's.

@@ -143,7 +143,7 @@ impl ChildStdio {
     }
 }
 
-/// fchown, but for what is not ours to give: the host's devices.
+/// Changes the owner of a descriptor's file, unless it is one of the host's devices.
 fn give(fd: BorrowedFd<'_>, owner: StreamOwner) -> Result<(), Errno> {
     let status = fstat(fd)?;
     let kind = SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT;

@@ -240,8 +240,7 @@ impl ProcessIo {
         self.terminal.as_ref().map_or(Ok(()), |terminal| terminal.resize(width, height))
     }
 
-    /// Lets stdin end once containerd has closed its end, and everything written before is
-    /// delivered.
+    /// Closes stdin once containerd has closed its end, and everything written before is delivered.
     pub fn close_stdin(&mut self) {
         self.stdin_hold = None;
     }

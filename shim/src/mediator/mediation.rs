@@ -74,7 +74,7 @@ impl Mediation {
         self.pending_reclaim.update(|pending| pending.left.get_or_insert_default().add(left));
     }
 
-    /// Has closed files looked for, and does not wait for that.
+    /// Starts a search for closed files, and does not wait for it.
     pub(super) fn request_closed_file_scan(&self) {
         self.pending_reclaim.update(|pending| pending.closed_files = true);
     }

@@ -94,7 +94,7 @@ fn open(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Makes a file or directory to mount on.
+/// Creates a file or directory to mount on.
 fn make(target: &Path, is_directory: bool) -> io::Result<()> {
     if is_directory {
         return fs::create_dir_all(target);

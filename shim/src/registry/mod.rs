@@ -75,7 +75,8 @@ struct ShimEntry {
 }
 
 impl ShimEntry {
-    /// A shim whose `start` was killed before it could be written down is seen by its socket.
+    /// Returns whether the shim is gone. One whose `start` was killed before it could be written
+    /// down is found by its socket.
     fn is_gone(&self) -> bool {
         self.starter.is_gone()
             && self.shim.as_ref().is_none_or(ProcessInstance::is_gone)
@@ -144,8 +145,8 @@ impl Registry {
         Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
     }
 
-    /// Tells whether there is a note of the container, so that somebody may be cleaning up after an
-    /// earlier one of that name.
+    /// Returns whether there is a note of the container, so that somebody may be cleaning up after
+    /// an earlier one of that name.
     pub fn has_note(&self, containerd: &str, namespace: &str, id: &str) -> bool {
         self.note_path(containerd, namespace, id).exists()
     }
@@ -210,8 +211,8 @@ impl RegistryLock<'_> {
         self.write(&path, &entry)
     }
 
-    /// The calling process is the shim that listens on `socket`. Nothing is written once the socket
-    /// has been retired: a shim that is shut down at once may get here late.
+    /// Records that the calling process is the shim that listens on `socket`. Nothing is written
+    /// once the socket has been retired: a shim that is shut down at once may get here late.
     ///
     /// # Errors
     /// When it cannot be written down.
@@ -227,7 +228,7 @@ impl RegistryLock<'_> {
         self.write(&path, &ShimEntry { socket, containerd, starter, shim: Some(own) })
     }
 
-    /// The calling process takes its socket away, as nobody else has.
+    /// Removes the calling process's own socket and its entry.
     pub fn retire(&self, socket: &Path) {
         remove(socket);
         remove(&self.registry.shim_path(socket));
@@ -268,12 +269,12 @@ impl RegistryLock<'_> {
     }
 }
 
-/// Tells whether somebody takes connections there. A listener with a full queue counts.
+/// Returns whether some process accepts connections there. A listener with a full queue counts.
 pub fn is_listened_to(socket: &Path) -> bool {
     socket.exists() && !is_dead_socket(socket)
 }
 
-/// Tells whether nobody listens there, without waiting for room in the listener's queue, which a
+/// Returns whether nobody listens there, without waiting for room in the listener's queue, which a
 /// stopped process may never make.
 fn is_dead_socket(socket: &Path) -> bool {
     let connect = || {

@@ -20,7 +20,7 @@ pub fn kernel_features() -> KernelFeatures {
     }
 }
 
-/// Tells whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).
+/// Returns whether the kernel has `pidfd_getfd(2)` (5.6, and some older kernels of distributions).
 ///
 /// Asks for a descriptor that cannot exist, of this process: nothing is duplicated.
 fn has_pidfd_getfd() -> bool {
@@ -38,7 +38,7 @@ fn has_pidfd_getfd() -> bool {
     got == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF)
 }
 
-/// Tells whether the kernel has `mount_setattr(2)` (5.12).
+/// Returns whether the kernel has `mount_setattr(2)` (5.12).
 ///
 /// Asks with no attributes at all, which is refused before anything is looked at.
 fn has_mount_setattr() -> bool {
@@ -48,7 +48,7 @@ fn has_mount_setattr() -> bool {
     answer == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Tells whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
+/// Returns whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
 ///
 /// With no program given, the call looks at the flags, then fails for want of the program
 /// (`EFAULT`): the way that seccomp(2) describes. No filter is installed.

@@ -33,7 +33,7 @@ pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) }.into())
 }
 
-/// Tells whether this is a pid namespace (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`).
+/// Returns whether this is a pid namespace (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`).
 pub fn is_pid_namespace(file: BorrowedFd<'_>) -> bool {
     const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
     // SAFETY: takes no argument; what is no namespace answers an error.
@@ -57,7 +57,7 @@ pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Tells whether the process or thread is there, if only as a zombie: its number has not gone to
+/// Returns whether the process or thread is there, if only as a zombie: its number has not gone to
 /// another. (That it must not be signalled is an answer, too.)
 pub fn is_there(pidfd: BorrowedFd<'_>) -> bool {
     match pidfd_send_signal(pidfd, 0) {
@@ -66,19 +66,19 @@ pub fn is_there(pidfd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Tells whether two threads have one table of descriptors (`kcmp(2)`).
+/// Returns whether two threads have one table of descriptors (`kcmp(2)`).
 pub fn share_descriptors(one: i32, other: i32) -> io::Result<bool> {
     const KCMP_FILES: i32 = 2;
     compare(one, other, KCMP_FILES, 0, 0)
 }
 
-/// Tells whether two processes have one address space (`kcmp(2)`).
+/// Returns whether two processes have one address space (`kcmp(2)`).
 pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
     const KCMP_VM: i32 = 1;
     compare(one, other, KCMP_VM, 0, 0)
 }
 
-/// Tells whether the memory of which this is `/proc/PID/mem`, opened to be written to, is still
+/// Returns whether the memory of which this is `/proc/PID/mem`, opened to be written to, is still
 /// anybody's. Nothing is written, and nobody waited for: the kernel looks whether the memory is
 /// there before it finds that it cannot read what is to be written.
 pub fn memory_is_there(memory: BorrowedFd<'_>) -> bool {
@@ -99,7 +99,7 @@ fn compare(one: i32, other: i32, what: i32, first: i32, second: i32) -> io::Resu
 
 extern "C" fn nothing(_: i32) {}
 
-/// Lets `signal` do nothing but interrupt the system call that a thread is in.
+/// Installs a handler for `signal` that only interrupts the system call that a thread is in.
 pub fn let_signal_interrupt(signal: i32) -> io::Result<()> {
     // SAFETY: the handler does nothing, so it is safe at any point; without SA_RESTART calls end
     // with EINTR. A zeroed mask is the empty one.

@@ -101,7 +101,7 @@ pub fn receive(listener: BorrowedFd<'_>) -> io::Result<Notification> {
     })
 }
 
-/// Tells whether the call still waits.
+/// Returns whether the call still waits.
 pub fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     let mut id = id;
     ioctl(listener, libc::SECCOMP_IOCTL_NOTIF_ID_VALID, &raw mut id).is_ok()

@@ -94,8 +94,8 @@ impl Container {
         })
     }
 
-    /// Tells whether it has ended and its bundle is gone: containerd's `delete` command has cleaned
-    /// up after it, or nobody will ever ask for it again.
+    /// Returns whether it has ended and its bundle is gone: containerd's `delete` command has
+    /// cleaned up after it, or nobody will ever ask for it again.
     pub(super) fn is_disowned(&self) -> bool {
         self.init.exit().is_some() && !self.fixed.bundle.exists()
     }
@@ -109,7 +109,7 @@ impl Container {
         exec.ok_or_else(|| TaskError::NoProcess { id: self.fixed.id.clone(), exec_id: exec_id.to_owned() })
     }
 
-    /// Tells of shortages of memory, from now until the container is deleted.
+    /// Reports shortages of memory, from now until the container is deleted.
     pub(super) fn watch_oom_events(&self, context: &Arc<Context>) {
         let mut watch = match self.fixed.cgroup.watch_oom() {
             Ok(watch) => watch,
@@ -152,8 +152,9 @@ impl Container {
         });
     }
 
-    /// A container that has ended holds no grant, even if nobody deletes it for a long time. What
-    /// cannot be given back yet, because something of it still runs, is given back at Delete.
+    /// Releases the grant of a container that has ended, even if nobody deletes it for a long time.
+    /// A grant that cannot be released yet, because something of it still runs, is released at
+    /// Delete.
     async fn give_back(&self, context: &Context) {
         if let Err(error) = self.end_mediation().await {
             let error = super::error::chain(&error);
@@ -249,7 +250,8 @@ impl Container {
         self.thaw_killed().await
     }
 
-    /// Init was asked to end. Whoever waits for room may wait for what this container has.
+    /// Records that init was asked to end: other containers may wait for the room that this one
+    /// has.
     pub(super) async fn mark_leaving(&self, context: &Context) {
         let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
         if let Ok(Err(error)) = timeout(MARK_LEAVING_TIMEOUT, note).await {
@@ -258,10 +260,10 @@ impl Container {
         }
     }
 
-    /// Init was sent SIGKILL, and ends the container with it. Others of the container may keep it
-    /// from that for a while, by freezing it on v1 as often as it is thawed: so they are killed,
-    /// too. And whatever keeps it after that, in the driver or on a disk that does not answer: what
-    /// it has of the cards is given back meanwhile.
+    /// Enforces a SIGKILL of init, which ends the container. Its other processes may delay that by
+    /// freezing init on v1 as often as it is thawed: so they are killed, too. Whatever delays it
+    /// after that, in the driver or on a disk that does not answer: its part of the cards is given
+    /// back meanwhile.
     async fn enforce_kill(self: Arc<Self>) {
         for _ in 0..KILL_PASSES {
             if timeout(KILL_PAUSE, self.init.wait()).await.is_ok() {
@@ -279,8 +281,8 @@ impl Container {
         }
     }
 
-    /// A frozen process does not die before it is thawed. A killed exec waits for its container to
-    /// be resumed, as under runc.
+    /// Thaws a container whose init was killed: a frozen process does not die before. A killed exec
+    /// waits for its container to be resumed, as under runc.
     async fn thaw_killed(&self) -> Result<(), TaskError> {
         if !lock(&self.lifecycle).init_killed {
             return Ok(());
@@ -303,7 +305,7 @@ impl Container {
         }
     }
 
-    /// SIGKILL to all that is in the container.
+    /// Sends SIGKILL to all processes of the container.
     pub(super) async fn kill_everything(self: &Arc<Self>) -> Result<(), TaskError> {
         match self.kill("", SIGKILL, true).await {
             Err(TaskError::Finished) => Ok(()),
@@ -398,7 +400,7 @@ impl Container {
         Ok(exit)
     }
 
-    /// An init that waits for a Start which never comes is ended first.
+    /// Ends an init that waits for a Start which never comes.
     async fn end_created(&self) -> Result<(), TaskError> {
         {
             let _operation = self.init.operation.lock().await;

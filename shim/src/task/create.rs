@@ -237,7 +237,7 @@ impl Plan {
         }
     }
 
-    /// Init has been put into its cgroup and waits there. If it has ended already, the cgroup is
+    /// Locates the cgroup of init, which waits in it. If init has ended already, the cgroup is
     /// where it should be.
     fn locate(&self, child: &ContainerProcess) -> Result<Cgroup, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;

@@ -144,8 +144,8 @@ impl Container {
         });
     }
 
-    /// Tells the ledger when processes of the container begin to use the driver, and when the last
-    /// has ceased to.
+    /// Reports to the ledger when processes of the container begin to use the driver, and when the
+    /// last has ceased to.
     pub(super) fn watch_presence(self: &Arc<Self>, context: &Arc<Context>) {
         let Some(mediated) = &self.fixed.mediated else { return };
         let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
@@ -177,7 +177,8 @@ impl Container {
         }
     }
 
-    /// Tells the ledger what the container's windows lose, as its mediator has measured.
+    /// Reports to the ledger the losses of the container's windows, as its mediator has measured
+    /// them.
     async fn report_window_losses(&self, context: &Context) -> Result<(), GpuError> {
         let Some(mediated) = &self.fixed.mediated else { return Ok(()) };
         // A small file in memory. Whoever reads it in the middle of a change finds it next time.
@@ -383,7 +384,7 @@ impl Container {
     }
 }
 
-/// Waits for a change, and tells whether one came within `limit`.
+/// Waits for a change, and returns whether one came within `limit`.
 async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> bool {
     timeout(limit, value.changed()).await.is_ok()
 }

@@ -50,7 +50,7 @@ pub struct Context {
     pub helper: Arc<HelperClient>,
     /// Waits for children.
     pub reaper: Arc<Reaper>,
-    /// Tells containerd.
+    /// Queue of events for containerd.
     pub events: Arc<TaskEvents>,
     /// Grants.
     pub gpu: Gpu,

@@ -68,7 +68,7 @@ impl State {
         }
     }
 
-    /// Tells whether the state allows it.
+    /// Returns whether the state allows it.
     pub fn allows(self, wanted: Use) -> bool {
         match wanted {
             Use::Exec => matches!(self, Self::Created | Self::Running),

@@ -185,10 +185,10 @@ impl DelayCause {
     }
 }
 
-/// Tells whether a thread is in a call that waits for another process: a read or write of a file of
-/// /proc, as the memory of the container's is. `task` is its directory in /proc, `call` the content
-/// of `syscall` there: the number and the arguments, or a word. Its own files are on disks, which
-/// may be slow.
+/// Returns whether a thread is in a call that waits for another process: a read or write of a file
+/// of /proc, as the memory of the container's is. `task` is its directory in /proc, `call` the
+/// content of `syscall` there: the number and the arguments, or a word. Its own files are on disks,
+/// which may be slow.
 fn waits_for_process(task: &Path, call: &str) -> bool {
     let mut words = call.split_ascii_whitespace();
     let Some(number) = words.next().and_then(|number| number.parse::<i64>().ok()) else { return false };
@@ -221,7 +221,7 @@ impl StallDetector {
         self.status.as_ref().is_some_and(|status| status.next_by_us.is_some())
     }
 
-    /// Tells whether it is a stall, with that cause.
+    /// Returns whether it is a stall, with that cause.
     fn is_over(&self, stall: Stall, cause: Option<DelayCause>) -> bool {
         match (stall, cause) {
             (Stall::Late(_), Some(cause)) => self.late.is_some_and(|seen| seen >= cause.limit()),
@@ -264,7 +264,7 @@ impl StallDetector {
         Some((late, (interval * 2).clamp(MIN_GRACE, MAX_GRACE)))
     }
 
-    /// Tells whether a ping is to be sent now, which then counts as sent.
+    /// Returns whether a ping is to be sent now, which then counts as sent.
     fn ping_is_due(&mut self, has_processes: bool) -> bool {
         let every = if has_processes { PING_INTERVAL } else { IDLE_PING_INTERVAL };
         let is_due = !self.is_silent && self.since_ping >= every;

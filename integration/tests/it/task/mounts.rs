@@ -93,7 +93,7 @@ fn with_volume<'node>(node: &'node Node, volume: &Path, propagation: &'static st
     })
 }
 
-/// Tells whether the container's mount reached the host, and the host's the container.
+/// Returns whether the container's mount reached the host, and the host's the container.
 fn reaches(node: &Node, propagation: &'static str) -> (bool, bool) {
     let volume = Shared::new(node);
     let mut container = with_volume(node, &volume.0, propagation).start().unwrap();

@@ -152,8 +152,7 @@ fn run(release: &Release, flags: &[&str], source: &Path, output: Option<&Path>) 
     }
 }
 
-/// Returns true where a macro's text is an integer, in parentheses or not: `(0x20800101)`,
-/// `0x2080U`.
+/// Returns whether a macro's text is an integer, in parentheses or not: `(0x20800101)`, `0x2080U`.
 fn is_integer(text: &str) -> bool {
     let text = text.trim().trim_start_matches('(').trim_end_matches(')');
     let digits = text.trim_end_matches(['u', 'U', 'l', 'L']);

@@ -39,19 +39,19 @@ pub(crate) fn structs_of_escape(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns true where a struct's `status` is not the driver's answer.
+/// Returns whether a struct's `status` is something else than the driver's answer.
 pub(crate) fn is_no_status(name: &str) -> bool {
     // A card's status and that of its memory, as they were asked for.
     matches!(name, "nv_ioctl_status_code_t" | "nv_ioctl_numa_info_t")
 }
 
-/// Returns true where what is called a descriptor in an escape's struct stays as it is: a key
+/// Returns whether a field of an escape's struct that is called a descriptor stays as it is: a key
 /// beside the client, never looked up.
 pub(crate) fn is_no_file(name: &str) -> bool {
     matches!(name, "nv_ioctl_alloc_os_event_t" | "nv_ioctl_free_os_event_t")
 }
 
-/// Returns true where a pointer of an escape's struct is not one that the row has to describe.
+/// Returns whether the row need not describe a pointer of an escape's struct.
 pub(crate) fn is_no_pointer_of_escape(name: &str, path: &str) -> bool {
     match (name, path) {
         // Parameters, whose size depends on the class or the control, and rights: the decoded call
@@ -76,26 +76,25 @@ pub(crate) fn is_no_pointer_of_escape(name: &str, path: &str) -> bool {
     }
 }
 
-/// Returns true where a pointer of a class's parameters is not followed.
+/// Returns whether a pointer of a class's parameters is never followed.
 pub(crate) fn is_no_pointer_of_class(params: &str, path: &str) -> bool {
     // A descriptor of the program's, and an address that is given out.
     matches!((params, path), ("NV0005_ALLOC_PARAMETERS", "data") | ("NV_MEMORY_ALLOCATION_PARAMS", "address"))
 }
 
-/// Returns true where a pointer of a control's parameters is the kernel's own: whoever executes the
+/// Returns whether a pointer of a control's parameters is the kernel's own: whoever executes the
 /// control zeroes it.
 pub(crate) fn is_no_pointer_of_control(params: &str, path: &str) -> bool {
     (params, path) == ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "pRunlistPreemptEvent")
 }
 
-/// Returns true where clients that a control's parameters name are looked at by the code of the
-/// control, not by its row.
+/// Returns whether the code of a control, not its row, checks the clients that its parameters name.
 pub(crate) fn is_no_client(params: &str, path: &str) -> bool {
     (params, path) == ("NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS", "hClientList")
 }
 
-/// Returns true for parameters of which a row tells the bytes before they grew: the driver itself
-/// refuses others than its own.
+/// Returns whether a row has the size of parameters from before they grew: the driver itself
+/// refuses any size but its own.
 pub(crate) fn is_longer_by_now(params: &str) -> bool {
     params == "NV0000_CTRL_SYSTEM_GET_P2P_CAPS_PARAMS"
 }

@@ -57,13 +57,13 @@ pub(crate) fn unnumbered(headers: &Headers) -> Vec<String> {
     names
 }
 
-/// Notes a control; by the name that the tables have, where they do.
+/// Adds a control, under the name in the tables if it has a row.
 fn keep(found: &mut BTreeMap<u32, String>, id: u32, name: &str) {
     let name = control(id).map_or(name, |row| row.name);
     found.entry(id).or_insert_with(|| name.to_owned());
 }
 
-/// Returns true where the parameters that have a control's name hold a pointer.
+/// Returns whether the parameters that have a control's name hold a pointer.
 fn named_params_point(headers: &Headers, name: &str) -> bool {
     name.contains("_CTRL_") && named_params(headers, name).is_some_and(|params| points(headers, &params))
 }
@@ -72,7 +72,7 @@ fn points(headers: &Headers, params: &str) -> bool {
     headers.compiled.types.fields_of(params).is_some_and(|fields| fields.iter().any(|field| field.pointer))
 }
 
-/// Returns true where a name is one of the class in a control's number: `NV2080_...` of 0x2080xxxx.
+/// Returns whether a name is one of the class in a control's number: `NV2080_...` of 0x2080xxxx.
 fn is_of_class(name: &str, id: u32) -> bool {
     let class = name.strip_prefix("NV").and_then(|rest| u32::from_str_radix(rest.get(..4)?, 16).ok());
     class.is_none_or(|class| class == id >> 16) && name.contains("_CTRL_")

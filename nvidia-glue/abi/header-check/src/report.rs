@@ -45,12 +45,12 @@ impl Report {
         }
     }
 
-    /// Notes that the release has a row.
+    /// Records that the release has a row.
     pub(crate) fn present(&mut self, row: &str) {
         self.present.insert(row.to_owned());
     }
 
-    /// Notes that the release does not have a row.
+    /// Records that the release does not have a row.
     pub(crate) fn absent(&mut self, row: &str) {
         self.absent.insert(row.to_owned());
     }
@@ -76,18 +76,18 @@ impl Report {
         reserved().map(|(row, ..)| row.as_str()).filter(|row| !is_needed(row)).collect()
     }
 
-    /// Notes a difference.
+    /// Records a difference.
     pub(crate) fn differ(&mut self, row: &str, fact: &str, ours: &str, theirs: &str) {
         let [row, fact, ours, theirs] = [row, fact, ours, theirs].map(str::to_owned);
         self.differences.push(Difference { row, fact, ours, theirs });
     }
 
-    /// Notes what could not be compared.
+    /// Records a fact that could not be compared.
     pub(crate) fn unchecked(&mut self, row: &str, what: &str) {
         self.unchecked.push(format!("{row}: {what}"));
     }
 
-    /// Notes what is to be known of a row, and no difference.
+    /// Records a remark about a row that is no difference.
     pub(crate) fn note(&mut self, row: &str, what: &str) {
         self.notes.push(format!("{row}: {what}"));
     }

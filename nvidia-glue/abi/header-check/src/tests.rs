@@ -78,7 +78,7 @@ const NVOS_H: &str = "src/common/sdk/nvidia/inc/nvos.h";
 const ESCAPE_H: &str = "src/nvidia/arch/nvalloc/unix/include/nv_escape.h";
 const UVM_H: &str = "kernel-open/nvidia-uvm/uvm_ioctl.h";
 
-/// Makes a release that agrees with the tables.
+/// Creates a release that agrees with the tables.
 fn release() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();

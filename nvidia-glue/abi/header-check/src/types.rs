@@ -197,7 +197,7 @@ impl Types {
         }
     }
 
-    /// Returns true where a type is a pointer, or an array of them.
+    /// Returns whether a type is a pointer, or an array of them.
     fn is_pointer(&self, offset: usize) -> bool {
         let Some(own) = self.types.get(&offset) else { return false };
         match (own.kind, own.of) {

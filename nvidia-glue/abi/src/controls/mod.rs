@@ -86,9 +86,9 @@ pub enum ControlRule {
     View(ViewKind),
     /// Decides about scheduling.
     Schedule(ScheduleKind),
-    /// Gives memory (or another object) out to a file.
+    /// Exports memory (or another object) to a file.
     Export,
-    /// Takes an object in from a file, or asks what is there.
+    /// Imports an object from a file, or queries the exports there.
     Import,
     /// Lets other clients duplicate an object.
     Share,

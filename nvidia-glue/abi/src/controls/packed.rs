@@ -74,7 +74,7 @@ pub(super) fn all() -> impl Iterator<Item = ControlRow> {
 }
 
 impl Packed {
-    /// `None` never is: every index was made beside what it leads to.
+    /// Unpacks a row. Never `None`: every index was made beside what it leads to.
     fn row(&self) -> Option<ControlRow> {
         let Fields { pointers, least_params, descriptors, clients } = *FIELDS.get(usize::from(self.fields))?;
         Some(ControlRow {

@@ -25,7 +25,7 @@ impl Exports {
         self.slots.len()
     }
 
-    /// Every file that something is exported to; not a look at every export.
+    /// Files that something is exported to, found without a visit to every export.
     pub(super) fn files(&self) -> Vec<ExportFile> {
         let mut files = Vec::new();
         let mut next = self.slots.keys().next().copied();
@@ -39,8 +39,8 @@ impl Exports {
 }
 
 impl Accounts {
-    /// Notes that what `hold` holds was exported to `file` at `index` (0 for an export of a single
-    /// object), in place of what was there.
+    /// Records that the memory of `hold` was exported to `file` at `index` (0 for an export of a
+    /// single object), in place of what was there.
     pub fn export(&mut self, hold: Hold, file: ExportFile, index: u32) {
         let old = self.exports.slots.insert((file, index), hold.charge).flatten();
         if let Some(charge) = hold.charge {
@@ -52,7 +52,7 @@ impl Accounts {
         }
     }
 
-    /// Notes that what was exported to `file` at `index` was taken out.
+    /// Removes the export to `file` at `index`.
     pub fn unexport(&mut self, file: ExportFile, index: u32) {
         if let Some(charge) = self.exports.slots.remove(&(file, index)).flatten() {
             self.charges.release_export(&mut self.cards, charge);
@@ -65,7 +65,8 @@ impl Accounts {
         Bytes(charges.fold(0, |sum: u64, charge| sum.saturating_add(self.charges.held_by_exports(charge).0)))
     }
 
-    /// The last descriptor of `file` is closed: its exports are gone. What that released.
+    /// Drops the exports of `file`, whose last descriptor is closed. Returns the bytes that this
+    /// released.
     pub fn export_file_gone(&mut self, file: ExportFile) -> Bytes {
         let mut released = 0_u64;
         while let Some((&key, _)) = self.exports.slots.range((file, 0)..=(file, u32::MAX)).next() {

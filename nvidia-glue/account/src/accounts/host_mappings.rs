@@ -42,7 +42,7 @@ impl Accounts {
         Ok(Some(Hold { charge: Some(charge), armed: Armed::new(&self.abandoned) }))
     }
 
-    /// Notes that what `hold` holds was mapped through `file`, which holds it from now on.
+    /// Records that the memory of `hold` was mapped through `file`, which holds it from now on.
     pub fn host_memory_mapped(&mut self, hold: Hold, file: MappedFile) {
         if let Some(charge) = hold.charge {
             self.charges.mapped(charge);
@@ -52,12 +52,13 @@ impl Accounts {
         hold.armed.disarm();
     }
 
-    /// Every file that holds something so.
+    /// Files that may map such memory.
     pub fn mapped_files(&self) -> Vec<MappedFile> {
         self.host_mappings.0.keys().copied().collect()
     }
 
-    /// The file is gone: nobody has it open or mapped. What that released.
+    /// Drops the mapping of a file that nobody has open or mapped any more. Returns the bytes that
+    /// this released.
     pub fn mapped_file_gone(&mut self, file: MappedFile) -> Bytes {
         let charge = self.host_mappings.0.remove(&file);
         charge.map_or(Bytes(0), |charge| self.charges.release_mapping(&mut self.cards, charge))

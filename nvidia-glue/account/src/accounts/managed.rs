@@ -68,14 +68,14 @@ impl Accounts {
         self.cards.all().try_for_each(|card| self.cards.fits(card, length))
     }
 
-    /// The `mmap` will not be executed.
+    /// Cancels the reservation of a `mmap` that will not be executed.
     pub fn cancel_managed(&mut self, reservation: ManagedReservation) {
         self.discharge_everywhere(reservation.process, reservation.charge());
         self.managed.reserved = self.managed.reserved.saturating_sub(1);
         reservation.armed.disarm();
     }
 
-    /// The `mmap` is about to be executed by `thread`, in `mm`. It stays charged until a
+    /// Charges a `mmap` that `thread` is about to execute in `mm`. It stays charged until a
     /// [`ManagedSync`] begun after [`Accounts::thread_called`] for that thread misses it.
     pub fn commit_managed(&mut self, reservation: ManagedReservation, mm: Mm, file: UvmFile, thread: i32) {
         let Some(span) = Span::new(reservation.start, reservation.length) else {
@@ -107,8 +107,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// `thread` has made another call, or is gone: every `mmap` of its has returned. Cheap when
-    /// there was none.
+    /// Records that `thread` has made another call, or is gone: each of its `mmap` calls has
+    /// returned. Cheap when there was none.
     pub fn thread_called(&mut self, thread: i32) {
         for (process, length) in self.managed.settle(thread) {
             self.discharge_everywhere(process, length);
@@ -122,8 +122,8 @@ impl Accounts {
         self.managed.pending_threads()
     }
 
-    /// Managed memory of `file` that has outlived its process was freed
-    /// (`UVM_CLEAN_UP_ZOMBIE_RESOURCES`). What that released, of each card.
+    /// Releases the managed memory of `file` that has outlived its process
+    /// (`UVM_CLEAN_UP_ZOMBIE_RESOURCES`). Returns the bytes that this released, of each card.
     pub fn drop_zombies(&mut self, file: UvmFile) -> Bytes {
         let mut released = self.discharge_all(Some(file));
         // Those of unknown files may be of any file that is shared.
@@ -143,8 +143,8 @@ impl Accounts {
         released
     }
 
-    /// The process of a range is gone, and the range with it, except where a file that several
-    /// processes share keeps it. What that released.
+    /// Releases a range whose process is gone, except where a file that several processes share
+    /// keeps it. Returns the bytes that this released.
     fn end_range(&mut self, range: Range, span: Span) -> u128 {
         if range.file.map_or_else(|| self.uvm.any_shared(), |file| self.uvm.is_shared(file)) {
             self.managed.add_zombie(span, range);
@@ -154,8 +154,8 @@ impl Accounts {
         span.length()
     }
 
-    /// Charges what the ranges have come to beyond their bytes, over the limit, too: a part of a
-    /// range that was unmapped may have freed nothing.
+    /// Charges the changed padding of the ranges, over the limit, too: a part of a range that was
+    /// unmapped may have freed nothing.
     fn charge_padding(&mut self) {
         for (process, change) in self.managed.take_padding() {
             match u128::try_from(change) {

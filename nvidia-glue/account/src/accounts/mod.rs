@@ -76,7 +76,7 @@ impl Accounts {
         }
     }
 
-    /// Nobody else has `card`: how many of its frames are held open is nobody's business.
+    /// Lifts the limit on frames held open of `card`, as no other container has it.
     pub fn set_sole_holder(&mut self, card: Card) {
         self.cards.set_sole_holder(card);
     }

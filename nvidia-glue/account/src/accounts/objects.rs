@@ -43,25 +43,25 @@ impl<'a> Placement<'a> {
         Self { parent, object, dependencies: &[], notifiers: &[], length: Bytes(0), address: None }
     }
 
-    /// The same, and it goes with `dependencies` too.
+    /// Adds objects with which it is freed, besides its parent.
     #[must_use]
     pub const fn going_with(self, dependencies: &'a [Handle]) -> Self {
         Self { dependencies, ..self }
     }
 
-    /// The same, and `notifiers` are notified of its errors.
+    /// Adds objects that are notified of its errors.
     #[must_use]
     pub const fn with_notifiers(self, notifiers: &'a [Handle]) -> Self {
         Self { notifiers, ..self }
     }
 
-    /// The same, and it is so much memory.
+    /// Sets its length in memory.
     #[must_use]
     pub const fn long(self, length: Bytes) -> Self {
         Self { length, ..self }
     }
 
-    /// The same, and the memory begins at that address of its card.
+    /// Sets the address of its card at which the memory begins.
     #[must_use]
     pub const fn at(self, address: Option<u64>) -> Self {
         Self { address, ..self }
@@ -287,7 +287,7 @@ impl Accounts {
         Ok(Committed { conflict })
     }
 
-    /// `object` was freed, and with it its children and dependants; a client's own handle frees the
+    /// Removes a freed `object` with its children and dependants; a client's own handle frees the
     /// client. A handle that is not known in a known client changes nothing.
     ///
     /// # Errors
@@ -303,7 +303,7 @@ impl Accounts {
         Ok(index.map(|index| self.remove(index)).unwrap_or_default())
     }
 
-    /// A client was freed, or found to be gone: with it go all its objects. One that is not
+    /// Removes a client that was freed or found to be gone, with all its objects. One that is not
     /// registered changes nothing.
     pub fn client_gone(&mut self, client: Handle) -> Freed {
         let Some(root) = self.clients.get(&client).map(|client| client.root) else { return Freed::default() };
@@ -354,9 +354,9 @@ impl Accounts {
         freed
     }
 
-    /// Charges what the driver makes for an object's sake (the context buffers of a channel or its
-    /// group): `bytes` in all for it, in place of what was charged for that before. Memory has no
-    /// such thing.
+    /// Charges the memory that the driver allocates for an object's sake (the context buffers of a
+    /// channel or its group): `bytes` in all, in place of what was charged for that before. Memory
+    /// has no such thing.
     ///
     /// # Errors
     /// [`Refusal::OverQuota`] when it has grown and is too much: it is charged all the same until
@@ -398,8 +398,8 @@ impl Accounts {
         }
     }
 
-    /// An event of `client`'s was made (`NV_ESC_ALLOC_OS_EVENT`) for the descriptor with that
-    /// number: the two are its name.
+    /// Counts an event of `client` for a descriptor number (`NV_ESC_ALLOC_OS_EVENT`): the two are
+    /// its name.
     pub fn os_event(&mut self, client: Handle, fd: i32) {
         // With a client that has gone meanwhile, it went.
         if self.clients.contains_key(&client) {
@@ -408,12 +408,12 @@ impl Accounts {
     }
 
     /// Returns whether there may be such an event: a file that is closed takes those with it that
-    /// were made on it, of which nobody tells.
+    /// were made on it, without a call.
     pub fn has_os_event(&self, client: Handle, fd: i32) -> bool {
         self.os_events.get(&client).is_some_and(|events| events.contains(&fd))
     }
 
-    /// One was freed, or there is none.
+    /// Removes an event that was freed or does not exist.
     pub fn os_event_gone(&mut self, client: Handle, fd: i32) {
         if let Some(events) = self.os_events.get_mut(&client) {
             events.remove(&fd);
@@ -423,7 +423,7 @@ impl Accounts {
         }
     }
 
-    /// `object` holds what `hold` holds, until it is freed (memory attached to a fabric or
+    /// Lets `object` hold the charge of `hold` until it is freed (memory attached to a fabric or
     /// multicast object, for one).
     ///
     /// # Errors

@@ -38,13 +38,13 @@ fn most(limit: Bytes) -> Bytes {
     Bytes(32 * Bytes::MIB + limit.0 / 128)
 }
 
-/// For a mapping of that many bytes alone, wherever it begins.
+/// Bytes of page tables for a mapping of `length` bytes alone, wherever it begins.
 pub(super) fn cost(length: u64) -> u128 {
     let touched = |bits: u32| u128::from(length >> bits) + 2;
     (touched(LOWEST_BITS) + touched(STRETCH_BITS) * LEVELS_ABOVE) * TABLE
 }
 
-/// For mappings that do not overlap, sorted by their spaces and addresses.
+/// Bytes of page tables for mappings that do not overlap, sorted by their spaces and addresses.
 pub(super) fn cost_of<S: PartialEq + Copy>(spans: impl Iterator<Item = (S, Span)>) -> u128 {
     let mut tables = 0;
     // Of what comes next, the first table of each level that is not counted yet.
@@ -100,7 +100,7 @@ struct Dma {
 /// mapping begins.
 type DmaKey = (Index, Handle, u64);
 
-/// Those of all address spaces.
+/// Page tables of all address spaces.
 #[derive(Debug, Default)]
 pub(super) struct PageTables {
     cards: HashMap<Card, OfCard>,
@@ -122,7 +122,7 @@ pub struct PageTableReservation {
 }
 
 impl PageTables {
-    /// Something has been mapped for `card`.
+    /// Counts the tables of a mapping on `card`.
     pub(super) fn mapped(&mut self, space: Space, card: Card, span: Span) {
         let (mut lowest, mut more_stretches) = (0, 0);
         for (at, part) in stretches(span) {
@@ -151,7 +151,7 @@ impl PageTables {
         [self.cards.entry(card).or_default()].into_iter().chain(own)
     }
 
-    /// The same was unmapped, or a part of it.
+    /// Stops counting the tables of a mapping on `card`, or of a part of it.
     pub(super) fn unmapped(&mut self, space: Space, card: Card, span: Span) {
         let (mut lowest, mut fewer_stretches) = (0, 0);
         for (at, part) in stretches(span) {
@@ -171,7 +171,7 @@ impl PageTables {
         }
     }
 
-    /// Returns whether there are none of the resource manager's, nor any to come.
+    /// Returns whether the resource manager has no page tables on `card`, and none are reserved.
     pub(super) fn has_no_virtual(&self, card: Card) -> bool {
         self.virtuals.get(&card).is_none_or(|of_card| of_card.estimate() == 0)
     }
@@ -181,7 +181,7 @@ impl PageTables {
         self.dma.len()
     }
 
-    /// An object is gone, and what was mapped in it.
+    /// Drops the mappings in an object that is gone.
     pub(super) fn object_gone(&mut self, object: Index) {
         let (first, last) = ((object, Handle(0), 0), (object, Handle(u32::MAX), u64::MAX));
         while let Some((&key, _)) = self.dma.range(first..=last).next() {
@@ -227,8 +227,8 @@ impl Accounts {
         Ok(PageTableReservation { cards: cards.to_vec(), cost, is_virtual: false })
     }
 
-    /// The same for a mapping in an address space of the resource manager's, whose tables may keep
-    /// a frame of the card open for each granule.
+    /// Reserves page tables for a mapping in an address space of the resource manager's, whose
+    /// tables may keep a frame of the card open for each granule.
     ///
     /// # Errors
     /// When there may be too many tables then, or frames be held open.
@@ -255,7 +255,7 @@ impl Accounts {
         Err(Refusal::TooMany { counted: Counted::PageTableKib, limit })
     }
 
-    /// The mapping has been entered, or will not be made.
+    /// Ends a reservation, as the mapping has been entered or will not be made.
     pub fn release_page_tables(&mut self, reservation: PageTableReservation) {
         for card in reservation.cards {
             let tables = &mut self.page_tables;
@@ -284,17 +284,17 @@ impl Accounts {
         self.references_fit(1)
     }
 
-    /// `length` bytes were mapped for `device`, which is of `card`, at `offset` of `object`,
-    /// virtual memory (`NV_ESC_RM_MAP_MEMORY_DMA`).
+    /// Records that `length` bytes were mapped for `device`, which is of `card`, at `offset` of
+    /// `object`, virtual memory (`NV_ESC_RM_MAP_MEMORY_DMA`).
     pub fn dma_mapped(&mut self, object: ObjectName, device: Handle, card: Card, offset: u64, length: u64) {
         if let (Some(index), Some(span)) = (self.virtual_memory(object), Span::new(offset, length)) {
             self.page_tables.begin_dma((index, object.object, span.first), Dma { device, card, last: span.last });
         }
     }
 
-    /// Notes that what `device` has mapped in `length` bytes from `offset` on was unmapped, be that
-    /// nothing, part of a mapping or several of them; with a `length` of 0, the one that begins
-    /// there (`serverInterUnmapInternal` in src/nvidia/src/libraries/resserv/src/rs_server.c).
+    /// Removes the mappings of `device` in `length` bytes from `offset` on: none, part of one or
+    /// several; with a `length` of 0, the one that begins there (`serverInterUnmapInternal` in
+    /// src/nvidia/src/libraries/resserv/src/rs_server.c).
     pub fn dma_unmapped(&mut self, object: ObjectName, device: Handle, offset: u64, length: u64) {
         let Some(index) = self.virtual_memory(object) else { return };
         let tables = &mut self.page_tables;

@@ -19,9 +19,9 @@ const OBJECT: u64 = 4096;
 const PAGE: u64 = 64 << 10;
 
 impl Accounts {
-    /// `process` is about to have `length` bytes pinned in `client`: to be given to
-    /// [`Accounts::pinned`] or [`Accounts::cancel`] once it is known what the kernel has made of
-    /// it. Until then it may pin any pages that are mapped.
+    /// Reserves the charge of `length` bytes that `process` is about to have pinned in `client`: to
+    /// be given to [`Accounts::pinned`] or [`Accounts::cancel`] once it is known what the kernel
+    /// has made of it. Until then it may pin any pages that are mapped.
     ///
     /// # Errors
     /// When the client is not registered, or that is too much.
@@ -35,8 +35,8 @@ impl Accounts {
         Ok(reservation)
     }
 
-    /// The driver has `length` bytes of the program's pinned as an object: that is what is charged
-    /// for from now on.
+    /// Charges for the `length` bytes that the driver has pinned as an object, in place of the
+    /// reservation.
     ///
     /// # Errors
     /// When its client has gone, and the object with it.

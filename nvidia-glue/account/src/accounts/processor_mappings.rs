@@ -17,7 +17,7 @@ pub(super) struct ProcessorMappings {
 }
 
 impl ProcessorMappings {
-    /// An object is gone, and its mappings with it.
+    /// Drops the mappings of an object that is gone.
     pub(super) fn object_gone(&mut self, object: Index) {
         let gone = self.of_objects.remove(&object).unwrap_or(0);
         self.all = self.all.saturating_sub(gone);
@@ -41,7 +41,7 @@ impl Accounts {
         Err(Refusal::TooMany { counted: Counted::ProcessorMappings, limit })
     }
 
-    /// `object` was mapped (`NV_ESC_RM_MAP_MEMORY`).
+    /// Counts a mapping of `object` (`NV_ESC_RM_MAP_MEMORY`).
     pub fn processor_mapped(&mut self, object: ObjectName) {
         let Some(index) = self.mapped_object(object) else { return };
         let count = self.processor_mappings.of_objects.entry(index).or_default();
@@ -49,8 +49,8 @@ impl Accounts {
         self.processor_mappings.all = self.processor_mappings.all.saturating_add(1);
     }
 
-    /// A mapping of `object` has ended (`NV_ESC_RM_UNMAP_MEMORY`). The driver says so of one that
-    /// it had.
+    /// Removes a mapping of `object` (`NV_ESC_RM_UNMAP_MEMORY`). The driver reports success only
+    /// for one that existed.
     pub fn processor_unmapped(&mut self, object: ObjectName) {
         let Some(index) = self.mapped_object(object) else { return };
         let mappings = &mut self.processor_mappings;

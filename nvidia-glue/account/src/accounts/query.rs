@@ -120,7 +120,7 @@ impl Accounts {
         self.cards.users()
     }
 
-    /// An allocation was refused for good.
+    /// Counts an allocation that was refused for good.
     pub fn count_denial(&mut self, card: Card) {
         self.cards.count_denial(card);
     }
@@ -225,8 +225,8 @@ impl Accounts {
         self.exports.files()
     }
 
-    /// `process` has ended. Nothing is released yet: what it leaves may live on in others (fork,
-    /// `SCM_RIGHTS`, `CLONE_VM`).
+    /// Clients, UVM files and managed memory of a `process` that has ended. Nothing is released
+    /// yet: they may live on in others (fork, `SCM_RIGHTS`, `CLONE_VM`).
     pub fn process_ended(&self, process: Pid) -> ProcessEnd {
         let clients = self.clients.iter().filter(|(_, client)| client.process == process);
         let files = self.uvm.files.iter().filter(|(_, file)| file.opener == process);

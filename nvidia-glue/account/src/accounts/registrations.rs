@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use super::Accounts;
 use crate::{Card, Kind, ObjectName, Refusal, UvmFile, charges::ChargeId, tree::Index};
 
-/// Names an object that something is registered for, be it gone or not.
+/// Number of an object that something is registered for, whether or not it still exists.
 type Number = u64;
 
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Registrations {
         self.channels.len()
     }
 
-    /// Every file that has one.
+    /// Files with a registration.
     pub(super) fn holders(&self) -> impl Iterator<Item = UvmFile> + '_ {
         self.channels.keys().map(|(file, _)| *file)
     }
@@ -82,7 +82,7 @@ impl Registrations {
         None
     }
 
-    /// An object is gone. Whether it goes on being counted.
+    /// Records that an object is gone. Returns whether it is still counted.
     pub(super) fn object_gone(&mut self, object: Index) -> bool {
         let retained = self.by_object.remove(&object).and_then(|number| self.retained.get_mut(&number));
         retained.is_some_and(|retained| {
@@ -104,7 +104,7 @@ impl Accounts {
         self.references_fit(1)
     }
 
-    /// `channel` was registered with `file` for `card` (`UVM_REGISTER_CHANNEL`).
+    /// Records that `channel` was registered with `file` for `card` (`UVM_REGISTER_CHANNEL`).
     pub fn register_channel(&mut self, file: UvmFile, card: Card, channel: ObjectName) {
         // The driver refuses a pair of handles that it has: should it be known here, it has ended.
         self.unregister_channel(file, channel);
@@ -127,7 +127,7 @@ impl Accounts {
         self.tree.get(index).map(|object| object.kind)
     }
 
-    /// It is registered no more (`UVM_UNREGISTER_CHANNEL`). What that released.
+    /// Drops a registration (`UVM_UNREGISTER_CHANNEL`). Returns the bytes that this released.
     pub fn unregister_channel(&mut self, file: UvmFile, channel: ObjectName) -> Bytes {
         let Some(registration) = self.registrations.channels.remove(&(file, channel)) else { return Bytes(0) };
         for number in registration.counted {
@@ -143,8 +143,8 @@ impl Accounts {
         self.registrations.of(file).map(|(channel, _)| channel).collect()
     }
 
-    /// No channel of a card (`None`: of any) is registered with `file` any more. What that
-    /// released.
+    /// Drops all registrations with `file` of a card's channels (`None`: of any card's). Returns
+    /// the bytes that this released.
     pub(super) fn unregister_channels(&mut self, file: UvmFile, card: Option<Card>) -> Bytes {
         let of_card = self.registrations.of(file).filter(|(_, on)| card.is_none_or(|card| card == *on));
         let gone: Vec<_> = of_card.map(|(channel, _)| channel).collect();

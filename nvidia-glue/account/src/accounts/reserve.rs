@@ -275,7 +275,8 @@ impl Accounts {
         self.place(reservation, placement)
     }
 
-    /// The object does not exist: the driver refused it, or it was freed again.
+    /// Cancels the reservation of an object that does not exist: the driver refused it, or it was
+    /// freed again.
     pub fn cancel(&mut self, reservation: Reservation) {
         if let Some(charge) = reservation.charge {
             self.charges.subtract_fabric(charge, reservation.fabric);
@@ -305,7 +306,7 @@ impl Accounts {
         Ok(Hold { charge, armed: Armed::new(&self.abandoned) })
     }
 
-    /// The call has made no reference.
+    /// Ends the hold of a call that has made no reference.
     pub fn release(&mut self, hold: Hold) {
         if let Some(charge) = hold.charge {
             self.charges.release(&mut self.cards, charge);

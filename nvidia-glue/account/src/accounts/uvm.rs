@@ -56,7 +56,7 @@ impl UvmFiles {
         self.ranges.len() + self.maps.len() + self.pools.len()
     }
 
-    /// Every file that maps something, or has a pool.
+    /// Files that map something, or have a pool.
     pub(super) fn holders(&self) -> BTreeSet<UvmFile> {
         let maps = self.maps.owners(..).into_iter().map(|(file, _)| file);
         maps.chain(self.pools.keys().map(|(file, _)| *file)).collect()
@@ -123,7 +123,7 @@ impl Accounts {
         }
     }
 
-    /// An external range was created (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or
+    /// Records an external range (`UVM_CREATE_EXTERNAL_RANGE`). One that cannot be (empty, or
     /// wrapping) is left out.
     pub fn external_range(&mut self, file: UvmFile, base: u64, length: u64) {
         if let Some(span) = Span::new(base, length) {
@@ -153,7 +153,7 @@ impl Accounts {
         Bytes(released)
     }
 
-    /// Nothing was mapped at `base` of `file` on `card`, in place of what was there
+    /// Records a sparse mapping at `base` of `file` on `card`, in place of what was there
     /// (`UVM_MAP_EXTERNAL_SPARSE`, `UVM_MAP_DYNAMIC_PARALLELISM_REGION`): that has page tables too.
     /// Returns the bytes that this released.
     pub fn map_nothing(&mut self, file: UvmFile, base: u64, length: u64, card: Card) -> Bytes {
@@ -164,7 +164,8 @@ impl Accounts {
         released
     }
 
-    /// Part of `file` was unmapped on `card` (`UVM_UNMAP_EXTERNAL`). Returns the bytes that this released.
+    /// Removes the mappings in part of `file` on `card` (`UVM_UNMAP_EXTERNAL`). Returns the bytes
+    /// that this released.
     pub fn unmap(&mut self, file: UvmFile, card: Card, base: u64, length: u64) -> Bytes {
         Span::new(base, length).map_or(Bytes(0), |span| self.cut_map(file, card, span))
     }
@@ -184,8 +185,8 @@ impl Accounts {
         Bytes(released)
     }
 
-    /// The range that begins at `base` of `file` was freed (`UVM_FREE`), with all mappings in it.
-    /// One that is not known changes nothing. Returns the bytes that this released.
+    /// Removes the range that begins at `base` of `file` (`UVM_FREE`), with all mappings in it. One
+    /// that is not known changes nothing. Returns the bytes that this released.
     pub fn free_range(&mut self, file: UvmFile, base: u64) -> Bytes {
         self.drop_pools(file, base..=base);
         let Some(last) = self.uvm.ranges.remove(&(file, base)) else { return Bytes(0) };
@@ -273,16 +274,17 @@ impl Accounts {
             || !self.registered_channels(file).is_empty()
     }
 
-    /// `file` no longer maps anything on `card`, and has no channels there
-    /// (`UVM_UNREGISTER_GPU_VASPACE`, `UVM_UNREGISTER_GPU`). Returns the bytes that this released.
+    /// Removes all mappings and channels of `file` on `card` (`UVM_UNREGISTER_GPU_VASPACE`,
+    /// `UVM_UNREGISTER_GPU`). Returns the bytes that this released.
     pub fn uvm_card_gone(&mut self, file: UvmFile, card: Card) -> Bytes {
         let channels = self.unregister_channels(file, Some(card));
         Bytes(self.cut_map(file, card, Span { first: 0, last: u64::MAX }).0.saturating_add(channels.0))
     }
 
-    /// `file` was given up, and its mappings and channels, and managed memory that has outlived its
-    /// process, were freed with it: whoever says so has asked whether something lives until then
-    /// ([`Accounts::is_uvm_file_kept`]). What that released of the mappings' charges.
+    /// Removes a `file` that was given up, with its mappings and channels, and managed memory that
+    /// has outlived its process: whoever says so has asked whether something lives until then
+    /// ([`Accounts::is_uvm_file_kept`]). Returns the bytes of the mappings' charges that this
+    /// released.
     pub fn uvm_file_gone(&mut self, file: UvmFile) -> Bytes {
         if let Some(kept) = self.uvm.mm_files.remove(&file).and_then(|kept| self.uvm.files.get_mut(&kept)) {
             kept.keepers = kept.keepers.saturating_sub(1);
@@ -312,13 +314,13 @@ impl Accounts {
         Err(Refusal::TooMany { counted: Counted::RangeGroups, limit })
     }
 
-    /// One was made (`UVM_CREATE_RANGE_GROUP`): it goes with its file, if not before.
+    /// Counts a range group (`UVM_CREATE_RANGE_GROUP`): it goes with its file, if not before.
     pub fn range_group(&mut self, file: UvmFile) {
         let count = self.range_groups.entry(file).or_default();
         *count = count.saturating_add(1);
     }
 
-    /// One has ended (`UVM_DESTROY_RANGE_GROUP`).
+    /// Removes a range group (`UVM_DESTROY_RANGE_GROUP`).
     pub fn range_group_gone(&mut self, file: UvmFile) {
         if let Some(count) = self.range_groups.get_mut(&file) {
             *count = count.saturating_sub(1);

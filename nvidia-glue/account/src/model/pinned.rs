@@ -49,7 +49,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// Notes that what was mapped for the processor may be what is pinned.
+    /// Pins pages, at times those of memory that is mapped for the processor.
     fn pin_pages(&mut self, by: usize, length: u64) {
         let mapped: Vec<usize> = self.world.mapped_files.values().copied().collect();
         if let Some(of) = self.pick(mapped).filter(|_| !self.byte().is_multiple_of(4)) {
@@ -60,7 +60,7 @@ impl Program<'_> {
         }
     }
 
-    /// It is known what came of a call: something, under the handle that was said, or nothing.
+    /// Settles a call that pins: it made an object under the given handle, or nothing.
     pub(super) fn settle_pin(&mut self) -> Option<()> {
         let index = self.below(self.flying_pins.len());
         if index >= self.flying_pins.len() {
@@ -153,7 +153,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// Notes that what the account says of these, against the world.
+    /// Compares the account of these with the world.
     pub(super) fn check_pinned(&mut self) {
         // What has ended without having been told is in use as far as the account knows.
         let said = self.accounts.kept_by_pins().0 + self.accounts.card(Card::HOST).unwrap().used.0;

@@ -76,7 +76,7 @@ fn allocate_under(accounts: &mut Accounts, parent: Handle, object: u32, size: By
     Ok(())
 }
 
-/// Makes an object that is charged for nothing.
+/// Creates an object that is charged for nothing.
 fn make(accounts: &mut Accounts, parent: Handle, object: u32, kind: Kind) {
     let reservation = accounts.reserve(plain(kind)).unwrap();
     accounts.commit(reservation, Placement::under(parent, Handle(object)), None).unwrap();

@@ -115,7 +115,8 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
     Reading { sound: action == Some(0) && card.health == Health::Ok, card }
 }
 
-/// All that it has, what the driver reserves included. Drivers before 510 have only the older call.
+/// Total memory, with the part that the driver reserves. Drivers before 510 have only the older
+/// call.
 fn memory(device: &Device<'_>) -> Result<Bytes, NvmlError> {
     match device.memory_info() {
         Ok(memory) => Ok(Bytes(memory.total)),
@@ -165,7 +166,7 @@ fn mig_devices(device: &Device<'_>, probe: &mut Probe) -> Vec<MigDevice> {
     (0..slots).filter_map(|index| mig_device(&device.mig_device_by_index(index).ok()?, index)).collect()
 }
 
-/// A device that does not tell what is needed to hand it out is not listed.
+/// Reads a MIG device; `None`: it does not report everything that a grant of it needs.
 fn mig_device(device: &Device<'_>, index: u32) -> Option<MigDevice> {
     let (gpu_instance, compute_instance) = sys::mig_instance_ids(device).ok()?;
     let memory = memory(device).ok()?;

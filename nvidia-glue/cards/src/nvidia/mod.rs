@@ -90,7 +90,8 @@ fn driver_version(nvml: &Nvml, roots: &Roots) -> String {
     nvml.sys_driver_version().ok().or_else(module).unwrap_or_default()
 }
 
-/// Empty where libcuda is missing: then no requirement on CUDA holds.
+/// Version of CUDA that the driver supports. Empty where libcuda is missing: then no requirement on
+/// CUDA holds.
 fn cuda_version(nvml: &Nvml) -> String {
     nvml.sys_cuda_driver_version().map_or_else(
         |_| String::new(),

@@ -46,8 +46,8 @@ fn used(process: &ProcessInfo) -> Option<u64> {
     }
 }
 
-/// A process with compute and graphics contexts is in both lists, each time with all that it uses:
-/// the larger counts.
+/// Merges both lists of processes: one with compute and graphics contexts is in both, each time
+/// with all that it uses, and the larger counts.
 fn merge(card: &str, processes: impl Iterator<Item = (Option<u64>, u32)>) -> Vec<ProcessMemory> {
     let mut by_pid: BTreeMap<u32, Option<u64>> = BTreeMap::new();
     for (bytes, pid) in processes {

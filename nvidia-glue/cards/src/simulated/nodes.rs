@@ -35,7 +35,7 @@ pub struct SimulatedNodesError {
     pub source: io::Error,
 }
 
-/// Makes the files below `<state_dir>/simulated/dev` that are not there yet.
+/// Creates the files below `<state_dir>/simulated/dev` that are not there yet.
 ///
 /// They are plain files, one for each node, so that the identity of an open file tells the cards
 /// apart as the device number does on real ones; what simulated programs write into those of cards

@@ -125,7 +125,7 @@ impl<'a> Wait<'a> {
         Duration::from_micros(self.place.as_ref().map_or(0, waited_us))
     }
 
-    /// Somebody has ended it.
+    /// Returns whether somebody has ended the wait.
     pub(super) fn is_ended(&self) -> bool {
         self.place.is_some() && self.patience.is_ended()
     }
@@ -149,12 +149,12 @@ impl<'a> Wait<'a> {
         Ok(fits(locked, &mut Index::of(locked, &rest), admission, plan)?.is_some())
     }
 
-    /// Tells that it may not begin, since so many wait.
+    /// Returns whether the wait may not begin, as too many containers wait already.
     pub(super) fn is_crowded_out(&self, locked: &Locked<'_>) -> Result<bool, StoreError> {
         Ok(self.place.is_none() && self.ledger.waiters(locked)?.len() >= MAX_WAITERS)
     }
 
-    /// Queues up, if it has not; whether it just has.
+    /// Joins the queue, if it has not yet. Returns whether it just has.
     pub(super) fn begin(&mut self, locked: &Locked<'_>, admission: &Admission<'_>) -> Result<bool, StoreError> {
         let is_new = self.place.is_none();
         if is_new {
@@ -267,7 +267,7 @@ impl Ledger {
         Some([stamp(&self.store.records_dir()).ok()?, stamp(&self.store.waiting_dir()).ok()?])
     }
 
-    /// Those who have waited longer than a newcomer, or than who waits as `waits_as`.
+    /// Waiters that have waited longer than a newcomer, or than the waiter `waits_as`.
     pub(super) fn ahead(
         &self,
         locked: &Locked<'_>,
@@ -297,8 +297,7 @@ impl Ledger {
     }
 }
 
-/// Those who have waited longer than somebody, as far as they fit, one after the other, beside all
-/// that stay.
+/// Waiters that came before another, as far as they fit, one after the other, beside all that stay.
 #[derive(Debug, Default)]
 pub(super) struct EarlierWaiters {
     staying: Vec<Record>,
@@ -306,7 +305,7 @@ pub(super) struct EarlierWaiters {
 }
 
 impl EarlierWaiters {
-    /// The first one that does not fit any more once `newcomer` has `grants`.
+    /// First waiter that no longer fits once `newcomer` has `grants`.
     pub(super) fn first_displaced(
         &self,
         locked: &Locked<'_>,

@@ -136,7 +136,7 @@ fn check_mig(target: CardOrMig<'_>, share: &Share, parts_are_known: bool) -> Res
     }
 }
 
-/// An index and a UUID may name the same card.
+/// Drops repeated targets: an index and a UUID may name the same card.
 fn without_repetition(targets: Vec<CardOrMig<'_>>) -> Vec<CardOrMig<'_>> {
     let mut found: Vec<CardOrMig<'_>> = Vec::with_capacity(targets.len());
     for target in targets {

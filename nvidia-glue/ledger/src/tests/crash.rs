@@ -23,7 +23,7 @@ fn busy() -> Bench {
     bench
 }
 
-/// Notes that what the records say is what an admission sees, whatever has happened to the index.
+/// Checks that an admission sees exactly the records, whatever has happened to the index.
 fn check_consistent(bench: &mut Bench) {
     bench.ledger.store.faults.off();
     bench.reopen();

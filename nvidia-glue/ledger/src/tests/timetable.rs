@@ -604,7 +604,7 @@ fn sharers(records: &[Record]) -> Sharers {
     shares.collect()
 }
 
-/// Notes that what holds of each layout by itself.
+/// Checks the invariants of a single layout.
 fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     let mut on_cards: BTreeMap<&str, Vec<(&Turn, &Pass)>> = BTreeMap::new();
     for turn in &epoch.turns {
@@ -645,7 +645,7 @@ fn check_epoch(epoch: &Epoch, records: &[Record], may_share: &Sharers) {
     }
 }
 
-/// Notes that what holds of the last epoch: everybody has what it was granted.
+/// Checks that every container has in the last epoch what it was granted.
 fn check_shares(epoch: &Epoch, records: &[Record]) {
     for record in records {
         let turn = epoch.turn(&record.grant_id).expect("a turn for every container");
@@ -700,8 +700,8 @@ fn check_promises(before: &Timetable, after: &Timetable, now_us: u64) {
     }
 }
 
-/// Notes that what was told last begins within four periods, of the longest that whoever it changes
-/// for has by then, or had.
+/// Checks that the last epochs begin within four periods, of the longest that any container whose
+/// turn changes has by then, or had.
 fn check_instants(before: &Timetable, after: &Timetable, now_us: u64) {
     let since = before.epochs.iter().rposition(|epoch| epoch.from_us <= now_us).unwrap_or(0);
     let timetable: Vec<&Turn> =

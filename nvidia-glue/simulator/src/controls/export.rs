@@ -111,7 +111,7 @@ fn import(
     Ok(handle)
 }
 
-/// Tells about an export.
+/// Describes an export.
 pub(super) fn info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_OS_UNIX_GET_EXPORT_OBJECT_INFO_PARAMS;
     let file = export_file(state, control, Params::fd)?;
@@ -126,7 +126,7 @@ pub(super) fn info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(
     Ok(())
 }
 
-/// Makes an export without objects as yet.
+/// Creates an export without objects as yet.
 pub(super) fn create(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS;
     let file = export_file(state, control, Params::fd)?;

@@ -86,7 +86,7 @@ macro_rules! id_info {
 id_info!(id_info, NV0000_CTRL_GPU_GET_ID_INFO_PARAMS);
 id_info!(id_info_v2, NV0000_CTRL_GPU_GET_ID_INFO_V2_PARAMS);
 
-/// Tells a card's PCI address.
+/// Reports a card's PCI address.
 pub(super) fn pci_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_GPU_GET_PCI_INFO_PARAMS;
     let params = control.params();
@@ -142,7 +142,7 @@ pub(super) fn uuid_info(state: &mut State, control: &mut Control<'_, '_>) -> Res
     Ok(())
 }
 
-/// Tells a card's UUID.
+/// Reports a card's UUID.
 pub(super) fn uuid_of_gpu_id(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_GPU_GET_UUID_FROM_GPU_ID_PARAMS;
     let params = control.params();
@@ -153,7 +153,7 @@ pub(super) fn uuid_of_gpu_id(state: &mut State, control: &mut Control<'_, '_>) -
     Ok(())
 }
 
-/// Tells the UUID of a subdevice's card.
+/// Reports the UUID of a subdevice's card.
 pub(super) fn gid(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let card = control.card()?;
     let place = state.cards.get(card).ok_or(Status::INVALID_DEVICE)?;
@@ -165,7 +165,7 @@ pub(super) fn gid(state: &mut State, control: &mut Control<'_, '_>) -> Result<()
     Ok(())
 }
 
-/// Tells a card's name in 64 characters of one or two bytes.
+/// Reports a card's name in 64 characters of one or two bytes.
 pub(super) fn name(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525;
     let card = control.card()?;
@@ -186,7 +186,7 @@ pub(super) fn short_name(state: &mut State, control: &mut Control<'_, '_>) -> Re
     Ok(())
 }
 
-/// Tells that no card reaches another's memory.
+/// Reports that no card reaches another's memory.
 pub(super) fn p2p_caps(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_SYSTEM_GET_P2P_CAPS_V2_PARAMS;
     let params = control.params();
@@ -207,7 +207,7 @@ pub(super) fn p2p_caps(state: &mut State, control: &mut Control<'_, '_>) -> Resu
     Ok(())
 }
 
-/// Tells the same of two groups of at most 8 cards, in matrices.
+/// Reports the same for two groups of at most 8 cards, in matrices.
 pub(super) fn p2p_matrix(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_SYSTEM_GET_P2P_CAPS_MATRIX_PARAMS;
     const MOST: usize = 8;

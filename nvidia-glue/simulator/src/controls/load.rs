@@ -13,8 +13,8 @@ use super::{
 /// `NV2080_GPUMON_PID_INVALID`.
 const NO_PID: u32 = u32::MAX;
 
-/// Tells 72 samples: the instant, and for each of six kinds of engines how busy it was in
-/// hundredths of a percent.
+/// Reports 72 samples: the instant, and for each of six kinds of engines its load in hundredths of
+/// a percent.
 pub(super) fn samples(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS;
     type UtilSample = NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE;

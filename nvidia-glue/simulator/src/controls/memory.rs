@@ -26,7 +26,7 @@ const BAR1_MAPPED_KIB: u64 = 5 << 10;
 /// One of a list of questions and answers.
 type Info = NVXXXX_CTRL_XXX_INFO;
 
-/// Tells about memory, in a list within the parameters.
+/// Reports facts about the card's memory, in a list within the parameters.
 pub(super) fn fb_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_FB_GET_INFO_V2_PARAMS;
     let card = control.card()?;
@@ -39,7 +39,7 @@ pub(super) fn fb_info(state: &mut State, control: &mut Control<'_, '_>) -> Resul
     put_fb_info(state, card, list, count)
 }
 
-/// Tells about memory, in a list that a pointer leads to.
+/// Reports facts about the card's memory, in a list that a pointer leads to.
 pub(super) fn fb_info_v1(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let card = control.card()?;
     let count = get(control.params(), NV2080_CTRL_FB_GET_INFO_PARAMS::fbInfoListSize);
@@ -80,7 +80,7 @@ fn fb_value(index: u32, total: u64, free: u64) -> Result<u64, Status> {
     })
 }
 
-/// Tells the processes that have an object of a class on this card: this one, or none.
+/// Lists the processes that have an object of a class on this card: this one, or none.
 pub(super) fn pids(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GPU_GET_PIDS_PARAMS;
     let card = control.card()?;
@@ -142,7 +142,7 @@ fn held_by_clients(state: &State, card: usize) -> u64 {
     pieces.values().sum()
 }
 
-/// Tells the size of the buffers of the whole group that a channel is in; less than those really
+/// Reports the size of the buffers of the whole group that a channel is in; less than those really
 /// take.
 pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV2080_CTRL_GR_GET_CTX_BUFFER_SIZE_PARAMS;
@@ -167,7 +167,7 @@ pub(super) fn context_buffer_size(state: &mut State, control: &mut Control<'_, '
     Ok(())
 }
 
-/// Tells about memory of an object.
+/// Reports facts about the memory of an object.
 pub(super) fn surface_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     let (file, client, object) = (control.call.file, control.client, control.object);
     let memory = Memory::of(&state.client(file, client)?.object(object)?.kind).ok_or(Status::NOT_SUPPORTED)?;
@@ -205,7 +205,7 @@ pub(super) fn address_space_type(state: &mut State, control: &mut Control<'_, '_
     Ok(())
 }
 
-/// Tells whether two objects are the same memory.
+/// Returns whether two objects are the same memory.
 pub(super) fn are_duplicates(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_CLIENT_OBJECTS_ARE_DUPLICATES_PARAMS;
     let (file, client) = (control.call.file, control.client);

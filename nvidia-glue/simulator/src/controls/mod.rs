@@ -505,7 +505,7 @@ fn takes(on: OnObject, target: Option<&Object>) -> bool {
     )
 }
 
-/// Tells an object's parent (index 1) or class (index 2).
+/// Reports an object's parent (index 1) or class (index 2).
 fn handle_info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_CLIENT_GET_HANDLE_INFO_PARAMS;
     let (file, client) = (control.call.file, control.client);

@@ -36,7 +36,7 @@ impl Doorbells {
         u64::from(token) * SIZE as u64
     }
 
-    /// Makes the place of a new channel empty.
+    /// Clears the slot of a new channel.
     pub(super) fn clear(&self, token: u32) -> io::Result<()> {
         self.0.write_all_at(&[0; SIZE], Self::place(token))
     }
@@ -49,7 +49,7 @@ impl Doorbells {
         self.0.write_all_at(&bytes, Self::place(token) + EXECUTED)
     }
 
-    /// Lets all submitted work of a channel be done.
+    /// Resets the submitted work of a channel to `work_ns`.
     pub(super) fn rewind(&self, token: u32, work_ns: u64) -> io::Result<()> {
         self.0.write_all_at(&work_ns.to_le_bytes(), Self::place(token))
     }

@@ -64,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// Returns after so long.
+    /// Sleeps for so long.
     fn pass(&self, time: Duration) {
         match self {
             Self::Monotonic if time.is_zero() => {}
@@ -279,14 +279,14 @@ impl RunlistEntry {
         })
     }
 
-    /// However often it was taken off, it is on.
+    /// Puts it back on the run list, however often it was taken off.
     pub(super) fn put_back(&self) -> io::Result<()> {
         let own = self.engines.own(self.token);
         self.engines
             .event(|Channels { channels, .. }| channels.iter_mut().filter(own).for_each(|channel| channel.disabled = 0))
     }
 
-    /// It has no work any more, and gets none.
+    /// Removes the channel: it has no work any more, and gets none.
     pub(super) fn leave(&self) {
         let left = self.engines.event(|Channels { channels, .. }| {
             channels.retain(|channel| channel.token != self.token || channel.owner != self.engines.own);

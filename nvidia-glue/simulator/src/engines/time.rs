@@ -144,7 +144,7 @@ type Runnable = BTreeMap<GroupKey, (u64, Vec<usize>)>;
 
 impl Channels {
     /// Gives all engines' time until `now_ns` to those that had work, and takes new work as it came
-    /// meanwhile. Says who came and went.
+    /// meanwhile. Returns the switches of context.
     pub(super) fn advance(&mut self, now_ns: u64, submitted: impl Fn(u32) -> Submitted) -> Vec<Switch> {
         let now_ns = now_ns.max(self.at_ns);
         let mut arrivals: Vec<(u64, usize, u64)> = Vec::new();
@@ -167,7 +167,7 @@ impl Channels {
         log
     }
 
-    /// Notes how busy the compute engine was, if that is due.
+    /// Samples the load of the compute engine, if a sample is due.
     fn sample(&mut self) {
         let engine = self.engines.get(&COMPUTE).copied().unwrap_or_default();
         let (then_ns, before_ns) = std::mem::replace(&mut self.sampled, (self.at_ns, engine.busy_ns));
@@ -201,7 +201,7 @@ impl Channels {
         log
     }
 
-    /// Nothing comes meanwhile, but work may end.
+    /// Runs the channels until an instant; no work comes meanwhile, but some may end.
     fn run_until(&mut self, until_ns: u64, log: &mut Vec<Switch>) {
         let mut numbers: Vec<u32> = self.channels.iter().map(|channel| channel.engine).collect();
         numbers.sort_unstable();
@@ -253,8 +253,8 @@ impl Channels {
         if others { end.min(slice_left_ns.max(1)) } else { end }
     }
 
-    /// Gives `step` nanoseconds to the channels of a group, less what it loses; says how many were
-    /// taken.
+    /// Gives `step` nanoseconds to the channels of a group, less its loss; returns the nanoseconds
+    /// that were used.
     fn run(&mut self, members: &[usize], step: u64) -> u64 {
         let step = step - self.lose(members, step);
         let (mut given, count) = (0, members.len() as u128);

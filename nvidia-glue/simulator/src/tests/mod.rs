@@ -254,7 +254,7 @@ impl Program<'_> {
         file
     }
 
-    /// Makes a range of addresses and maps memory there.
+    /// Creates a range of addresses and maps memory there.
     fn map(&self, file: &DeviceFile, base: u64, length: u64, memory: u32) -> Result<(), Status> {
         let mut args = [0; 24];
         put_u64(&mut args, 0, base);

@@ -50,7 +50,7 @@ impl OpenFiles {
         })
     }
 
-    /// A descriptor that has just been opened; `None`: none of the driver's.
+    /// Adds a descriptor that has just been opened; `None`: it is none of the driver's.
     pub(super) fn opened(&mut self, pid: i32, fd: i32) -> Option<u32> {
         let node = node_of(pid, fd).ok().flatten()?;
         Some(self.add(pid, fd, node))
@@ -79,7 +79,7 @@ impl OpenFiles {
             })
     }
 
-    /// `to` now is what `from` is.
+    /// Makes `to` a duplicate of `from`. Returns the files that nobody has any more.
     pub(super) fn duplicated(&mut self, pid: i32, from: i32, to: i32) -> Vec<u32> {
         let file = self.descriptors.get(&pid).and_then(|table| table.get(&from)).copied();
         let closed = if from == to { Vec::new() } else { self.closed(pid, to, to) };
@@ -90,7 +90,7 @@ impl OpenFiles {
         closed
     }
 
-    /// Descriptors `first` to `last` are closed. The files that nobody has any more.
+    /// Closes descriptors `first` to `last`. Returns the files that nobody has any more.
     pub(super) fn closed(&mut self, pid: i32, first: i32, last: i32) -> Vec<u32> {
         let Some(table) = self.descriptors.get_mut(&pid) else { return Vec::new() };
         let kept = table.clone().into_iter().filter(|(fd, _)| !(first..=last).contains(fd)).collect();
@@ -98,7 +98,8 @@ impl OpenFiles {
         self.unheld()
     }
 
-    /// A child has its maker's descriptors. Whether any of the driver's are among them.
+    /// Copies the descriptors of a parent to its child. Returns whether any of the driver's are
+    /// among them.
     pub(super) fn inherited(&mut self, parent: i32, child: i32) -> bool {
         let Some(table) = self.descriptors.get(&parent).filter(|table| !table.is_empty()).cloned() else {
             return false;
@@ -107,7 +108,7 @@ impl OpenFiles {
         true
     }
 
-    /// Another program runs in the process: what was to be closed on exec is.
+    /// Drops the descriptors that were closed on exec. Returns the files that nobody has any more.
     pub(super) fn executed(&mut self, pid: i32) -> Vec<u32> {
         if let Some(table) = self.descriptors.get_mut(&pid) {
             table.retain(|fd, _| matches!(node_of(pid, *fd), Ok(Some(_))));
@@ -115,7 +116,8 @@ impl OpenFiles {
         self.unheld()
     }
 
-    /// The process has ended.
+    /// Drops the descriptors of a process that has ended. Returns the files that nobody has any
+    /// more.
     pub(super) fn ended(&mut self, pid: i32) -> Vec<u32> {
         self.descriptors.remove(&pid);
         self.unheld()

@@ -77,12 +77,12 @@ impl Recorder {
         self.sink.finish()
     }
 
-    /// A thread has stopped for the first time.
+    /// Adds a thread that has stopped for the first time.
     pub(super) fn begun(&mut self, tid: i32) {
         self.threads.entry(tid).or_insert_with(|| Thread { pid: process_of(tid), pending: None });
     }
 
-    /// A thread has made another one, or a process.
+    /// Records that a thread has made another one, or a process.
     pub(super) fn made(&mut self, tid: i32, child: i32) -> io::Result<()> {
         self.begun(child);
         let (parent, child) = (self.pid(tid), self.pid(child));
@@ -97,8 +97,8 @@ impl Recorder {
         self.emit(tid, self.started.elapsed(), Event::Fork { child })
     }
 
-    /// Another program runs in a thread's process; `former` is the thread that has become its only
-    /// one.
+    /// Records that a thread's process has executed another program; `former` is the thread that
+    /// has become its only one.
     pub(super) fn executed(&mut self, tid: i32, former: i32) -> io::Result<()> {
         if former != tid {
             self.threads.remove(&former);
@@ -117,7 +117,7 @@ impl Recorder {
         self.closed(tid, now, closed)
     }
 
-    /// A thread has ended.
+    /// Records that a thread has ended.
     pub(super) fn ended(&mut self, tid: i32) -> io::Result<()> {
         let Some(thread) = self.threads.remove(&tid) else { return Ok(()) };
         // The first thread's end is reported last.
@@ -134,7 +134,7 @@ impl Recorder {
         self.closed(tid, now, closed)
     }
 
-    /// A thread is about to make a system call.
+    /// Captures a system call that a thread is about to make.
     pub(super) fn entered(&mut self, tid: i32, audit_arch: u32, number: u64, arguments: [u64; 6]) {
         let pending = self.pending(tid, audit_arch, number, arguments);
         if let Some(thread) = self.threads.get_mut(&tid) {
@@ -206,7 +206,7 @@ impl Recorder {
         Some((seen.file, node.node))
     }
 
-    /// A system call has returned.
+    /// Records the return of a system call.
     pub(super) fn returned(&mut self, tid: i32, result: i64) -> io::Result<()> {
         let Some(pending) = self.threads.get_mut(&tid).and_then(|thread| thread.pending.take()) else { return Ok(()) };
         let pid = self.pid(tid);

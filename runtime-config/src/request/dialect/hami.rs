@@ -193,8 +193,8 @@ fn priority(statement: Statement<'_>) -> Result<Priority, RequestError> {
     statement.word(&[("0", Priority::High), ("1", Priority::Low)])
 }
 
-/// The scheduler's note on the pod must know every card that the variables name by its whole UUID.
-/// Written `UUID,NVIDIA,<MiB>,<percent>:` for each card, `;` after each container.
+/// Checks that the scheduler's note on the pod has every card that the variables name by its whole
+/// UUID. It has `UUID,NVIDIA,<MiB>,<percent>:` for each card, and `;` after each container.
 fn check_allocation(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(), RequestError> {
     let (Some(allocated), Some(visible)) = (annotations.any(ALLOCATED), env.any(super::nvidia::VISIBLE)) else {
         return Ok(());

@@ -73,8 +73,8 @@ pub(super) fn foreign(
     Ok(Some(foreign))
 }
 
-/// Tells whether a variable that takes the limits off is set; `key` of the configuration must allow
-/// it.
+/// Returns whether a variable that takes the limits off is set; `key` of the configuration must
+/// allow it.
 fn takes_limits_off(name: &str, env: &Statements<'_>, config: &Config) -> Result<bool, RequestError> {
     for statement in env.spoken(name) {
         if statement.boolean()? && !config.allow_isolation_none {

@@ -148,7 +148,7 @@ pub(in crate::request) fn parse(
     Ok(Some(Native { terms, cards, asks_share, asks }))
 }
 
-/// The configuration's leave is asked for by the caller: this names what needs it.
+/// Statement that asks for isolation `none`; the caller checks that the configuration allows it.
 pub(in crate::request) fn isolation_none<'a>(
     env: &Statements<'a>,
     annotations: &Statements<'a>,

@@ -147,8 +147,8 @@ pub(in crate::request) fn visible(
     }
 }
 
-/// A device plugin's value and the image's may stand side by side: the tighter counts, wherever it
-/// stands.
+/// Visible cards by the variables. A device plugin's value and the image's may stand side by side:
+/// the tighter counts, wherever it stands.
 fn by_variable(source: &Source, env: &Statements<'_>, config: &Config) -> Result<Option<Visible>, RequestError> {
     let with_hook = source.hook == Some(NvidiaHook::Environment);
     let namer = if with_hook { Namer::EnvironmentWithHook } else { Namer::Environment };

@@ -89,7 +89,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Tells systemd the limits of a container that it has just made a scope for. Nothing to do
+    /// Sends systemd the limits of a container that it has just made a scope for. Nothing to do
     /// without its driver.
     pub(crate) async fn set_systemd_limits(&self, resources: Option<&LinuxResources>) -> Result<(), UpdateError> {
         let (Some(_), Some(resources)) = (self.systemd_unit(), resources) else { return Ok(()) };
@@ -103,7 +103,7 @@ impl Cgroup {
         }
     }
 
-    /// Tells systemd, and returns whether it runs the container's scope.
+    /// Sends systemd the limits, and returns whether it runs the container's scope.
     async fn set_unit_properties(&self, plan: &[Write]) -> Result<bool, UpdateError> {
         let Some(unit) = self.systemd_unit() else { return Ok(false) };
         let set = scope::set_properties(unit, |version| systemd::properties(plan, version)).await;
@@ -166,7 +166,8 @@ fn carry_out(plan: &[Write]) -> Result<Vec<Write>, CgroupError> {
     Ok(undo)
 }
 
-/// The cause of the failure is what the caller hears; a value that does not go back is logged.
+/// Restores the values before a failure. The caller gets the cause of that; a value that cannot be
+/// restored is logged.
 fn take_back(undo: Vec<Write>) {
     for write in undo {
         if let Err(error) = files::write(&write.path, &write.value) {
@@ -210,8 +211,8 @@ fn quota_and_period(quota: Option<Write>, period: Option<Write>, period_now: Opt
     writes.into_iter().flatten().collect()
 }
 
-/// A burst goes in after a quota that makes room for it, and before one that would not hold the old
-/// burst.
+/// Inserts the write of a burst: after a quota that makes room for it, and before one that would
+/// not hold the old burst.
 fn with_burst(mut writes: Vec<Write>, burst: Option<Write>, burst_now: Option<u64>) -> Vec<Write> {
     if let Some(burst) = burst {
         let shrinks = burst.value.parse::<u64>().ok() <= burst_now;

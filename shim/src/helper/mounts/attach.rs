@@ -80,7 +80,7 @@ pub(crate) struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    /// Gives them what must come last.
+    /// Sets the properties of the mounts that must come last.
     pub(crate) fn complete(self) -> Result<(), AttachError> {
         for (mount, planned) in &self.attached {
             self.spread(mount).map_err(failed("set the propagation of", &planned.destination))?;

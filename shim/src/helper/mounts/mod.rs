@@ -214,7 +214,7 @@ fn plan(mount: &Mount, bundle: &Path, has_users: bool) -> Result<PlannedMount, P
     }
 }
 
-/// Tells whether it is a bind mount: by its type, or by an option.
+/// Returns whether it is a bind mount: by its type, or by an option.
 pub(crate) fn is_bind(mount: &Mount) -> bool {
     mount.typ().as_deref() == Some("bind") || Options::parse(mount.options().as_deref().unwrap_or_default()).is_bind()
 }

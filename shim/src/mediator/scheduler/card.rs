@@ -115,7 +115,7 @@ impl Edges {
 }
 
 impl<C: Clock> CardScheduler<C> {
-    /// Makes the scheduler, and closes the gate if the container is capped and its card can close
+    /// Creates the scheduler, and closes the gate if the container is capped and its card can close
     /// it.
     pub(super) fn new(
         place: CardPlace,

@@ -127,7 +127,7 @@ impl Scheduler {
         })
     }
 
-    /// Makes the scheduler, once the privileges are dropped.
+    /// Creates the scheduler, once the privileges are dropped.
     pub(super) fn new(prepared: PreparedScheduler) -> io::Result<Self> {
         let PreparedScheduler { grant_id, state_dir, watch, epoch, status_page, mailboxes, priority } = prepared;
         let scheduled = |(mailbox, is_capped)| {

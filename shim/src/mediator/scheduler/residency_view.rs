@@ -89,7 +89,7 @@ impl ResidencyView {
         }
     }
 
-    /// Has the neighbours looked up again, as other terms hold.
+    /// Marks the neighbours to be looked up again, as other terms hold.
     pub(super) fn terms_changed(&mut self) {
         self.refresh_us = 0;
     }

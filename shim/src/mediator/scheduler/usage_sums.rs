@@ -99,8 +99,8 @@ impl UsageSums {
         self.since_us = Some(now_us.max(since_us));
     }
 
-    /// Takes a sample: all that it used until `at_us` is counted. To be called at the same place of
-    /// each period.
+    /// Takes a sample: all use until `at_us` is counted. To be called at the same place of each
+    /// period.
     pub(super) fn sample(&mut self, at_us: u64) {
         let now = (at_us, self.used_us);
         let second = achieved(&mut self.fine, now, FINE_US, SECOND_US);

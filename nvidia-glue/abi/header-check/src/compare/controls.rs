@@ -39,7 +39,7 @@ pub(super) fn compare(headers: &Headers, report: &mut Report) {
     find_unnumbered(headers, report);
 }
 
-/// Finds parameters with a pointer of which the headers do not say whose they are.
+/// Finds parameters with a pointer for which the headers name no control.
 fn find_unnumbered(headers: &Headers, report: &mut Report) {
     for params in unnumbered(headers) {
         report.differ(&params, "control of these parameters, which hold a pointer", "none", "one without a number");

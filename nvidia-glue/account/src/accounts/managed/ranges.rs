@@ -57,9 +57,9 @@ pub(in super::super) struct Managed {
     by_file: HashMap<Option<UvmFile>, usize>,
     by_process: HashMap<Pid, usize>,
     pub(super) reserved: usize,
-    /// Counts the looks at what is mapped.
+    /// Number of the latest comparison with what is mapped.
     pub(super) epoch: u64,
-    /// The last look that released something.
+    /// Number of the last comparison that released something.
     pub(super) released_in: u64,
     /// Bytes whose process is gone but whose file keeps them.
     pub(super) zombies: HashMap<Option<UvmFile>, HashMap<Pid, u128>>,
@@ -88,12 +88,12 @@ impl Managed {
             || self.overtaken.iter().any(|(_, _, range)| may_be(range.file))
     }
 
-    /// Returns whether `file` keeps some whose process is gone.
+    /// Returns whether `file` keeps ranges whose process is gone.
     pub(in super::super) fn has_zombies(&self, file: UvmFile) -> bool {
         self.zombies.contains_key(&Some(file))
     }
 
-    /// Every file that does.
+    /// Files that keep ranges whose process is gone.
     pub(in super::super) fn zombie_files(&self) -> impl Iterator<Item = UvmFile> {
         self.zombies.keys().copied().flatten()
     }
@@ -156,14 +156,13 @@ impl Managed {
         count(&mut self.by_process, range.process, more);
     }
 
-    /// Another thread's `mmap` takes the place of what this range's thread may yet map: what was
-    /// cut out of it stays charged.
+    /// Keeps the charge of a part that another thread's `mmap` has replaced, as this range's thread
+    /// may yet map it.
     pub(super) fn supersede(&mut self, mm: Mm, span: Span, range: Range) {
         self.overtaken.push((mm, span, Range { is_cut: true, ..range }));
     }
 
-    /// Of what was overtaken, that which is seen to be mapped, and stands in nobody's place, is
-    /// there.
+    /// Restores overtaken ranges where they are seen to be mapped and no other range is.
     pub(super) fn restore(&mut self, mm: Mm, seen: &[Span]) {
         let (of_space, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.overtaken).into_iter().partition(|(of, ..)| *of == mm);
@@ -180,7 +179,8 @@ impl Managed {
         }
     }
 
-    /// A thread is back. What is charged twice since others have overtaken it: whose, and how much.
+    /// Settles the ranges of a thread whose calls have returned. Returns the double charges of
+    /// those that others have overtaken: process and bytes.
     pub(super) fn settle(&mut self, thread: i32) -> Vec<(Pid, u128)> {
         let Some(spans) = self.pending.remove(&thread) else { return Vec::new() };
         self.pending_spans = self.pending_spans.saturating_sub(spans.len());
@@ -225,7 +225,7 @@ impl Managed {
         self.pending.keys().copied().collect()
     }
 
-    /// Notes that what was a range stays.
+    /// Keeps the charge of a removed range, whose process is gone, under its file.
     pub(super) fn add_zombie(&mut self, span: Span, range: Range) {
         let Range { file, process, .. } = range;
         self.pad(process, range.padding(span));

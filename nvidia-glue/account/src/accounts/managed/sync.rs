@@ -19,7 +19,8 @@ pub struct Mapping {
     pub length: u64,
 }
 
-/// One look at what processes have mapped. Begin it before the first `/proc/PID/maps` is opened.
+/// A comparison of the account with what processes have mapped. Begin it before the first
+/// `/proc/PID/maps` is opened.
 #[derive(Debug)]
 pub struct ManagedSync {
     /// Only what was settled in an earlier epoch can be missed.
@@ -40,20 +41,20 @@ pub struct ManagedDrift {
 }
 
 impl ManagedSync {
-    /// The address space exists, whether it can be looked at or not.
+    /// Records that an address space exists, whether or not it can be read.
     pub fn stays(&mut self, mm: Mm) {
         self.looked_at.insert(mm);
     }
 }
 
 impl Accounts {
-    /// Begins a look at what processes have mapped.
+    /// Begins a comparison with what processes have mapped.
     pub fn begin_sync(&mut self) -> ManagedSync {
         self.managed.epoch = self.managed.epoch.saturating_add(1);
         ManagedSync { epoch: self.managed.epoch, looked_at: BTreeSet::new() }
     }
 
-    /// Returns whether all of that is charged to `mm`.
+    /// Returns whether all of these mappings are charged to `mm`.
     #[must_use]
     pub fn has_managed(&self, mm: Mm, seen: &[Mapping]) -> bool {
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
@@ -92,9 +93,9 @@ impl Accounts {
         ManagedDrift { released: saturated(released), found }
     }
 
-    /// Every address space that exists was looked at since `sync` began, or said to stay: the
-    /// others are gone, and what they had mapped with them, except where a file that several
-    /// processes share keeps it. What that released, of each card.
+    /// Ends the comparison: every address space that exists was read since `sync` began, or said to
+    /// stay. The mappings of the others are gone, except where a file that several processes share
+    /// keeps them. Returns the bytes that this released, of each card.
     pub fn finish_sync(&mut self, sync: ManagedSync) -> Bytes {
         let ManagedSync { epoch, looked_at } = sync;
         let ranges = self.managed.iter().filter(|(mm, _, range)| !looked_at.contains(mm) && made_before(range, epoch));
@@ -111,12 +112,12 @@ impl Accounts {
     }
 }
 
-/// Returns whether its `mmap` had returned before the look of `epoch` began.
+/// Returns whether its `mmap` had returned before the comparison of `epoch` began.
 const fn settled_before(range: &Range, epoch: u64) -> bool {
     matches!(range.state, RangeState::Settled(settled) if settled < epoch)
 }
 
-/// Returns whether its address space existed when the look of `epoch` began.
+/// Returns whether its address space existed when the comparison of `epoch` began.
 const fn made_before(range: &Range, epoch: u64) -> bool {
     let (RangeState::Pending { epoch: made, .. } | RangeState::Settled(made)) = range.state;
     made < epoch

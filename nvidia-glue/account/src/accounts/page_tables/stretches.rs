@@ -9,7 +9,7 @@ pub(super) const STRETCH_BITS: u32 = 29;
 /// Tables of the lowest level in a stretch.
 const LOWEST: usize = 1 << (STRETCH_BITS - LOWEST_BITS);
 const WHOLE: u32 = 1 << LOWEST_BITS;
-/// More are not looked at one by one: the driver maps nothing as long as that.
+/// Most stretches that are counted one by one: the driver maps nothing as long as that.
 const MOST_STRETCHES: u64 = 1 << 18;
 
 /// A stretch in which something is mapped.
@@ -21,7 +21,7 @@ pub(super) enum Stretch {
     Parts(Box<Parts>),
 }
 
-/// So many bytes in what each table of the lowest level maps.
+/// Mapped bytes for each table of the lowest level.
 #[derive(Debug)]
 pub(super) struct Parts {
     bytes: [u32; LOWEST],
@@ -40,7 +40,7 @@ pub(super) fn stretches(span: Span) -> impl Iterator<Item = (u64, Span)> {
 }
 
 impl Stretch {
-    /// One in which `part` is mapped.
+    /// A stretch in which `part` is mapped.
     pub(super) fn with(part: Span) -> Self {
         if part.length() == 1 << STRETCH_BITS {
             return Self::Whole;
@@ -50,18 +50,18 @@ impl Stretch {
         stretch
     }
 
-    /// `part` was mapped as well.
+    /// Adds a mapped `part`.
     pub(super) fn add(&mut self, part: Span) {
         self.change(part, u32::saturating_add);
     }
 
-    /// `part` was unmapped.
+    /// Removes an unmapped `part`.
     pub(super) fn subtract(&mut self, part: Span) {
         self.change(part, u32::saturating_sub);
     }
 
-    /// Looks at the tables that `part` touches, and at no others: most mappings are a few of the
-    /// many that are in a stretch.
+    /// Changes the tables that `part` touches, without a visit to any others: most mappings are a
+    /// few of the many that are in a stretch.
     fn change(&mut self, part: Span, change: impl Fn(u32, u32) -> u32) {
         if let Self::Whole = self {
             *self = Self::Parts(Box::new(Parts { bytes: [WHOLE; LOWEST], tables: LOWEST }));

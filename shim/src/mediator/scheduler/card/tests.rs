@@ -208,7 +208,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// Makes a card whose driver has no log.
+    /// Creates a card whose driver has no log.
     fn new(is_capped: bool) -> Self {
         Self::with(is_capped, false)
     }
