@@ -143,7 +143,7 @@ fn note(
 /// is left to use it.
 ///
 /// Without a cgroup in the note the create did not come to its end. The helper's own state then
-/// tells whether there is a cgroup; the path in the spec does not tell whose it is.
+/// shows whether there is a cgroup; the path in the spec does not show whose it is.
 async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandError> {
     if let Some(shim) = &note.shim {
         kill_orphaned_workers(shim);

@@ -139,7 +139,7 @@ impl TaskEvents {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Registered before the look, so that no change between the two is missed.
+            // Registered before the check, so that no change between the two is missed.
             changed.as_mut().enable();
             if let Some(found) = find(&lock(&self.queue)) {
                 return found;

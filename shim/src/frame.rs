@@ -20,7 +20,7 @@ use crate::sys;
 /// Most descriptors that one frame carries, the memory file included.
 const MAX_FDS: usize = 16;
 
-/// The datagram's own bytes: they only tell our frames from anything else.
+/// The datagram's own bytes, which only distinguish our frames from anything else.
 const MARK: &[u8] = b"egpu1";
 
 /// Bytes of the longest value that is sent without a memory file.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_end_is_told_from_a_foreign_datagram() {
+    fn a_closed_end_is_distinguished_from_a_foreign_datagram() {
         let (a, b) = pair().unwrap();
         nix::unistd::write(&a, b"hello").unwrap();
         assert!(matches!(receive(b.as_fd()), Err(FrameError::Foreign(_))));

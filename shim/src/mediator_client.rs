@@ -178,9 +178,8 @@ impl Mediator {
     /// returns once that is gone. One that does not answer is killed: then what depends on files in
     /// other processes stays.
     ///
-    /// # Errors
-    /// [`MediatorError::StillHeld`] if the driver does not free everything: it stays, keeps the
-    /// files, and can be told again.
+    /// # Errors [`MediatorError::StillHeld`] if the driver does not free everything: it stays,
+    /// keeps the files, and can be asked again.
     pub async fn end(&self) -> Result<(), MediatorError> {
         self.end_within(FREE_LIMIT).await
     }
@@ -322,7 +321,7 @@ mod tests {
         message::send(other.as_fd(), &long, None).unwrap();
         message::send(other.as_fd(), &"Unheard-of", None).unwrap();
         message::send(other.as_fd(), &kill, Some(mediator.pidfd.as_fd())).unwrap();
-        assert!(matches!(mediator.next().await, Some((told, Some(_))) if told == kill));
+        assert!(matches!(mediator.next().await, Some((message, Some(_))) if message == kill));
         drop(other);
         assert!(mediator.next().await.is_none());
     }

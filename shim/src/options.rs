@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_told() {
+    fn unknown_keys_are_reported() {
         let parsed = ParsedOptions::from_any(Some(&generic(GENERIC, "", "Speed = 3\nBinaryName = \"runc\""))).unwrap();
         assert_eq!(parsed.options, RuntimeOptions::default());
         assert_eq!(parsed.warnings.len(), 2);

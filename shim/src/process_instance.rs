@@ -46,8 +46,7 @@ impl ProcessInstance {
         self.process.pid
     }
 
-    /// Returns whether it is certain that the process has ended. What cannot be told counts as
-    /// alive.
+    /// Returns whether it is certain that the process has ended. An unknown state counts as alive.
     pub fn is_gone(&self) -> bool {
         let Ok(boot_id) = boot_id() else { return false };
         if boot_id != self.boot_id {

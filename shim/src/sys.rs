@@ -35,7 +35,7 @@ pub fn share_one_arena() {
 /// Gives pages of freed memory back to the kernel, also those between what is still in use: glibc
 /// itself gives back the end only.
 pub fn give_back_free_memory() {
-    // SAFETY: takes an integer, and looks at the allocator's own lists under its own locks.
+    // SAFETY: takes an integer, and reads the allocator's own lists under its own locks.
     #[cfg(target_env = "gnu")]
     let _ = unsafe { libc::malloc_trim(0) };
 }
@@ -393,7 +393,7 @@ pub mod bpf {
     }
 
     /// Has the verifier check a program of eight-byte instructions and loads it. On refusal the
-    /// error tells the verifier's reason.
+    /// error has the verifier's reason.
     pub fn load_device_program(instructions: &[u64]) -> io::Result<OwnedFd> {
         let license = c"Apache-2.0";
         let attributes = || LoadAttributes {

@@ -2,7 +2,7 @@
 //!
 //! A program has groups of channels, puts work into a channel's ring and rings its doorbell; no
 //! call is made for that. On a simulated card, work is engine time: its amount is written into the
-//! card's node at the channel's token, and the driver tells there what was executed
+//! card's node at the channel's token, and the driver reports there what was executed
 //! (nvidia-glue/simulator/src/engines/doorbells.rs). These commands are for simulated cards only.
 
 use std::{
@@ -38,8 +38,8 @@ use crate::{
 /// Time slice that CUDA sets for its compute groups.
 const CUDA_SLICE_US: u64 = 2048;
 
-/// Bytes of a channel's place in the node, and where the driver tells what was executed, and as of
-/// when.
+/// Bytes of a channel's place in the node, and where the driver reports what was executed, and as
+/// of when.
 const PLACE: u64 = 64;
 const EXECUTED: u64 = 16;
 /// Work without end.

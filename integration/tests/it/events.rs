@@ -1,4 +1,4 @@
-//! `egpu events` tells what happened.
+//! `egpu events` lists what happened.
 
 use std::{
     io::{BufRead as _, BufReader},
@@ -207,7 +207,7 @@ fn followed(node: &Node) {
     kill(Pid::from_raw(i32::try_from(interrupted.id()).unwrap()), Signal::SIGINT).unwrap();
     assert!(interrupted.wait().unwrap().success());
     assert!(lines.next().is_none(), "nothing but events");
-    // It notices without anything to tell.
+    // It notices without an event to print.
     let mut first = String::new();
     let mut output = BufReader::new(unread.stdout.take().unwrap());
     output.read_line(&mut first).unwrap();

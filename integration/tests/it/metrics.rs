@@ -1,4 +1,4 @@
-//! `egpu metrics` tells Prometheus the node's figures.
+//! `egpu metrics` gives Prometheus the node's figures.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

@@ -221,7 +221,7 @@ fn compared_with_runc(node: &Node, kind: &str, edit: fn(&mut Value), files: &[&s
 
 fn an_update_outlives_a_reload(node: &Node) {
     let container = in_scope(node, "a").edit(limits).start().unwrap();
-    // Of no swap at all runc 1.1 does not tell systemd.
+    // runc 1.1 does not set a limit of no swap at all in systemd.
     assert_eq!(property(&node.scope("a"), "MemorySwapMax"), "0");
     let wider = json!({
         "memory": { "limit": 128 << 20, "swap": 192 << 20 },

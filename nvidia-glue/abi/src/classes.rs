@@ -57,7 +57,7 @@ pub enum ClassKind {
     Engine,
     /// An event; the parameters' `data` names what is signalled.
     Event(EventKind),
-    /// `RM_USER_SHARED_DATA`: a page, mapped by the program, that tells the card's real memory and
+    /// `RM_USER_SHARED_DATA`: a page, mapped by the program, that shows the card's real memory and
     /// load.
     UserSharedData,
     /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which
@@ -118,7 +118,7 @@ pub mod internal {
 }
 
 /// Numbers of the classes that each generation of cards has its own of, from Volta to Blackwell:
-/// the low byte tells what they are.
+/// the low byte identifies them.
 pub const GENERATIONS: std::ops::RangeInclusive<u32> = 0xc300..=0xcfff;
 
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted,

@@ -65,7 +65,7 @@ impl Row {
         }
     }
 
-    /// Returns the offset of its status; `None`: the errno tells.
+    /// Returns the offset of its status; `None`: the errno is the only answer.
     pub fn status_at(&self) -> Option<usize> {
         match self {
             Self::Escape(_, layout, _) => layout.status.map(usize::from),

@@ -51,7 +51,7 @@ pub struct EscapeLayout {
     pub size: u16,
     /// True if any positive multiple of `size` is taken as well (an array of it).
     pub array: bool,
-    /// Offset of the driver's status; `None`: it has none, the errno tells.
+    /// Offset of the driver's status; `None`: it has none, and the errno is the only answer.
     pub status: Option<u16>,
     /// Pointers in it, other than the parameters of `NV_ESC_RM_ALLOC` and `NV_ESC_RM_CONTROL`.
     pub pointers: &'static [Pointer],

@@ -313,7 +313,7 @@ fn calls_are_taken_only_where_the_driver_takes_them() {
 }
 
 #[test]
-fn video_heap_control_tells_its_allocations() {
+fn video_heap_control_is_decoded_by_function() {
     let release = abi(580, 159, 4);
     let read = |fields: &[(usize, u32)]| {
         let mut args = vec![0; 184];

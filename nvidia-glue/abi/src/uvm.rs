@@ -32,7 +32,7 @@ pub struct UvmLayout {
     pub releases: Releases,
     /// Bytes.
     pub size: u16,
-    /// Offset of `rmStatus`; `None`: it has none, the errno tells.
+    /// Offset of `rmStatus`; `None`: it has none, and the errno is the only answer.
     pub status: Option<u16>,
     /// Descriptors of control and UVM files.
     pub descriptors: &'static [Descriptor],

@@ -212,7 +212,7 @@ impl Charges {
             Pages::Pins(pin) => self.pins.unpinned(pin),
             Pages::Mapped(window) => {
                 self.pins.keep(window, bytes);
-                // How much of it is looked at where it matters.
+                // The exact number is computed where it matters.
                 cards.set_kept(self.pins.kept_at_most());
             }
         }

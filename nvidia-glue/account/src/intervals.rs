@@ -67,7 +67,7 @@ impl<K: Ord + Copy, V: Copy> Intervals<K, V> {
         self.overlapping(owner, Span { first: 0, last: u64::MAX })
     }
 
-    /// The owners within `bounds` that have a range; not a look at every range.
+    /// Owners within `bounds` that have a range, found without a visit to every range.
     pub(super) fn owners(&self, bounds: impl RangeBounds<K>) -> Vec<K> {
         let mut owners = Vec::new();
         let mut from = bounds.start_bound().map(|&owner| (owner, 0));

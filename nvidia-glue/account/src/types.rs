@@ -166,7 +166,7 @@ impl Default for ObjectLimits {
             objects: 1 << 17,
             references: 1 << 18,
             // CUDA maps by unified memory. Vulkan maps each of its allocations so, of which
-            // programs are told to have less than 4096.
+            // programs are advised to have less than 4096.
             virtual_mappings: 1 << 13,
             // A CUDA context has 33.
             processor_mappings: 1 << 14,
@@ -188,8 +188,8 @@ impl ObjectLimits {
         Self { objects: each(self.objects), references: each(self.references), ..self }
     }
 
-    /// Of a container that only looks at its cards: nothing that takes memory of a card for its own
-    /// sake, or of the host. NVML has a client for each program and a few dozen objects in it.
+    /// Limits of a monitor: nothing that takes memory of a card for its own sake, or of the host.
+    /// NVML has a client for each program and a few dozen objects in it.
     pub fn of_a_monitor() -> Self {
         let host_memory = Bytes(0);
         Self {

@@ -70,7 +70,7 @@ pub enum Enforcement {
     /// The mediator, which executes the container's driver calls, holds its memory, and its time as
     /// [`CardGrant::compute_by`] says.
     Mediated,
-    /// The container looks at the card (`utility` alone). Its `memory` is 0; the mediator sees to
+    /// The container monitors the card (`utility` alone). Its `memory` is 0; the mediator sees to
     /// that, unless the container has privileges that no mediator survives, or the card is in MIG
     /// mode.
     Monitor,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The places that discovery, health and the doctor look at.
+/// Roots of the trees that discovery, health and the doctor read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Roots {
     /// procfs, `/proc`.

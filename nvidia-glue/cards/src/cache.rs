@@ -4,7 +4,7 @@
 //! An inventory stays good as long as everything is as it was that can be seen without NVML and
 //! that changes with the cards: the boot, the loaded driver and when it was loaded, its cards in
 //! `/proc`, its MIG devices in `/proc`, its device numbers, and the configuration. Health comes
-//! from the kernel's log at every look, and while a card is out of use NVML is asked again after
+//! from the kernel's log at every read, and while a card is out of use NVML is queried again after
 //! [`RECHECK_MS`], so that a card that was reset comes back.
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
@@ -60,8 +60,8 @@ pub(super) struct Notes {
     pub(super) driver_loaded: Option<u64>,
 }
 
-/// The state of the node now. `None` without a boot id, for then nothing tells one boot from
-/// another.
+/// The state of the node now. `None` without a boot id, for then nothing distinguishes one boot
+/// from another.
 pub(super) fn key(roots: &Roots, config: &Config) -> Option<Key> {
     Some(Key {
         boot_id: kernel_module::boot_id(roots).filter(|id| !id.is_empty())?,

@@ -1,4 +1,4 @@
-//! One look at the node: which cards there are, whoever provides them.
+//! Discovery of the node's cards, whoever provides them.
 
 use std::io;
 

@@ -1,10 +1,9 @@
-//! The cards of the node as one look found them.
+//! The cards of the node as one discovery found them.
 
 use base::{Bytes, PciBusId};
 use serde::{Deserialize, Serialize};
 
-/// Everything that one look at the node found. Serializable: it is asked for in a short-lived child
-/// and cached.
+/// Everything that one discovery found. Serializable: it runs in a short-lived child and cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Source of the cards.

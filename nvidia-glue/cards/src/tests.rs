@@ -38,7 +38,7 @@ fn config(node: &FakeNode, kind: DriverKind, simulated: u32) -> Config {
     Config { state_dir, driver, ..Config::default() }
 }
 
-/// Two cards as NVML might have told of them.
+/// Two cards as NVML might report them.
 fn two_cards() -> Inventory {
     Inventory { source: Source::Nvidia, ..inventory_of(2) }
 }
@@ -99,7 +99,7 @@ fn what_does_not_concern_the_cards_changes_nothing() {
 }
 
 #[test]
-fn a_driver_that_was_loaded_anew_is_asked_anew() {
+fn a_driver_that_was_loaded_anew_is_queried_anew() {
     let node = node();
     let config = config(&node, DriverKind::Auto, 0);
     store(&node, &config);
@@ -144,7 +144,7 @@ fn without_a_boot_id_nothing_is_believed() {
 }
 
 #[test]
-fn an_error_since_then_shows_and_after_a_while_the_driver_is_asked_again() {
+fn an_error_since_then_shows_and_after_a_while_the_driver_is_queried_again() {
     let node = node();
     let config = config(&node, DriverKind::Auto, 0);
     store(&node, &config);

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_told_by_their_numbers() {
+    fn nodes_are_identified_by_their_numbers() {
         let driver = driver();
         for (major, minor, node) in [
             (195, 0, Some(Node::Card(0))),

@@ -2,8 +2,8 @@
 //!
 //! The card's context switching firmware (FECS) notes each switch with the card's time. A client
 //! binds an event buffer to that: a ring of records in memory that the driver writes and the client
-//! reads. A client without privileges is told of all clients of its own effective user, and no more
-//! than "came" and "went" of each context.
+//! reads. A client without privileges sees all clients of its own effective user, and no more than
+//! "came" and "went" of each context.
 
 use std::{
     io,
@@ -78,7 +78,7 @@ pub(super) struct NvidiaSwitchLog {
     get: u32,
     /// The number that the next one should have.
     sequence: Option<u16>,
-    /// The card's time less `CLOCK_MONOTONIC`, in nanoseconds, and when it was looked at.
+    /// The card's time less `CLOCK_MONOTONIC`, in nanoseconds, and the instant of that measurement.
     ahead_ns: i64,
     compared: Instant,
 }

@@ -212,7 +212,7 @@ const SECCOMP_RET_ALLOW: u32 = 0x7fff_0000;
 /// not exist then, nor does `remap_file_pages`, which maps a file anew without a call of mmap and
 /// which the kernel has only emulated since 4.0. Nor may a program say where its memory begins
 /// (`PR_SET_MM`), or have it begin where it always does (`ADDR_NO_RANDOMIZE`): by that the mediator
-/// tells a program from the one that its process executes next.
+/// distinguishes a program from the one that its process executes next.
 ///
 /// An entry that `arch` does not have kills the process: no such kernel exists today, and a new one
 /// must not be a hole.

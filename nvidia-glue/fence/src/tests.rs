@@ -226,7 +226,8 @@ fn the_old_mmap_of_i386_does_not_exist_beside_a_listener() {
     assert_eq!(run(&program(Arch::Aarch64, Action::UserNotification), 0xc000_00b7, 90, 0), ALLOW);
 }
 
-/// By where its memory begins, the mediator tells a program from the next one of its process.
+/// The mediator distinguishes a program from the next one of its process by where its memory
+/// begins.
 #[test]
 fn beside_a_listener_no_program_says_where_its_memory_begins() {
     const EPERM: u32 = 0x0005_0000 | 1;
@@ -248,7 +249,7 @@ fn beside_a_listener_no_program_says_where_its_memory_begins() {
         for first in [15, 36, 38] {
             assert_eq!(run_with(&listening, audit, prctl, [first, 0, 0, 0, 0, 0]), ALLOW, "{audit:#x} {first}");
         }
-        for (first, told) in [
+        for (first, expected) in [
             (0x0004_0000, EPERM),
             (0x0104_0008, EPERM),
             (0x1_0004_0000, EPERM),
@@ -256,7 +257,11 @@ fn beside_a_listener_no_program_says_where_its_memory_begins() {
             (0, ALLOW),
             (8, ALLOW),
         ] {
-            assert_eq!(run_with(&listening, audit, personality, [first, 0, 0, 0, 0, 0]), told, "{audit:#x} {first:#x}");
+            assert_eq!(
+                run_with(&listening, audit, personality, [first, 0, 0, 0, 0, 0]),
+                expected,
+                "{audit:#x} {first:#x}"
+            );
         }
         assert_eq!(run_with(&fence, audit, personality, [0x0004_0000, 0, 0, 0, 0, 0]), ALLOW, "{audit:#x}");
     }
@@ -280,7 +285,7 @@ fn beside_a_listener_nothing_is_mapped_but_by_mmap() {
 }
 
 #[test]
-fn a_listener_is_told_of_driver_calls_and_mappings_only() {
+fn a_listener_is_notified_of_driver_calls_and_mappings_only() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
         let program = program(arch, Action::UserNotification);
         let arguments = [0, command(3, b'F', 0x2b, 48), 0, 1, 0, 0x1000];
@@ -335,13 +340,13 @@ fn of_all_numbers_only_the_tables_are_decided_about() {
                 let (is_ioctl, is_mmap) = (entry.ioctl.contains(&masked), entry.mmap == masked);
                 let is_old_mmap = arch == Arch::X86_64 && !is_64_bit && masked == 90;
                 let is_remap = entry.remap_file_pages == masked;
-                let told = match (is_ioctl || is_mmap, is_old_mmap || is_remap) {
+                let expected = match (is_ioctl || is_mmap, is_old_mmap || is_remap) {
                     (true, _) => NOTIFY,
                     (false, true) => 0x0005_0000 | 38,
                     (false, false) => ALLOW,
                 };
                 let at = format!("{:#x} {nr:#x}", entry.audit_arch);
-                assert_eq!(run_with(&listening, entry.audit_arch, nr, arguments), told, "{at}, with a listener");
+                assert_eq!(run_with(&listening, entry.audit_arch, nr, arguments), expected, "{at}, with a listener");
                 let refused = if is_ioctl { ENOTTY } else { ALLOW };
                 assert_eq!(run_with(&fence, entry.audit_arch, nr, arguments), refused, "{at}, the fence alone");
             }

@@ -35,7 +35,7 @@ pub enum ChangeError {
         /// The container.
         container: Box<ContainerKey>,
     },
-    /// It has whole cards, MIG devices, or only looks at cards: there is no limit to change.
+    /// It has whole cards or MIG devices, or is a monitor: there is no limit to change.
     #[error("container {container} has no quota that could be changed: {has}")]
     NoQuota {
         /// The container.

@@ -10,9 +10,9 @@
 //! grow. Nothing is synced, and the directory is gone at reboot, as grants are.
 //!
 //! Everything in a line is printable ASCII of a bounded length, whatever a container's author
-//! wrote: nobody forges a line, or moves a terminal's cursor. How often a container's doings are
-//! told is for its shim to bound. What cannot be written goes to the process's own log and
-//! nobody else: no container fails because of it.
+//! wrote: nobody forges a line, or moves a terminal's cursor. The number of a container's events is
+//! for its shim to bound. What cannot be written goes to the process's own log and nobody else: no
+//! container fails because of it.
 
 use std::{
     collections::BTreeMap,

@@ -13,7 +13,7 @@ use crate::decision_log::{DecisionLog, Event, Line};
 /// Outcome of reclaiming one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReclaimOutcome {
-    /// It stands: its shim lives, or it cannot be told.
+    /// It stands: its shim lives, or that is unknown.
     Kept,
     /// Its shim is gone, its container has been killed and is not gone yet.
     Dying,

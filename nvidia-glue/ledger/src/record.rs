@@ -104,7 +104,7 @@ impl Record {
         self.cards.iter().map(|grant| grant.uuid.as_str())
     }
 
-    /// Host memory that the driver may pin for it; 0: it has no mediator, or looks only.
+    /// Host memory that the driver may pin for it; 0: it has no mediator, or is a monitor.
     pub fn pinned_memory(&self) -> Bytes {
         Bytes(self.cards.iter().filter_map(|grant| grant.pinned_memory).map(|part| part.0).fold(0, u64::saturating_add))
     }

@@ -38,7 +38,7 @@ pub struct CardState {
     pub exclusive: bool,
     /// Holders of a part of it, in ledger order.
     pub containers: Vec<ContainerKey>,
-    /// Containers that only look at it.
+    /// Containers that only monitor it.
     pub monitors: Vec<ContainerKey>,
     /// MIG devices of it that are held.
     pub mig_held: Vec<String>,

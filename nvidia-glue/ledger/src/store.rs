@@ -52,10 +52,11 @@ const TIMETABLES: &str = "timetable";
 const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";
-/// Readable part of a record's name; the rest of the name is what tells records apart.
+/// Readable part of a record's name; the rest of the name distinguishes records.
 const READABLE: usize = 80;
 
-/// Identity of a file, which tells it from the one before it: its inode, and when it was written.
+/// Identity of a file, which distinguishes it from the one before it: its inode, and when it was
+/// written.
 pub(super) type FileStamp = (u64, i64, i64);
 
 /// The directory and what names this boot.

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_cards_were_told_apart_comes_together_after_what_each_was_told() {
+    fn cards_with_different_epochs_change_together_after_the_last_of_them() {
         let (old, new) = (turn("both", &["a"], (0, 30)), turn("both", &["a"], (0, 50)));
         let on_a = epochs(&[(0, &[old]), (300, &[new])]);
         // Whoever wrote that was killed before this one was written.

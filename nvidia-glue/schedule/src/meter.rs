@@ -16,8 +16,8 @@ pub const UTILIZATION_US: u64 = 1_000_000;
 pub struct Measured {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub at_us: u64,
-    /// The card's time that it has used in all, microseconds. `None`: nobody can tell it from what
-    /// others used.
+    /// The card's time that it has used in all, microseconds. `None`: it cannot be separated from
+    /// what others used.
     pub used_us: Option<u64>,
     /// Its grant, in millionths of the card's time.
     pub share_ppm: u32,
@@ -111,7 +111,7 @@ mod tests {
         meter
     }
 
-    /// A quarter of each period of 100 ms, told when it ends.
+    /// A quarter of each period of 100 ms, measured when it ends.
     fn quarter(periods: u64) -> Meter {
         meter_of(&(0..=periods).map(|period| (1_000_000 + period * 100_000, period * 25_000)).collect::<Vec<_>>())
     }
@@ -158,16 +158,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is told, and however often: no more than all the time, and not too much is
+        /// Whatever is measured, and however often: no more than all the time, and not too much is
         /// kept.
         #[test]
         fn nothing_is_more_than_all(
-            tells in proptest::collection::vec((0_u64..300_000, 0_u64..1_000_000, any::<bool>()), 0..300),
+            measurements in proptest::collection::vec((0_u64..300_000, 0_u64..1_000_000, any::<bool>()), 0..300),
             from: u64,
             over: u32,
         ) {
             let (mut meter, mut at_us) = (Meter::default(), 0);
-            for (after_us, used_us, rests) in tells {
+            for (after_us, used_us, rests) in measurements {
                 at_us += after_us;
                 meter.add(Measured { at_us, used_us: Some(used_us), share_ppm: 1, rests });
             }

@@ -32,7 +32,7 @@ const MOST_TAKEOVER_US: u64 = 1_500;
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
-/// More than so many spans need not be looked at: the debt is at its limit.
+/// Most spans that are settled one by one: beyond them the debt is at its limit.
 const MOST_PASSED: usize = 1_000;
 
 /// Puts a container's channels on a card, or takes them off.

@@ -30,7 +30,7 @@ const COST_ROUNDS: u32 = 3;
 const SHRINK_STEPS: u64 = 16;
 
 /// Turns as they were written, by grant.
-type Told<'a> = BTreeMap<&'a str, &'a Turn>;
+type PreviousTurns<'a> = BTreeMap<&'a str, &'a Turn>;
 
 /// Every container's turn, in the order of `members`, which is the ledger's. Windows stay where
 /// they are in `before` if they can.
@@ -40,7 +40,7 @@ type Told<'a> = BTreeMap<&'a str, &'a Turn>;
 /// other get less by the same factor, and if even that cannot be laid out, time slices by the same
 /// shares.
 pub fn plan(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Epoch>) -> Vec<Turn> {
-    let before: Option<Told<'_>> =
+    let before: Option<PreviousTurns<'_>> =
         before.map(|epoch| epoch.turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect());
     let mut turns: Vec<(usize, Turn)> = Vec::with_capacity(members.len());
     for (positions, group) in groups(members) {
@@ -71,7 +71,7 @@ fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<M
     })
 }
 
-fn plan_group(members: &[Member<'_>], settings: &PlanSettings, before: Option<&Told<'_>>) -> Vec<Turn> {
+fn plan_group(members: &[Member<'_>], settings: &PlanSettings, before: Option<&PreviousTurns<'_>>) -> Vec<Turn> {
     for view in [View::Now, View::Promised] {
         let mut group = Group::new(members, settings, view);
         if view == View::Promised {
@@ -152,7 +152,7 @@ impl<'a> Group<'a> {
 
     /// The turns where the windows of policy `weighted` have their costs beside their shares, if
     /// they can be laid out so. What is shown as granted are the shares.
-    fn turns_with_costs(&self, layout: &Layout, before: Option<&Told<'_>>) -> Option<Vec<Turn>> {
+    fn turns_with_costs(&self, layout: &Layout, before: Option<&PreviousTurns<'_>>) -> Option<Vec<Turn>> {
         let mut period_us = layout.period_us;
         for _ in 0..COST_ROUNDS {
             let group = Self { period_us, ..self.with_costs(period_us)? };
@@ -238,13 +238,13 @@ impl<'a> Group<'a> {
         group
     }
 
-    fn lay_out(&self, before: Option<&Told<'_>>) -> Result<Layout, LayoutError> {
+    fn lay_out(&self, before: Option<&PreviousTurns<'_>>) -> Result<Layout, LayoutError> {
         let remainders = remainders(&self.holds);
         // What is left is to be in one piece, so nobody keeps his place for its own sake.
         let before = before.filter(|_| remainders.is_empty());
         let own = self.members.iter().zip(&self.holds).map(|(member, holds)| {
             let windows: Vec<(usize, u64)> = windows_of(holds).collect();
-            let before = before.and_then(|told| self.before(told, member, &windows));
+            let before = before.and_then(|previous| self.before(previous, member, &windows));
             Tenant { windows, before }
         });
         let left = remainders.into_iter().map(|cards| Tenant {
@@ -255,8 +255,8 @@ impl<'a> Group<'a> {
     }
 
     /// Previous windows of a member, if it had one on each of these cards.
-    fn before(&self, told: &Told<'_>, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
-        let turn = told.get(member.grant_id)?;
+    fn before(&self, previous: &PreviousTurns<'_>, member: &Member<'_>, windows: &[(usize, u64)]) -> Option<Before> {
+        let turn = previous.get(member.grant_id)?;
         let mut found: Option<Before> = None;
         for (card, _) in windows {
             let uuid = self.cards.keys().nth(*card)?;

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_of_one_process_are_told_apart() {
+    fn contexts_of_one_process_are_distinguished() {
         let mut many = Residency::default();
         for context in 0..10 {
             many.add(&Switch { at_ns: u64::from(context) * 1_000, process: 1, context, presence: On });

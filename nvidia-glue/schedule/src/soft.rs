@@ -18,7 +18,7 @@
 /// turn.
 pub const LONGEST_ROUND_US: u64 = 50_000;
 
-/// Interval at which slices are looked at.
+/// Interval at which slices are adjusted.
 const INTERVAL_US: u64 = 200_000;
 /// The slice of the container with the least weight, before steering. Shorter ones cost more than
 /// they are worth: a switch takes some 80 microseconds, and in the middle of a kernel half a

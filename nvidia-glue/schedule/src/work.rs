@@ -67,7 +67,7 @@ impl Work {
     /// sample's end, after the sum before.
     pub fn add(&mut self, meter: &Meter, samples: &[Sample], now_us: u64) -> Vec<Worked> {
         let Some(mut known) = self.known else { return Vec::new() };
-        let mut told = vec![known];
+        let mut sums = vec![known];
         let mut before_us = None;
         for sample in samples {
             // The card's clock may be ahead of the host's by a little.
@@ -85,10 +85,10 @@ impl Work {
             let passed_us = at_us - from_us;
             let worked_us = passed_us.saturating_mul(u64::from(used_ppm.min(sample.busy_ppm))) / MILLION;
             known = Worked { until_us: at_us, worked_us: known.worked_us + worked_us.min(passed_us) };
-            told.push(known);
+            sums.push(known);
         }
         self.known = Some(known);
-        told
+        sums
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_told_from_now_on_has_not_worked_before() {
+    fn a_container_that_is_measured_from_now_on_has_not_worked_before() {
         let mut late = Meter::default();
         for at_us in [1_500_000, 2 * MILLION] {
             late.add(Measured { at_us, used_us: Some(at_us), share_ppm: 1, rests: false });

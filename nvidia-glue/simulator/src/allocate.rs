@@ -87,7 +87,7 @@ struct Place {
 
 fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Result<Kind, Status> {
     let on_card = place.card.ok_or(Status::INVALID_OBJECT_PARENT);
-    // Nearly all of them are told to the card's firmware.
+    // Nearly all of them are registered with the card's firmware.
     place.card.and_then(|card| state.cards.get(card)).map_or(Ok(()), SimulatedCard::check)?;
     Ok(match class.makes {
         Makes::NotSupported => return Err(Status::NOT_SUPPORTED),

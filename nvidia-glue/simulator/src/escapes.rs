@@ -37,7 +37,7 @@ const REGISTERS: u64 = 0x9000_0000;
 struct Escape {
     number: u8,
     on: OnNode,
-    /// Its struct's size; 0: the function looks.
+    /// Its struct's size; 0: the function checks it.
     size: usize,
     /// The field for the status; `None`: a failure is `EINVAL`.
     status: Option<Field<u32>>,

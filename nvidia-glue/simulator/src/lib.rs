@@ -10,10 +10,10 @@
 //! would do in a caller's own context is done here in its place ([`Driver::in_callers_place`]).
 //!
 //! A client is owned by the open file that it was made on; when the last descriptor of that is
-//! closed, it is freed with all that hangs on it. Nobody tells a process about that, so it is seen
-//! at the next call of any kind, by locks that stay with open files (`open_files`). Cards' memory
-//! is one account for the machine (`card_memory`), so that an oversubscribed card is full for all
-//! its users, and so is their time.
+//! closed, it is freed with all that hangs on it. No process is notified of that, so it is seen at
+//! the next call of any kind, by locks that stay with open files (`open_files`). Cards' memory is
+//! one account for the machine (`card_memory`), so that an oversubscribed card is full for all its
+//! users, and so is their time.
 //!
 //! Cards fail as whoever writes their error into the simulated kernel log wants it
 //! (`cards::SimulatedFaults`): a card is lost, comes back, or its firmware does not answer.

@@ -35,7 +35,7 @@ pub(super) struct FileId(i64);
 /// All that have been met and are still open.
 #[derive(Debug)]
 pub(super) struct OpenFiles {
-    /// A file of our own for each node, to look at the locks of others.
+    /// A file of our own for each node, to query the locks of others.
     own: HashMap<Node, File>,
     known: Vec<(FileId, Node)>,
     random: RandomState,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_opened_for_reading_is_told_apart_too() {
+    fn a_file_opened_for_reading_is_distinguished_too() {
         let path = tempfile::NamedTempFile::new().unwrap();
         let mut files = files(path.path());
         let reader = || DeviceFile { node: Node::Control, file: Arc::new(File::open(path.path()).unwrap()) };

@@ -219,7 +219,7 @@ impl State {
         Err(Status::INSUFFICIENT_RESOURCES)
     }
 
-    /// Takes memory of the host's.
+    /// Allocates memory of the host's.
     pub(super) fn take_of_host(&self, length: u64) -> Result<Arc<HostMemory>, Status> {
         let piece = self.host_memory.take(length, PieceLayout::ANYWHERE).map_err(|error| {
             tracing::warn!(%error, "the account of the host's memory cannot be kept");
@@ -233,8 +233,8 @@ impl State {
         self.host_memory.used()
     }
 
-    /// Takes memory of a card: `length` is what the caller is told, and pieces of it are `consumed`
-    /// whole.
+    /// Allocates memory of a card: `length` is what the caller gets to know, and pieces of it are
+    /// `consumed` whole.
     pub(super) fn take(
         &self,
         card: usize,

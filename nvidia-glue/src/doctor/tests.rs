@@ -254,7 +254,7 @@ fn this_machine_can_be_examined() {
 }
 
 #[test]
-fn a_driver_outside_the_known_range_is_told() {
+fn a_driver_outside_the_known_range_is_reported() {
     use runtime_config::config::UnknownDriver;
     let calls = |version: &str, unknown_driver| {
         let config = Config { unknown_driver, ..Config::default() };

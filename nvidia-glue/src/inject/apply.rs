@@ -94,7 +94,7 @@ fn place_libraries(
     Ok(())
 }
 
-/// Mounts and links in the image's directory. Returns the names that the loader is told; the error
+/// Mounts and links in the image's directory. Returns the names for the loader's cache; the error
 /// says why a vital library has no place there.
 fn place_in_image(
     libraries: &[&LibraryMount],

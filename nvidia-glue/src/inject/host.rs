@@ -66,8 +66,8 @@ impl<'a> Host<'a> {
     }
 
     /// A node whose numbers are known. Owner and mode are the host node's if it has these numbers,
-    /// else what the driver was told to give its nodes: a node is made by user space on demand and
-    /// may not be there yet.
+    /// else those that the driver's parameters set for its nodes: a node is made by user space on
+    /// demand and may not be there yet.
     pub(super) fn node(&self, path: &str, major: u64, minor: u64) -> DeviceNode {
         match self.existing(path) {
             Ok(node) if (node.major, node.minor) == (major, minor) => node,

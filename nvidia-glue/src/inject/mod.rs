@@ -1,10 +1,10 @@
 //! Injection of a grant into a container: device nodes, driver files, and the edits of the OCI spec
 //! that carry them.
 //!
-//! Two phases. [`Injection::plan`] runs when the grant has been made and looks at the host; it
-//! changes nothing. [`Injection::complete`] runs when the container's root file system is mounted:
-//! where files go depends on the image. No program is run at either time, least of all with
-//! anything that an image controls.
+//! Two phases. [`Injection::plan`] runs when the grant has been made and reads the host; it changes
+//! nothing. [`Injection::complete`] runs when the container's root file system is mounted: where
+//! files go depends on the image. No program is run at either time, least of all with anything that
+//! an image controls.
 //!
 //! Decisions where NVIDIA's two injectors differ: requests, capabilities and library paths as
 //! libnvidia-container has them, edits of the spec as CDI has them.

@@ -445,8 +445,8 @@ fn a_driver_file_that_the_user_mounts_elsewhere_gives_way_with_a_warning() {
     case.spec["mounts"].as_array_mut().unwrap().push(mount);
     let warnings = case.apply();
     assert!(case.mount("/opt/cuda/libcuda.so").is_none());
-    let told = format!("{} is not mounted at /opt/cuda/libcuda.so", library.display());
-    assert!(warnings.iter().any(|warning| warning.starts_with(&told)), "{warnings:?}");
+    let expected = format!("{} is not mounted at /opt/cuda/libcuda.so", library.display());
+    assert!(warnings.iter().any(|warning| warning.starts_with(&expected)), "{warnings:?}");
     assert_eq!(warnings.iter().filter(|warning| warning.contains("places of their own")).count(), 1);
 }
 

@@ -123,8 +123,8 @@ fn asks_for_listener(spec: &Value) -> bool {
     has_path || actions.flatten().any(|action| action.as_str() == Some(NOTIFY))
 }
 
-/// A pod's name without what tells replicas apart: the generated suffix of five letters and digits
-/// (ReplicaSet, Job, DaemonSet), or a StatefulSet's number.
+/// A pod's name without the part that distinguishes replicas: the generated suffix of five letters
+/// and digits (ReplicaSet, Job, DaemonSet), or a StatefulSet's number.
 fn owner_of_pod(pod: &str) -> &str {
     /// Kubernetes' alphabet for generated names (apimachinery util/rand): no vowels, no digits that
     /// look like letters.

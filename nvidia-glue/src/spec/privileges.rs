@@ -54,7 +54,7 @@ fn inode(path: &str) -> Option<(u64, u64)> {
 }
 
 /// Returns whether the host's uid 0 is somebody in this user namespace. Of one that is joined, the
-/// spec's mappings are not what counts; the kernel tells its own of a process only, so it is not
+/// spec's mappings are not what counts; the kernel shows its own for a process only, so it is not
 /// believed to be without root where it is joined by a path that names none.
 fn maps_host_root(spec: &Value, namespace: &Value) -> bool {
     let Some(path) = path_of(namespace) else {

@@ -171,7 +171,7 @@ fn within(cards: &CardRequest, said: &Said, visible: &Visible) -> Result<Option<
 }
 
 impl CardRequest {
-    /// The number of cards, where the request tells.
+    /// Number of cards, where the request says it.
     pub(super) fn count(&self) -> Option<usize> {
         match self {
             Self::None => Some(0),

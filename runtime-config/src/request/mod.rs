@@ -179,7 +179,7 @@ pub enum CardRequest {
 pub enum Share {
     /// Whole cards: recorded as exclusive, no quota.
     Exclusive,
-    /// `utility` alone: the container looks at cards but computes nothing; it holds nothing. Also
+    /// `utility` alone: the container monitors cards but computes nothing; it holds nothing. Also
     /// where there is no card.
     Monitor,
     /// A part of each card.

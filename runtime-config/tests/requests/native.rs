@@ -46,7 +46,7 @@ fn variables() {
 }
 
 #[test]
-fn pinned_memory_without_effect_is_told_of() {
+fn pinned_memory_without_effect_is_warned_about() {
     let asked = |variables: &[&str], config: &str| {
         let variables = [&["EGPU_PINNED_MEMORY=1GiB"], variables].concat();
         match parse(&source(&variables), &Config::from_toml(config, "test").unwrap()) {
@@ -62,7 +62,7 @@ fn pinned_memory_without_effect_is_told_of() {
 }
 
 #[test]
-fn a_priority_without_effect_is_told_of() {
+fn a_priority_without_effect_is_warned_about() {
     let warned = |variables: &[&str]| {
         let variables = [&["EGPU_MEMORY=6GiB"], variables].concat();
         match parse(&source(&variables), &Config::default()) {

@@ -128,7 +128,7 @@ fn utility_alone_holds_nothing() {
 }
 
 #[test]
-fn what_an_image_may_have_said_is_told_apart() {
+fn requests_that_an_image_alone_may_have_made_are_distinguished() {
     let rows: &[(&[&str], &[&str])] = &[
         (&["NVIDIA_VISIBLE_DEVICES=all"], &["all"]),
         (&["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=all"], &["0"]),

@@ -9,7 +9,7 @@ use super::{Cgroup, CgroupError, Layout, files};
 
 /// Time for the processes to come to a stop. Go's runtime waits as long.
 const FREEZE_LIMIT: Duration = Duration::from_secs(10);
-/// Between two looks at the state.
+/// Interval between two reads of the state.
 const POLL: Duration = Duration::from_millis(2);
 /// v1 can get stuck half frozen while processes fork or wait for one another; a thaw in between
 /// frees it (kernel `Documentation/admin-guide/cgroup-v1/freezer-subsystem.rst`; runc does the

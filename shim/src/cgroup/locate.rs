@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_cgroups_is_told_apart() {
+    fn a_host_without_cgroups_is_recognized() {
         let (_root, host) = host("31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n", "");
         assert!(matches!(Cgroup::intended(&host, &path("/a", false)), Err(LocateError::NotMounted)));
     }

@@ -22,9 +22,9 @@ use crate::sys;
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OomEvent {
-    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 tells of
-    /// the shortage before it kills, so the kill that belongs to this event may not be counted yet,
-    /// and a shortage of a parent (a pod's limit) is told to each container below it, whoever is
+    /// Processes killed for it since the cgroup was made, as the kernel counts them. v1 reports the
+    /// shortage before it kills, so the kill that belongs to this event may not be counted yet, and
+    /// a shortage of a parent (a pod's limit) is reported to each container below it, whoever is
     /// killed.
     pub kills: u64,
 }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v1_tells_of_a_kill_and_of_the_end() {
+    async fn v1_reports_a_kill_and_the_end() {
         let Some(mut real) = RealCgroup::v1("oom", &["memory", "freezer"]) else { return };
         // What can be swapped out does not run out.
         let counts_swap = real.cgroup.v1_controller("memory").unwrap().join("memory.memsw.limit_in_bytes").exists();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn v2_tells_of_each_new_kill_once() {
+    async fn v2_reports_each_new_kill_once() {
         let fake = testing::directory(&[
             ("memory.events", "low 0\noom 3\noom_kill 1\n"),
             ("cgroup.events", "populated 1\nfrozen 0\n"),

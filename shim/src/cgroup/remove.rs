@@ -27,7 +27,7 @@ impl Cgroup {
     }
 
     /// Kills all, again and again while there is somebody left, and removes: what is left to do
-    /// after a crash. Somebody may still come in after the first look: a process that a dead shim's
+    /// after a crash. Somebody may still come in after the first pass: a process that a dead shim's
     /// worker had begun to make.
     pub async fn destroy(&self) -> Result<(), CgroupError> {
         let mut wait = FIRST_WAIT;

@@ -117,9 +117,9 @@ impl Scope {
     }
 
     /// Asks systemd to forget the scope, whose cgroup is gone. It would do so by itself if it saw
-    /// the last process end; but the kernel tells of that at most once in 10 ms, and not at all
-    /// when the cgroup is removed before. Succeeds when there is none, and when the name belongs to
-    /// a scope elsewhere. Blocks.
+    /// the last process end; but the kernel reports that at most once in 10 ms, and not at all when
+    /// the cgroup is removed before. Succeeds when there is none, and when the name belongs to a
+    /// scope elsewhere. Blocks.
     pub(crate) fn stop(&self) -> Result<(), ScopeError> {
         let stop = async {
             let bus = Connection::system().await?;
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_scope_is_told_what_this_version_knows() {
+    fn a_scope_gets_the_properties_that_this_version_knows() {
         let scope = Scope { slice: "system.slice".to_owned(), unit: "a.scope".to_owned() };
         let names =
             |v1, version| scope.properties("a", 1, v1, version).into_iter().map(|(name, _)| name.to_owned()).collect();

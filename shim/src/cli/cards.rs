@@ -149,7 +149,7 @@ mod tests {
     use crate::cli::test_support;
 
     #[test]
-    fn a_node_without_cards_is_told_of() {
+    fn a_node_without_cards_gets_a_remark() {
         assert!(remark(&[]).unwrap().contains("no cards"));
         assert_eq!(remark(&list(&test_support::node())), None);
     }

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_may_not_read_is_told_to_be_root() {
+    fn whoever_may_not_read_is_advised_to_be_root() {
         let events =
             |kind: io::ErrorKind| CliError::Events { directory: "/run/egpu/events".into(), source: kind.into() };
         assert_eq!(

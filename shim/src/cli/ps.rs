@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_mediator_tells_is_shown() {
+    fn the_usage_that_a_mediator_reports_is_shown() {
         use nvidia_glue::usage::CardUsage;
         let mut node = test_support::node();
         let record = &mut node.records[0];

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_without_effect_is_told_of() {
+    fn a_priority_without_effect_is_warned_about() {
         let node = test_support::node();
         let before = &node.records[0];
         let mut after = before.clone();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_not_believed_is_told() {
+    fn only_ignored_requests_are_reported() {
         let directory = tempfile::tempdir().unwrap();
         let registry = Registry::at(directory.path().to_owned());
         let pod = PodContainer { namespace: "default".into(), pod: "web".into(), container: "side".into() };

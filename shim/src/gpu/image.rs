@@ -1,4 +1,4 @@
-//! Requests of a pod's image, told from those of the pod.
+//! Requests of a pod's image, as distinct from those of the pod.
 //!
 //! CUDA's images set `NVIDIA_VISIBLE_DEVICES=all`: taken as the request of every sidecar, that
 //! would use up all cards of a node. The configuration of an image, which containerd has, shows its

@@ -76,7 +76,7 @@ fn who_has_no_card_is_fenced() {
 }
 
 #[test]
-fn who_shares_or_looks_is_mediated() {
+fn sharers_and_monitors_are_mediated() {
     let mediated = |environment, edit: fn(&mut Value)| prepared(environment, edit).unwrap().mediation;
     let shared = mediated(SHARE, |_| ()).unwrap().setup;
     assert!(shared.cards.len() == 1 && shared.cards[0].is_capped && !shared.cards[0].monitored);
@@ -91,9 +91,11 @@ fn who_shares_or_looks_is_mediated() {
     let card = &unlimited.mediation.unwrap().setup.cards[0];
     assert_eq!((card.whole, card.memory_limit.0), (true, 8 << 30), "it has no quota, and sees the card");
     for edit in [|_: &mut Value| (), own_administrator as fn(&mut Value)] {
-        let looks = mediated(MONITOR, edit).unwrap().setup;
-        assert!(looks.cards.len() == 2 && looks.cards.iter().all(|card| card.monitored && card.memory_limit.0 == 0));
-        assert_eq!(looks.over_memory, OverMemory::Deny, "it has asked for no limit that it could be killed at");
+        let monitor = mediated(MONITOR, edit).unwrap().setup;
+        assert!(
+            monitor.cards.len() == 2 && monitor.cards.iter().all(|card| card.monitored && card.memory_limit.0 == 0)
+        );
+        assert_eq!(monitor.over_memory, OverMemory::Deny, "it has asked for no limit that it could be killed at");
     }
     assert!(mediated(MONITOR, administrator).is_none(), "with these rights no mediator holds it");
     assert!([WHOLE, NO_CARD, NOTHING].iter().all(|environment| mediated(environment, |_| ()).is_none()));

@@ -323,7 +323,7 @@ impl ReceivedPidfds {
     }
 }
 
-/// Reads the worker's frames. `received` gets what it tells as soon as it does.
+/// Reads the worker's frames. `received` gets the pidfds as soon as they arrive.
 async fn read_answer(
     operation: &'static str,
     socket: &AsyncFd<OwnedFd>,

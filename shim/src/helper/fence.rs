@@ -18,7 +18,7 @@ pub(crate) enum FilterError {
     /// The kernel.
     #[error("cannot install the seccomp filter")]
     Install(#[source] io::Error),
-    /// The pid namespace that tells the container's processes.
+    /// The pid namespace that identifies the container's processes.
     #[error("cannot open the pid namespace of the container's process")]
     Namespace(#[source] io::Error),
     /// The mediator.

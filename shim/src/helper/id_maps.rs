@@ -62,7 +62,7 @@ impl IdMaps {
         Ok(Some(joined))
     }
 
-    /// The kernel tells them of a process only: of a child that joins it.
+    /// The kernel shows them for a process only: here a child that joins it.
     fn of_namespace(path: &Path) -> io::Result<Self> {
         let namespace = File::open(path)?;
         let (mut entered, entering) = io::pipe()?;

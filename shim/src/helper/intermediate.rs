@@ -90,7 +90,7 @@ pub(crate) struct Ends<'a> {
     pub(crate) init_to_main: &'a mut MainSender,
 }
 
-/// Runs it; init tells by itself what goes wrong in it.
+/// Runs it; init reports its own errors by itself.
 pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
     let spec = &args.spec;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
@@ -214,8 +214,8 @@ fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     }
     if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {
         tracing::error!("failed to initialize container process: {error}");
-        // Before its start it tells the worker's sequence of messages; an exec after that, who
-        // waits for its outcome.
+        // Before its start it reports in the worker's sequence of messages; an exec after that, to
+        // who waits for its outcome.
         let _ = ends.init_to_main.exec_failed(error.to_string());
         if let ContainerType::TenantContainer { exec_notify_fd } = args.container_type {
             sys::write_to(exec_notify_fd, error.to_string().as_bytes());

@@ -33,7 +33,7 @@ impl InventoryError {
 /// found as the shim found it: by the environment that the zygote inherited.
 pub(crate) fn inventory() -> Result<cards::Inventory, InventoryError> {
     let config = Config::load(None)?;
-    // The first look after a boot: CUDA needs this module, and nothing loads it by itself. A
+    // The first query after a boot: CUDA needs this module, and nothing loads it by itself. A
     // container that needs it and does not get it is refused with the remedy; one that only looks
     // at cards does not miss it.
     if let Err(error) = inject::ensure_uvm_loaded(&Roots::host(), &config.driver.root) {

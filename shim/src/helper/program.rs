@@ -21,8 +21,8 @@ use crate::sys;
 /// Directories in which a program without a slash is searched when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Written to the report right before `execve`, so that the reader can tell an executed program
-/// from an init that died.
+/// Written to the report right before `execve`, so that the reader can distinguish an executed
+/// program from an init that died.
 pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
 
 /// Executes the process of a spec. Runs in the container's init: after pivot_root, as the
@@ -46,7 +46,7 @@ pub(crate) enum ProgramError {
     /// Nowhere in PATH.
     #[error("exec: {0:?}: executable file not found in $PATH")]
     NotInPath(String),
-    /// The path cannot be looked at.
+    /// The path cannot be examined.
     #[error("exec: {path:?}: stat {path}: {}", in_words(*errno))]
     Stat { path: String, errno: Errno },
     /// A directory.

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_capabilities_are_left_out_and_told() {
+    fn unknown_capabilities_are_left_out_and_reported() {
         let (process, notes) = run(json!({
             "args": ["true"], "cwd": "/", "env": ["HOME=/x"],
             "capabilities": {"bounding": ["CAP_KILL", "CAP_NEW_AND_SHINY"]},
@@ -362,8 +362,8 @@ mod tests {
     }
 
     #[test]
-    fn personality_flags_are_left_out_and_told() {
-        for (flags, told) in [
+    fn personality_flags_are_left_out_and_reported() {
+        for (flags, expected) in [
             (json!(["ADDR_NO_RANDOMIZE"]), Some(r#"left out: ["ADDR_NO_RANDOMIZE"]"#)),
             (json!([]), None),
             (Value::Null, None),
@@ -372,8 +372,8 @@ mod tests {
                 json!({"ociVersion": "1.1.0", "linux": {"personality": {"domain": "LINUX32", "flags": flags}}});
             let warnings = spec(&mut asked, HOST).unwrap();
             assert_eq!(asked["linux"]["personality"], json!({"domain": "LINUX32"}));
-            assert_eq!(warnings.len(), told.iter().count(), "{flags}");
-            assert!(told.is_none_or(|told| warnings[0].ends_with(told)), "{warnings:?}");
+            assert_eq!(warnings.len(), expected.iter().count(), "{flags}");
+            assert!(expected.is_none_or(|expected| warnings[0].ends_with(expected)), "{warnings:?}");
         }
     }
 

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outcome_tells_an_executed_program_from_a_failed_one() {
+    fn the_outcome_distinguishes_an_executed_program_from_a_failed_one() {
         assert_eq!(outcome(b"+"), Ok(()));
         assert_eq!(outcome(b"+exec /x: exec format error"), Err("exec /x: exec format error".into()));
         assert_eq!(outcome(b"broken"), Err("broken".into()));

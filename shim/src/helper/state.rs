@@ -77,7 +77,7 @@ impl StateDir {
         Ok(Self { path: root.join(id) })
     }
 
-    /// Makes it. The directory is also the lock: of two creates with one id, one fails here.
+    /// Creates it. The directory is also the lock: of two creates with one id, one fails here.
     pub(crate) fn create(root: &Path, id: &str) -> Result<Self, StateError> {
         let this = Self::at(root, id)?;
         let mut tries = 0;
@@ -107,7 +107,7 @@ impl StateDir {
         self.path.join(NOTIFY_SOCKET)
     }
 
-    /// The pipe through which init tells whether it could execute its program.
+    /// The pipe through which init reports whether it could execute its program.
     pub(crate) fn outcome(&self) -> PathBuf {
         self.path.join("outcome")
     }

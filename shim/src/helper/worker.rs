@@ -24,7 +24,7 @@ impl From<WorkerReply> for Answer {
 pub(crate) fn run(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> ! {
     let code = match serve(shim, operation, fds, reply) {
         Ok(()) => 0,
-        // Nobody is left to tell.
+        // Nobody is left to report to.
         Err(_) => 1,
     };
     sys::exit_now(code)

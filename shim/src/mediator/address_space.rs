@@ -107,7 +107,7 @@ impl AddressSpace for ProcessMemory {
 ///
 /// The fence keeps programs from choosing them (`PR_SET_MM`, `ADDR_NO_RANDOMIZE`). On a host
 /// without address space randomisation (`randomize_va_space`) only the flag of processes that have
-/// executed nothing since they were forked tells programs apart.
+/// executed nothing since they were forked distinguishes programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ExecFingerprint {
     /// True if it has executed nothing since it was forked; `None`: its first thread has ended, and
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_by_whichever_thread_is_left() {
+    fn it_is_read_from_whichever_thread_is_left() {
         let find = |threads: &[(i32, &'static str)], has_ended| {
             let ask = |thread| {
                 let text = threads.iter().find(|(of, _)| *of == thread).map(|(_, text)| *text);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_by_where_it_begins() {
+    fn a_program_is_identified_by_where_it_begins() {
         let stat = |flags: u64, places: [u64; 6]| {
             let fields: Vec<String> = (3..=52)
                 .map(|field| match ([26, 28, 45, 47, 48, 50].iter().position(|of| *of == field), field) {
@@ -400,7 +400,7 @@ mod tests {
     /// A program counts as started as soon as its descriptors are closed, and has no addresses
     /// then.
     #[test]
-    fn programs_that_have_just_been_executed_are_told() {
+    fn programs_that_have_just_been_executed_have_a_fingerprint() {
         let broker = broker();
         for _ in 0..200 {
             let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_tells_the_same_of_its_program() {
+    fn every_thread_reports_the_same_addresses() {
         let own = nix::unistd::getpid().as_raw();
         let ask = std::thread::spawn(move || {
             let thread = nix::unistd::gettid().as_raw();

@@ -72,7 +72,7 @@ pub(super) struct EventLoop {
     pausing: Option<Instant>,
     usage: Option<UsageFile>,
     period: Duration,
-    /// Presence as the shim was told last.
+    /// Presence as last reported to the shim.
     has_processes: bool,
 }
 
@@ -132,7 +132,7 @@ impl EventLoop {
     pub(super) fn run(self) -> io::Result<()> {
         let mediation = Arc::clone(&self.mediation);
         let ended = self.run_until_end();
-        // A shim that asked has been told what could not be freed; one that is gone has no use for
+        // A shim that asked has been sent what could not be freed; one that is gone has no use for
         // it.
         let _ = mediation.session.end();
         ended

@@ -38,7 +38,7 @@ pub(super) struct Reporter {
     wakers: Wakers,
     /// Other lines: a container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<RateLimit>,
-    /// Instant at which the shim was last told to end the container.
+    /// Instant at which the shim was last asked to end the container.
     ended: Mutex<Option<Instant>>,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn that_the_container_is_to_be_ended_is_told_now_and_then() {
+    fn the_request_to_end_the_container_is_repeated_now_and_then() {
         let (shim, own) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let outbox = Arc::new(Outbox::new(own).unwrap());
         let processes = Arc::new(ProcessTable::new(Broker::of_tests(Vec::new())).unwrap());

@@ -67,13 +67,13 @@ mod tests {
     }
 
     #[test]
-    fn processes_in_nested_namespaces_are_told_apart() {
+    fn processes_in_nested_namespaces_are_distinguished() {
         let nested = || {
             let unshare = ["--pid", "--fork", "--kill-child", "sleep", "60"];
             std::process::Command::new("unshare").args(unshare).stderr(std::process::Stdio::null()).spawn()
         };
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("skipped: processes_in_nested_namespaces_are_told_apart: needs root");
+            eprintln!("skipped: processes_in_nested_namespaces_are_distinguished: needs root");
             return;
         }
         let mut parents = [nested().unwrap(), nested().unwrap()];

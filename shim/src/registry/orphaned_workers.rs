@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_are_told_by_group_and_name() {
+    fn members_are_identified_by_group_and_name() {
         let own = Stat::from_file("/proc/self/stat").unwrap();
         let stat = |name: &str, state, group| {
             let mut stat = own.clone();

@@ -40,7 +40,7 @@ fn has_pidfd_getfd() -> bool {
 
 /// Returns whether the kernel has `mount_setattr(2)` (5.12).
 ///
-/// Asks with no attributes at all, which is refused before anything is looked at.
+/// Asks with no attributes at all, which is refused before anything is read.
 fn has_mount_setattr() -> bool {
     // SAFETY: a size of 0 ends the call with EINVAL before a pointer is read.
     let answer =
@@ -50,8 +50,8 @@ fn has_mount_setattr() -> bool {
 
 /// Returns whether the kernel knows these flags of `seccomp(SECCOMP_SET_MODE_FILTER)`.
 ///
-/// With no program given, the call looks at the flags, then fails for want of the program
-/// (`EFAULT`): the way that seccomp(2) describes. No filter is installed.
+/// With no program given, the call checks the flags, then fails for want of the program (`EFAULT`):
+/// the way that seccomp(2) describes. No filter is installed.
 fn has_seccomp_flags(flags: libc::c_ulong) -> bool {
     // SAFETY: the kernel reads the program through its own checked copy; a null pointer is an
     // error, not a fault here.

@@ -79,7 +79,7 @@ pub fn share_memory(one: i32, other: i32) -> io::Result<bool> {
 }
 
 /// Returns whether the memory of which this is `/proc/PID/mem`, opened to be written to, is still
-/// anybody's. Nothing is written, and nobody waited for: the kernel looks whether the memory is
+/// anybody's. Nothing is written, and nobody waited for: the kernel checks whether the memory is
 /// there before it finds that it cannot read what is to be written.
 pub fn memory_is_there(memory: BorrowedFd<'_>) -> bool {
     // Nothing can be mapped there, and the number passes for an address.
@@ -123,13 +123,13 @@ pub fn signal_own_thread(tid: i32, signal: i32) -> io::Result<()> {
 #[cfg(test)]
 pub(crate) fn signal_on_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
     const FIOSETOWN: libc::Ioctl = 0x8901;
-    let told = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    let checked = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     // SAFETY: the first takes integers only, the second reads an integer that lives through the
     // call.
     unsafe {
         [
-            told(libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, pid)),
-            told(libc::ioctl(file.as_raw_fd(), FIOSETOWN, &raw const pid)),
+            checked(libc::fcntl(file.as_raw_fd(), libc::F_SETOWN, pid)),
+            checked(libc::ioctl(file.as_raw_fd(), FIOSETOWN, &raw const pid)),
         ]
     }
 }

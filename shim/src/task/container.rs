@@ -236,7 +236,7 @@ impl Container {
     pub(super) async fn kill(self: &Arc<Self>, exec_id: &str, signal: u32, all: bool) -> Result<(), TaskError> {
         let process = self.process(exec_id)?;
         if signal == SIGKILL && exec_id.is_empty() {
-            // Before it is sent: a pause that is under way looks at it at its end.
+            // Before it is sent: a pause in progress checks it at its end.
             let known = std::mem::replace(&mut lock(&self.lifecycle).init_killed, true);
             if !known {
                 tokio::spawn(Arc::clone(self).enforce_kill());

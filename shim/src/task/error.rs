@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn containerd_is_told_the_code_and_every_cause() {
+    fn containerd_gets_the_code_and_every_cause() {
         let error = TaskError::Bundle(BundleError::Read {
             path: "/b/config.json".into(),
             source: std::io::Error::from(std::io::ErrorKind::NotFound),

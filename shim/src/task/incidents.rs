@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_told_at_once_and_the_others_in_sums() {
+    fn the_first_is_reported_at_once_and_the_others_in_sums() {
         let incidents = incidents(EventLog::disabled());
         let entry = |kind, count| Entry::new(kind, &incidents.container).counting(count);
         assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some());
@@ -144,19 +144,19 @@ mod tests {
         incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
         incidents.finish();
         let path = nvidia_glue::event_log::directory(state.path()).join(nvidia_glue::event_log::CURRENT);
-        let mut told = (0, 0);
+        let mut written = (0, 0);
         // The last are being written by other threads, on which the paused clock does not wait.
         for _ in 0..60_000 {
-            if told.1 == 18_005 {
+            if written.1 == 18_005 {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let whole = text.lines().filter_map(|line| nvidia_glue::event_log::parse(line.as_bytes()));
             let whole = whole.inspect(|entry| assert_eq!(entry.card_index, Some(3)));
-            told = whole.fold((0, 0), |(events, count), entry| (events + 1, count + entry.count));
+            written = whole.fold((0, 0), |(events, count), entry| (events + 1, count + entry.count));
         }
-        assert_eq!(told.1, 18_005);
-        assert!(told.0 < 20, "{told:?}");
+        assert_eq!(written.1, 18_005);
+        assert!(written.0 < 20, "{written:?}");
     }
 }

@@ -395,13 +395,13 @@ fn report_kill(
     incidents: &Arc<Incidents>,
     (pid, pid_in_container): (i32, i32),
     reason: &KillReason,
-    told: Option<u64>,
+    suppressed: Option<u64>,
 ) {
     let (card, why) = match reason {
         KillReason::OverMemory(excess) => (Some(excess.card.as_str()), ExcessText(excess).to_string()),
         KillReason::Drift(text) => (None, text.clone()),
     };
-    if let Some(untold) = told {
+    if let Some(untold) = suppressed {
         tracing::warn!(container = id, pid, pid_in_container, untold, "killed: {why}");
     }
     incidents.record(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));

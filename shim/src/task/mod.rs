@@ -103,8 +103,8 @@ impl Context {
         }
     }
 
-    /// Returns once two looks, `interval` apart, have found no container of which containerd still
-    /// knows, nor a creation. containerd tells a shim to end; one that was killed while it used the
+    /// Waits until two checks, `interval` apart, have found no container of which containerd still
+    /// knows, nor a creation. containerd ends a shim itself; one that was killed while it used the
     /// shim cannot, and may disown it afterwards.
     pub async fn disowned(&self, interval: Duration) {
         let mut was_disowned = false;
@@ -149,7 +149,7 @@ impl Context {
     async fn container(&self, id: &str) -> Result<Arc<Container>, TaskError> {
         loop {
             let mut ended = pin!(self.creations.notified());
-            // Counted from here on, so that an end between the look and the wait is not missed.
+            // Counted from here on, so that an end between the check and the wait is not missed.
             ended.as_mut().enable();
             match lock(&self.containers).get(id) {
                 Some(Slot::Created(container)) => return Ok(Arc::clone(container)),

@@ -86,8 +86,8 @@ pub(super) async fn until_stalled(
         let passed = begin.elapsed().min(wait * 2);
         let now_us = now_us();
         // Without a process, nothing is scheduled, and nothing changes in the file.
-        let is_told = *has_processes.borrow() || watch.is_scheduled();
-        let path = is_told.then(|| status_file.clone());
+        let is_watched = *has_processes.borrow() || watch.is_scheduled();
+        let path = is_watched.then(|| status_file.clone());
         // Half a status, of a mediator that was stopped in the middle, is none: the last one before
         // it stands.
         let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
@@ -113,11 +113,11 @@ pub(super) async fn until_stalled(
 
 /// Reports cards that became degraded or recovered. `before`: the UUIDs of those that were
 /// degraded.
-fn report_degraded(before: &mut BTreeSet<String>, status: &Status, tell: impl Fn(&CardStatus)) {
+fn report_degraded(before: &mut BTreeSet<String>, status: &Status, report: impl Fn(&CardStatus)) {
     for card in &status.cards {
         let is_degraded = card.running == Running::Degraded;
         if is_degraded != before.contains(&card.uuid) {
-            tell(card);
+            report(card);
         }
         if is_degraded {
             before.insert(card.uuid.clone());
@@ -297,19 +297,19 @@ mod tests {
     }
 
     #[test]
-    fn a_card_that_ceases_to_take_the_container_off_is_told_once() {
+    fn a_card_that_ceases_to_take_the_container_off_is_reported_once() {
         let status = |running| {
             let card = CardStatus { uuid: "GPU-1".to_owned(), running, ..CardStatus::default() };
             Status { cards: vec![card], ..Status::default() }
         };
-        let (mut before, told) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
+        let (mut before, reported) = (BTreeSet::new(), std::cell::RefCell::new(Vec::new()));
         for running in [Running::Open, Running::Degraded, Running::Degraded, Running::Closed, Running::Open] {
             report_degraded(&mut before, &status(running), |card| {
-                told.borrow_mut().push((card.uuid.clone(), card.running));
+                reported.borrow_mut().push((card.uuid.clone(), card.running));
             });
         }
         let uuid = || "GPU-1".to_owned();
-        assert_eq!(told.into_inner(), [(uuid(), Running::Degraded), (uuid(), Running::Closed)]);
+        assert_eq!(reported.into_inner(), [(uuid(), Running::Degraded), (uuid(), Running::Closed)]);
     }
 
     #[test]
@@ -349,8 +349,8 @@ mod tests {
 
     #[test]
     fn one_that_comes_late_each_time_is_no_stall() {
-        // Whenever somebody looks, the next status should have come long ago; but there is another
-        // one each time.
+        // At each check, the next status should have come long ago; but there is another one each
+        // time.
         let late = |now_us: u64| Some(status(now_us, Some(now_us.saturating_sub(400 * MS))));
         assert_eq!(watch(1_000 * MS, 1000, late), None);
     }
@@ -359,10 +359,10 @@ mod tests {
     /// by which it counts as stalled.
     fn over_at(cause: Option<DelayCause>) -> u64 {
         let mut watch = StallDetector::default();
-        let told = status(0, Some(100 * MS));
+        let last = status(0, Some(100 * MS));
         let mut over = Vec::new();
         for look in 0..200 {
-            let stall = watch.look(POLL_INTERVAL, look * 250 * MS, Some(&told), false);
+            let stall = watch.look(POLL_INTERVAL, look * 250 * MS, Some(&last), false);
             over.push(stall.is_some_and(|stall| watch.is_over(stall, cause)));
         }
         let first = over.iter().position(|over| *over).unwrap();
@@ -436,11 +436,11 @@ mod tests {
     #[test]
     fn a_host_that_stood_still_has_stalled_nobody() {
         let mut watch = StallDetector::default();
-        let told = status(0, Some(100 * MS));
-        assert_eq!(watch.look(POLL_INTERVAL, 50 * MS, Some(&told), false), None);
+        let last = status(0, Some(100 * MS));
+        assert_eq!(watch.look(POLL_INTERVAL, 50 * MS, Some(&last), false), None);
         // An hour in which nothing ran, and the shim is the first to run again.
         let hour = 3_600_000 * MS;
-        assert_eq!(watch.look(POLL_INTERVAL * 2, hour, Some(&told), true), None);
+        assert_eq!(watch.look(POLL_INTERVAL * 2, hour, Some(&last), true), None);
         let fresh = status(hour + 100 * MS, Some(hour + 300 * MS));
         assert_eq!(watch.look(POLL_INTERVAL, hour + 250 * MS, Some(&fresh), false), None);
         assert_eq!(watch.late, None);

@@ -53,7 +53,7 @@ fn main() {
         a_program_runs_and_its_exit_code_and_output_arrive,
         exec_joins_the_container,
         an_exec_gets_what_a_grant_gave_the_container,
-        a_program_that_cannot_be_executed_is_told_in_runcs_words,
+        a_program_that_cannot_be_executed_is_reported_in_runcs_words,
         the_fence_holds_for_init_and_exec_only_where_asked,
         hooks_run_in_their_namespaces_and_outside_the_fence,
         a_failing_hook_ends_the_create_and_is_quoted,
@@ -169,7 +169,7 @@ async fn an_exec_gets_what_a_grant_gave_the_container(bench: &Bench) {
     container.assert_gone();
 }
 
-async fn a_program_that_cannot_be_executed_is_told_in_runcs_words(bench: &Bench) {
+async fn a_program_that_cannot_be_executed_is_reported_in_runcs_words(bench: &Bench) {
     std::fs::write(bench.image().join("plain"), "x").unwrap();
     let script = bench.image().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
@@ -412,7 +412,7 @@ async fn a_process_with_inits_pid_is_not_init(bench: &Bench) {
     wait(&init);
 }
 
-/// Without HOME in the environment, /etc/passwd is looked at, which is the container's to replace.
+/// Without HOME in the environment, /etc/passwd is read, which is the container's to replace.
 async fn a_passwd_that_never_ends_does_not_hold_up_the_start(bench: &Bench) {
     let mut container = bench.container(&["sleep", "1000"], |_| {});
     let init = container.create().await.unwrap();

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 pub fn cases() -> Vec<(&'static str, Case)> {
     cases![
         calls_of_init_and_exec_reach_the_mediator,
-        calls_that_no_release_has_are_refused_and_told,
+        calls_that_no_release_has_are_refused_and_reported,
         a_driver_that_is_not_known_is_refused_or_taken_for_the_nearest,
         without_its_mediator_no_call_succeeds,
         a_mediator_has_no_rights_left,
@@ -21,7 +21,7 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         what_a_call_costs,
         a_mediator_lets_go_of_containers_that_end,
         while_it_is_paused_no_call_is_taken_up,
-        a_mediator_answers_pings_and_tells_who_is_there,
+        a_mediator_answers_pings_and_reports_its_processes,
         a_mediator_ends_with_the_shims_end_of_its_socket,
     ]
     .to_vec()
@@ -58,7 +58,7 @@ async fn unknown_calls_are_mediated(bench: &Bench, mediator: &Mediator) {
     }
 }
 
-async fn calls_that_no_release_has_are_refused_and_told(bench: &Bench) {
+async fn calls_that_no_release_has_are_refused_and_reported(bench: &Bench) {
     let mediator = Mediator::start(bench).await;
     unknown_calls_are_mediated(bench, &mediator).await;
     mediator.end();
@@ -220,14 +220,14 @@ async fn while_it_is_paused_no_call_is_taken_up(bench: &Bench) {
     mediator.end();
 }
 
-async fn a_mediator_answers_pings_and_tells_who_is_there(bench: &Bench) {
+async fn a_mediator_answers_pings_and_reports_its_processes(bench: &Bench) {
     let mediator = Mediator::start(bench).await;
     for _ in 0..3 {
         mediator.tell(&ToMediator::Ping);
         assert_eq!(mediator.hear_all(), FromMediator::Pong);
     }
     for _ in 0..3 {
-        // Who comes and goes between two looks is not told of.
+        // Processes that come and go between two checks are not reported.
         let mut container =
             bench.container(&["/probe", "stay"], |spec| bench.add_mediated_probe(spec)).mediated(&mediator);
         let init = container.create().await.unwrap();
@@ -264,7 +264,7 @@ async fn a_mediator_lets_go_of_containers_that_end(bench: &Bench) {
         loop {
             let (tasks, files) = (count("task"), count("fd"));
             std::thread::sleep(std::time::Duration::from_millis(100));
-            // Fewer are none that was left: the first look may have seen one that was about to be
+            // Fewer are none that was left: the first check may have seen one that was about to be
             // closed.
             if tasks == 4 && wanted.map_or_else(|| files == count("fd"), |wanted| files <= wanted) {
                 return files;

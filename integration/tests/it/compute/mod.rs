@@ -2,9 +2,9 @@
 //! then, and read what the engines gave them (integration/rm-client/src/compute.rs). Everything
 //! but the engines is as on real cards: registry, timetable, windows, steering.
 //!
-//! The machine may be slow and busy, so nothing is measured once: a program tells what it got until
-//! now, again and again, and a share is right when it has been what was granted for some seconds.
-//! Where nobody schedules, that never happens.
+//! The machine may be slow and busy, so nothing is measured once: a program reports what it got
+//! until now, again and again, and a share is right when it has been what was granted for some
+//! seconds. Where nobody schedules, that never happens.
 //!
 //! A scheduler that comes too late misses a window, and does not make up for it: a busy machine
 //! takes shares away, and adds to none. What is measured may wait for that; what was planned is
@@ -65,7 +65,7 @@ fn granted<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> Co
     node.container(id).env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1024MiB").envs(variables)
 }
 
-/// One that works without end and tells what it got.
+/// One that works without end and reports what it got.
 #[track_caller]
 fn spinning<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> Container<'node> {
     let container = granted(node, id, variables).args(SPIN).start().expect("a container with a share");
@@ -73,7 +73,7 @@ fn spinning<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> C
     container
 }
 
-/// A program that works for longer than any test, and tells how much it got so often.
+/// A program that works for longer than any test, and reports how much it got at this interval.
 const SPIN: &[&str] = &["rm-client", "spin", "600", "--every", "100ms"];
 
 /// Another program of a container.

@@ -56,7 +56,7 @@ pub(crate) fn until_free(node: &Node) {
     eventually("card 0 is free", || (node.card_used(0) <= reserved).then_some(()));
 }
 
-/// `egpu ps` says so: it tells what the mediator last wrote down, which it does a few times a
+/// `egpu ps` says so: it shows what the mediator last wrote down, which it does a few times a
 /// second.
 #[track_caller]
 pub(crate) fn until_used(node: &Node, id: &str, at_least: u64, at_most: u64) {

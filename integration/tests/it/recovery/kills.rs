@@ -69,7 +69,7 @@ fn serves(shim: &Process) -> bool {
     !is_egpu() || shim.command.contains(" -socket ")
 }
 
-/// Holds an operation open: a hook that tells that it runs, and waits until it may go on.
+/// Holds an operation open: a hook that reports that it runs, and waits until it may go on.
 struct Gate {
     reached: PathBuf,
     open: PathBuf,

@@ -93,7 +93,7 @@ pub enum UvmCall {
     Other,
 }
 
-/// An RM object that UVM is told of.
+/// An RM object that a UVM call names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UvmObject {
     /// The card; zero where the command has none.

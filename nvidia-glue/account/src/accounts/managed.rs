@@ -116,8 +116,8 @@ impl Accounts {
         self.charge_padding();
     }
 
-    /// Threads whose `mmap` is not known to have returned. Before a look at what processes have
-    /// mapped, call [`Accounts::thread_called`] for those that are gone.
+    /// Threads whose `mmap` is not known to have returned. Before a comparison with what processes
+    /// have mapped, call [`Accounts::thread_called`] for those that are gone.
     pub fn pending_threads(&self) -> Vec<i32> {
         self.managed.pending_threads()
     }

@@ -267,7 +267,7 @@ impl Accounts {
         let added = self.tree.add(name(placement.object), reservation.kind, Some(parent), reservation.charge);
         let Some(index) = added else { return Err(NotCommitted { reservation, why: CommitError::ClientGone }) };
         client.charged = client.charged.saturating_add(u32::from(reservation.charge.is_some()));
-        // The driver lets memory go with its parents only: a dependency that is told by mistake
+        // The driver lets memory go with its parents only: a dependency that is recorded by mistake
         // releases no charge.
         let is_memory = reservation.kind == Kind::Memory && reservation.charge.is_some();
         for on in dependencies.into_iter().filter(|_| !is_memory) {

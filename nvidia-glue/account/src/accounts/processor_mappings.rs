@@ -1,8 +1,7 @@
 //! Mappings of objects for the processor.
 //!
-//! The driver keeps one with the object until it is told that it has ended, or the object goes: not
-//! with the file that it was prepared on (`refAddMapping` in
-//! src/nvidia/src/libraries/resserv/src/rs_resource.c).
+//! The driver keeps one with the object until a call ends it, or the object goes: not with the file
+//! that it was prepared on (`refAddMapping` in src/nvidia/src/libraries/resserv/src/rs_resource.c).
 
 use foldhash::HashMap;
 

@@ -59,7 +59,7 @@ pub struct ObjectView {
     pub has_dependencies: bool,
 }
 
-/// Remains of a process, to be looked at: each may live on in another process.
+/// Remains of a process, to be checked: each may live on in another process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ProcessEnd {
     /// Clients that it made: probe them, and report those that are gone
@@ -67,7 +67,7 @@ pub struct ProcessEnd {
     pub clients: Vec<Handle>,
     /// UVM files that it initialised: report those that are closed ([`Accounts::uvm_file_gone`]).
     pub uvm_files: Vec<UvmFile>,
-    /// True if it had managed memory: then look at what all processes have mapped
+    /// True if it had managed memory: then compare with what all processes have mapped
     /// ([`Accounts::begin_sync`]).
     pub managed: bool,
 }

@@ -155,7 +155,7 @@ impl Accounts {
         if fits.is_ok() || card != Card::HOST || !self.cards.has_kept() {
             return fits;
         }
-        // What is pinned goes without anybody's looking at what that keeps.
+        // Pinned memory may go without an update of what it keeps.
         self.charges.update_kept(&mut self.cards);
         self.cards.fits_laid_out(card, bytes, layout)
     }

@@ -155,7 +155,7 @@ impl Program<'_> {
 
     /// Compares the account of these with the world.
     pub(super) fn check_pinned(&mut self) {
-        // What has ended without having been told is in use as far as the account knows.
+        // What has ended without a report is in use as far as the account knows.
         let said = self.accounts.kept_by_pins().0 + self.accounts.card(Card::HOST).unwrap().used.0;
         let (kept, held) = (self.world.kept(), self.held(Card::HOST.0));
         assert!(said >= kept + held, "{said} bytes said to be kept or held, {kept} and {held} are");

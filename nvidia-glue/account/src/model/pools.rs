@@ -67,7 +67,7 @@ impl Program<'_> {
         }
     }
 
-    /// An event is freed, or the file that it wakes is closed, of which nobody tells.
+    /// Frees an event, or closes the file that it wakes, which no call reports.
     pub(super) fn os_event_gone(&mut self) -> Option<()> {
         let clients: Vec<_> =
             self.world.events.iter().filter(|(_, fds)| !fds.is_empty()).map(|(&client, _)| client).collect();

@@ -154,7 +154,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// A look at what is mapped begins, or goes on with one more address space.
+    /// Begins a comparison with what is mapped, or reads one more address space for it.
     pub(super) fn look(&mut self) -> Option<()> {
         let choice = self.byte();
         if self.looks.is_empty() || (self.looks.len() < 2 && choice.is_multiple_of(4)) {
@@ -171,7 +171,7 @@ impl Program<'_> {
         Some(())
     }
 
-    /// Reports the mappings that a look has read, and ends it if they were the last.
+    /// Reports the mappings that a comparison has read, and ends it if they were the last.
     pub(super) fn tell_look(&mut self) -> Option<()> {
         let index = self.below(self.looks.len());
         let look = self.looks.get_mut(index)?;
@@ -180,7 +180,7 @@ impl Program<'_> {
             let drift = self.accounts.set_managed(&mut look.sync, Mm(mm), Pid(process), &mappings);
             self.may_exceed = self.may_exceed.map(|may| may || !drift.found.is_empty());
         }
-        // One that has ended meanwhile need not be looked at.
+        // One that has ended meanwhile need not be read.
         look.left.retain(|mm| self.world.processes.values().any(|of| of == mm));
         if look.left.is_empty() {
             let look = self.looks.swap_remove(index);
@@ -194,7 +194,7 @@ impl Program<'_> {
         shown.map(|(page, pages)| Mapping { start: page * PAGE, length: pages * PAGE }).collect()
     }
 
-    /// Threads that are gone, or else those that are not in a `mmap`, are told to have come back.
+    /// Reports as returned the threads that are gone, or else those that are not in a `mmap`.
     fn settle_threads(&mut self, gone_only: bool) {
         for thread in self.accounts.pending_threads() {
             let gone = !self.world.processes.contains_key(&(thread / 2));
@@ -219,7 +219,7 @@ impl Program<'_> {
         }
     }
 
-    /// Everything that has ended is told.
+    /// Reports everything that has ended.
     pub(super) fn catch_up(&mut self) -> Option<()> {
         self.looks.clear();
         while !self.world.mmaps.is_empty() {

@@ -71,7 +71,7 @@ pub(super) struct Tables {
 
 pub(super) struct Look {
     pub(super) sync: ManagedSync,
-    /// Address spaces that existed when it began and were not looked at.
+    /// Address spaces that existed when it began and were not read.
     pub(super) left: BTreeSet<u64>,
     /// Mappings that were read and not reported yet.
     pub(super) read: Vec<(u64, i32, Vec<Mapping>)>,
@@ -97,9 +97,9 @@ pub(super) struct Program<'a> {
     pub(super) looks: Vec<Look>,
     pub(super) next_process: i32,
     pub(super) next_mm: u64,
-    /// Something has ended, or was mapped, that the account was not told of.
+    /// Something has ended, or was mapped, that was not reported to the account.
     pub(super) behind: bool,
-    /// A handle came again before its end was told: what it named stays charged for longer.
+    /// A handle came again before its end was reported: what it named stays charged for longer.
     pub(super) stale: bool,
     /// By page: the file that it was ever mapped of.
     pub(super) mapped_of: BTreeMap<(u64, u64), usize>,
@@ -336,7 +336,7 @@ impl Program<'_> {
         managed + pools * PAGE
     }
 
-    /// Everything ends, and all ends are told: nothing is left.
+    /// Ends everything and reports all ends: nothing is left.
     fn end(mut self) {
         for flying in std::mem::take(&mut self.flying) {
             self.accounts.cancel(flying.reservation);

@@ -44,8 +44,8 @@ impl Program<'_> {
         }
     }
 
-    /// The mapping was made and told, or will not be made: it has not needed more than was
-    /// reserved.
+    /// Ends a reservation, as the mapping was made and reported, or will not be made: it has not
+    /// needed more than was reserved.
     pub(super) fn release_tables(&mut self, tables: Tables) {
         for (coming, bytes) in self.coming.iter_mut().zip(tables.bytes) {
             *coming -= bytes;

@@ -17,7 +17,7 @@ const fn shown(start: u64, length: u64) -> Mapping {
     Mapping { start: start * MIB, length: length * MIB }
 }
 
-/// A whole look at the only process.
+/// A whole comparison with the only process.
 fn look(accounts: &mut Accounts, seen: &[Mapping]) -> ManagedDrift {
     let mut sync = accounts.begin_sync();
     let drift = accounts.set_managed(&mut sync, SPACE, PROCESS, seen);
@@ -96,7 +96,8 @@ fn a_look_that_was_overtaken_finds_nothing() {
     mmap(&mut accounts, 10, 50).unwrap();
     accounts.thread_called(THREAD);
     let mut slow = accounts.begin_sync();
-    // The slow one has read that it is mapped; then it is unmapped, and another look tells so.
+    // The slow one has read that it is mapped; then it is unmapped, and another comparison shows
+    // it.
     assert_eq!(look(&mut accounts, &[]).released, mib(50));
     assert_eq!(accounts.set_managed(&mut slow, SPACE, PROCESS, &[shown(10, 50)]).found, vec![]);
     assert_eq!(used(&accounts), Bytes(0));
@@ -109,7 +110,7 @@ fn it_goes_with_its_address_space() {
     assert!(accounts.process_ended(PROCESS).managed);
     let mut sync = accounts.begin_sync();
     accounts.set_managed(&mut sync, Mm(2), Pid(7), &[]);
-    // Dropped: one could not be looked at.
+    // Dropped: one could not be read.
     drop(sync);
     assert_eq!(used(&accounts), mib(50));
     let mut sync = accounts.begin_sync();

@@ -8,8 +8,8 @@ use crate::model::run;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
-    /// Whatever happens, the account says no less than the driver holds, exactly that once it was
-    /// told everything, no more than the limit, and nothing at the end.
+    /// Whatever happens, the account says no less than the driver holds, exactly that once
+    /// everything was reported, no more than the limit, and nothing at the end.
     #[test]
     fn any_program(bytes in vec(any::<u8>(), 0..1200)) {
         run(&bytes);
@@ -80,8 +80,8 @@ fn a_small_mapping_where_the_room_for_tables_is_used_up() {
 }
 
 /// Found by the fuzzer: of two threads that map the same addresses, the one that another has
-/// overtaken is back during a look that began before. What stands in its place is not released by
-/// that look.
+/// overtaken is back during a comparison that began before. What stands in its place is not
+/// released by that comparison.
 #[test]
 fn an_overtaken_range_that_is_back_during_a_look() {
     run(include_bytes!("../../../../fuzz/seeds/account/overtaken-during-a-look"));

@@ -212,7 +212,7 @@ fn context_buffers_are_charged_to_their_group() {
 }
 
 #[test]
-fn use_is_told_per_process_with_its_highest() {
+fn use_is_reported_per_process_with_its_peak() {
     let mut accounts = accounts();
     allocate(&mut accounts, 1, mib(10)).unwrap();
     let other = AllocRequest { process: Pid(7), ..memory(mib(20)) };

@@ -29,7 +29,7 @@ use xid::{Meaning, Report};
 
 use super::{Card, Health, Inventory, Roots, Source, kernel_module, state_file};
 
-/// For so long a look at the kernel's log is not repeated.
+/// Time for which the kernel's log is not read again.
 const FRESH_MS: u64 = 1000;
 const STATE_FILE: &str = "kernel-log.json";
 /// Log of simulated cards, written by whoever wants to see what happens: records as `/dev/kmsg`
@@ -49,7 +49,7 @@ pub(super) struct HealthError {
 /// Errors of the cards in the kernel's log, up to a record.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct Faults {
-    /// Sequence number of the first record that has not been looked at.
+    /// Sequence number of the first record that has not been read.
     pub(super) next: u64,
     /// Record of the kernel module's last start, if the log had one: another one means other minor
     /// numbers, perhaps.
@@ -170,7 +170,7 @@ fn look_at_kernel(roots: &Roots, state_dir: &Path, now: u64) -> Result<Faults, H
     let faults = read_on(&roots.kernel_log, faults)?;
     let state = KernelLogState { boot_id, looked_at_ms: now, faults: faults.clone() };
     if let Err(error) = state_file::replace(&path, &state) {
-        // The next look starts further back; nothing is missed.
+        // The next read starts further back; nothing is missed.
         tracing::debug!(path = %path.display(), %error, "cannot keep the position in the kernel's log");
     }
     Ok(faults)

@@ -83,7 +83,7 @@ pub(super) fn read(roots: &Roots, device: &Device<'_>, index: u32, information: 
         card.pci = address;
     }
     let known = information.iter().find(|gpu| gpu.pci == card.pci);
-    // What the kernel module tells stands in for what NVML does not.
+    // What the kernel module reports stands in for what NVML does not.
     let uuid = device.uuid().or_else(|error| known.and_then(|gpu| gpu.uuid.clone()).ok_or(error));
     let minor = device.minor_number().or_else(|error| known.and_then(|gpu| gpu.minor).ok_or(error));
     let name = device.name().ok().or_else(|| known.and_then(|gpu| gpu.model.clone()));
@@ -131,7 +131,7 @@ pub(super) fn address(info: &nvml_wrapper::struct_wrappers::device::PciInfo) -> 
     Some(PciBusId { domain: info.domain, bus, device, function: 0 })
 }
 
-/// -1 in sysfs: the platform has no NUMA nodes, or does not tell.
+/// -1 in sysfs: the platform has no NUMA nodes, or does not report them.
 fn numa_node(roots: &Roots, card: PciBusId) -> Option<u32> {
     let path = roots.sys.join(format!("bus/pci/devices/{card}/numa_node"));
     fs::read_to_string(path).ok()?.trim().parse().ok()

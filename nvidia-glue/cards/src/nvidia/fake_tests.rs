@@ -83,7 +83,7 @@ fn every_card_is_listed_as_it_is() {
 }
 
 #[test]
-fn an_old_driver_tells_of_memory_in_its_own_way() {
+fn an_old_driver_reports_memory_in_its_own_way() {
     let node = FakeNode::new();
     if !install_with(node.tree.path(), "-DBEFORE_510") {
         return;

@@ -73,7 +73,7 @@ pub(super) fn processes(roots: &Roots, driver_root: &Path) -> Result<Option<Vec<
 }
 
 /// Returns whether the cards stay initialised while nobody uses them, by UUID; only those that
-/// tell. `None`: no driver.
+/// report it. `None`: no driver.
 ///
 /// # Errors
 /// When there is a driver but it cannot be asked.

@@ -37,8 +37,8 @@ pub struct SimulatedNodesError {
 
 /// Creates the files below `<state_dir>/simulated/dev` that are not there yet.
 ///
-/// They are plain files, one for each node, so that the identity of an open file tells the cards
-/// apart as the device number does on real ones; what simulated programs write into those of cards
+/// They are plain files, one for each node, so that the identity of an open file distinguishes the
+/// cards as the device number does on real ones; what simulated programs write into those of cards
 /// says what work they have. Any number of callers may do this at once.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 
 /// Lengths of the groups of a UUID's text.
 const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
-/// Digits at the end that tell apart the cards which share a prefix.
+/// Digits at the end that distinguish the cards which share a prefix.
 const ORDINAL_DIGITS: usize = 4;
 
 /// `GPU-` and 32 digits: the digits of `prefix`, then digits that follow from `model`, then the

@@ -141,8 +141,9 @@ impl Ledger {
             return Err(failed(error));
         }
         // A container whose turn is not written would not run.
-        let told = index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
-        if let Err(error) = told {
+        let scheduled =
+            index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
+        if let Err(error) = scheduled {
             roll_back(&record.cards, admission.into(), steps);
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
             return Err(failed(error));

@@ -33,14 +33,14 @@ use crate::{
 
 /// Version of [`Waiter`]'s format.
 const WAITER_VERSION: u32 = 1;
-/// Interval at which a waiter looks whether any grant has changed, or who waits.
+/// Interval at which a waiter checks whether any grant or the queue has changed.
 const LOOK: Duration = Duration::from_millis(20);
 /// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
 /// so.
 const RETRY: Duration = Duration::from_millis(200);
 
 /// Most containers that wait on one node. Each of them tries again and again, under the ledger's
-/// one lock, and looks at all that are ahead of it: the work grows with their square.
+/// one lock, and visits all that are ahead of it: the work grows with their square.
 pub(crate) const MAX_WAITERS: usize = 32;
 
 /// Limit on an admission's wait for room.
@@ -105,7 +105,7 @@ pub(crate) struct Wait<'a> {
     ledger: &'a Ledger,
     patience: Patience<'a>,
     place: Option<QueuePlace<'a>>,
-    /// As of the last look at the ledger.
+    /// As of the last check of the ledger.
     stamps: Option<[(i64, i64); 2]>,
 }
 

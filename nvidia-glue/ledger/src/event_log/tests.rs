@@ -1,4 +1,4 @@
-//! Files of events: what is told, counted and kept, also by many at once.
+//! Files of events: what is written, counted and kept, also by many at once.
 
 use base::ContainerKey;
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn every_kind_has_the_name_that_serde_gives_it() {
 }
 
 #[test]
-fn a_line_is_what_was_told() {
+fn a_line_is_the_entry_that_was_written() {
     let state = tempfile::tempdir().unwrap();
     let entry = Entry::new(Kind::Denied, &container("a")).on_card(Some("GPU-1")).counting(3).with_text("too \"much\"");
     EventLog::new(state.path()).write([entry.clone()]);
@@ -96,19 +96,19 @@ fn nobody_begins_a_file_after_one_whose_first_line_is_not_there_yet() {
     let state = tempfile::tempdir().unwrap();
     let directory = directory(state.path());
     let log = EventLog::new(state.path());
-    let tell = |count| log.write([Entry::new(Kind::Refused, &container("a")).counting(count)]);
+    let log_events = |count| log.write([Entry::new(Kind::Refused, &container("a")).counting(count)]);
     let begin = || begin(&directory, OpenOptions::new().append(true).open(directory.join(CURRENT)).unwrap()).unwrap();
-    let told = || totals(state.path()).unwrap()["refused"];
-    tell(7);
+    let total = || totals(state.path()).unwrap()["refused"];
+    log_events(7);
     let first = begin().unwrap();
-    tell(2);
-    assert_eq!(told(), 9);
+    log_events(2);
+    assert_eq!(total(), 9);
     let second = begin();
     first.write_header(&directory).unwrap();
-    assert_eq!(told(), 9);
+    assert_eq!(total(), 9);
     assert!(second.is_none());
     begin().unwrap().write_header(&directory).unwrap();
-    assert_eq!((told(), lines(state.path(), CURRENT).len()), (9, 1));
+    assert_eq!((total(), lines(state.path(), CURRENT).len()), (9, 1));
 }
 
 #[test]

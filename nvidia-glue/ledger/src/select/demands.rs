@@ -105,7 +105,7 @@ impl<'a> Parts<'a> {
     }
 
     /// Cards on which a ratio or an amount leaves nothing are no choice; where none is left the
-    /// last one's error tells.
+    /// last one's error is returned.
     fn choices(
         &self,
         inventory: &Inventory,

@@ -127,7 +127,7 @@ fn a_whole_card_and_shares_exclude_each_other() {
 }
 
 #[test]
-fn a_quota_below_what_a_context_takes_is_told_of() {
+fn a_quota_below_the_size_of_a_context_is_warned_about() {
     let mut bench = Bench::new(2);
     bench.inventory.cards[1].memory = mib(8192);
     let warnings = |bench: &Bench| -> Vec<String> {

@@ -43,11 +43,11 @@ fn check_consistent(bench: &mut Bench) {
     let mut names = leftovers.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert!(names.all(|name| !name.ends_with(".tmp")));
     assert_eq!(bench.ledger.records().unwrap(), records);
-    check_told(bench);
+    check_timetable(bench);
 }
 
-/// The timetable is of the records; and a card has one policy.
-fn check_told(bench: &Bench) {
+/// Checks that the timetable matches the records, and that each card has one policy.
+fn check_timetable(bench: &Bench) {
     let records = bench.ledger.records().unwrap();
     let table = Ledger::timetable(bench.directory.path()).unwrap();
     let last = table.epochs.last().unwrap();
@@ -117,7 +117,7 @@ fn a_failure_at_any_step_of_admission_is_a_clean_refusal_or_a_grant() {
             let admitted = bench.admit("new", &share(&[0, 1]));
             assert!(admitted.is_ok() || bench.files() == before, "a refusal leaves the records as they were");
             if let Ok(record) = &admitted {
-                // The container may be made now: its turn is told.
+                // The container may be made now: its turn is written.
                 let table = Ledger::timetable(bench.directory.path()).unwrap();
                 assert!(table.epochs.last().unwrap().turn(&record.grant_id).is_some());
             }
@@ -255,7 +255,7 @@ fn a_kill_at_any_step_of_a_policy_leaves_no_card_with_two() {
             bench.ledger.store.faults.off();
             bench.reopen();
             bench.ledger.reclaim(&bench.log).unwrap();
-            check_told(&bench);
+            check_timetable(&bench);
             let states = bench.ledger.card_states(&bench.inventory, &bench.limits).unwrap();
             let is_set = states[0].setting == setting;
             assert_eq!(states[0].policy, Some(if is_set { CardPolicy::Soft } else { CardPolicy::Weighted }));

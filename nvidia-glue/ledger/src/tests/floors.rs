@@ -39,7 +39,7 @@ fn bench(cards: u32, limits: Limits) -> Bench {
     Bench { limits, ..Bench::new(cards) }
 }
 
-/// The whole chain, as it is told.
+/// Text of the whole error chain.
 fn text_of(error: &AdmitError) -> String {
     let source = error.source().map(|source| format!(": {source}"));
     format!("{error}{}", source.unwrap_or_default())
@@ -138,7 +138,7 @@ fn several_cards_are_several_places() {
 /// A container that has a card for itself has all its places; one that is not mediated can be held
 /// to nothing, and takes nothing that could be held.
 #[test]
-fn whole_cards_and_who_only_looks() {
+fn whole_cards_and_monitors() {
     let limited = Limits { device_split_count: 2, pinned_memory: gib(4), ..limits() };
     let bench = bench(2, Limits { whole_cards: WholeCards::Mediated, ..limited });
     let record = bench.admit("whole", &whole(0)).unwrap();

@@ -128,7 +128,7 @@ fn a_pending_grant_waits_for_all_that_could_still_create() {
 }
 
 #[test]
-fn what_cannot_be_told_keeps_its_grant_and_is_not_killed() {
+fn an_unknown_population_keeps_the_grant_and_kills_nothing() {
     let bench = Bench::new(1);
     running(&bench, "a");
     bench.node.stop(200);
@@ -170,7 +170,7 @@ fn a_release_waits_for_the_containers_processes() {
 }
 
 #[test]
-fn a_release_waits_while_it_cannot_be_told_who_is_left() {
+fn a_release_waits_while_the_population_is_unknown() {
     let bench = Bench::new(1);
     running(&bench, "a");
     bench.node.hide("a");
@@ -191,7 +191,7 @@ fn a_create_that_fails_is_rolled_back_in_the_log() {
 }
 
 #[test]
-fn reclaim_looks_at_all_grants() {
+fn reclaim_checks_all_grants() {
     let bench = Bench::new(2);
     bench.node.start(200);
     bench.admit_for("a", &request(devices(&[0]), Share::Exclusive), 200).unwrap();

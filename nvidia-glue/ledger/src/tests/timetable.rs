@@ -35,7 +35,7 @@ fn pass<'a>(epoch: &'a Epoch, record: &Record, uuid: &str) -> Option<&'a Pass> {
     Some(&epoch.turn(&record.grant_id)?.card(uuid)?.pass)
 }
 
-/// The same at the end of all that is told.
+/// The same at the end of the timetable.
 fn at_last(bench: &Bench, record: &Record, card: usize) -> Option<Pass> {
     pass(table(bench).epochs.last().unwrap(), record, uuid(bench, card)).cloned()
 }
@@ -79,7 +79,7 @@ fn who_takes_time_from_others_waits_for_the_epoch_and_they_keep_theirs_until_the
     assert_eq!(pass(&timetable.epochs[0], &capped, uuid(&bench, 0)), None);
     assert_eq!(at_last(&bench, &capped, 0), windows(&[(0, 40)]));
     assert_eq!(at_last(&bench, &uncapped, 0), windows(&[(40, 100)]));
-    // Meanwhile: a change of the same card does not put off what was told, and comes at its own
+    // Meanwhile: a change of the same card does not put off what was written, and comes at its own
     // time.
     bench.node.pass(150 * MS);
     bench.ledger.release(&key("capped"), ReleaseReason::Ended, &bench.log).unwrap();
@@ -679,7 +679,8 @@ fn check_shares(epoch: &Epoch, records: &[Record]) {
     }
 }
 
-/// Nobody who is still there is told otherwise of the time that two periods do not reach beyond.
+/// Checks that the timetable of the next two periods stays as it is for containers that are still
+/// there.
 fn check_promises(before: &Timetable, after: &Timetable, now_us: u64) {
     let limits = |turn: &Turn| {
         let mut turn = turn.clone();
@@ -717,7 +718,7 @@ fn check_instants(before: &Timetable, after: &Timetable, now_us: u64) {
                 .filter(move |timetable| connected.contains(timetable.grant_id.as_str()))
                 .map(|timetable| timetable.period_us)
         });
-        // Where a card that nobody shared begins to be told of, nothing changes for anybody.
+        // Where the timetable of a card that nobody shared begins, nothing changes for anybody.
         let Some(longest_us) = periods.max() else { continue };
         let in_us = epoch.from_us.saturating_sub(now_us);
         assert!(was_told(epoch.from_us) || in_us <= 4 * longest_us, "in {in_us} us with periods of {longest_us} us");
@@ -763,7 +764,7 @@ proptest! {
             sharers_ever.extend(sharers_now.clone());
             let nothing = Epoch { from_us: 0, turns: Vec::new() };
             let (last, earlier) = after.epochs.split_last().unwrap_or((&nothing, &[]));
-            // What is told of the time until then may be of what was granted before.
+            // The turns until then may be of what was granted before.
             earlier.iter().for_each(|epoch| check_epoch(epoch, &records, &sharers_ever));
             check_epoch(last, &records, &sharers_now);
             check_shares(last, &records);

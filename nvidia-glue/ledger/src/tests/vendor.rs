@@ -69,7 +69,7 @@ fn case_5_three_full_cards_have_no_room_for_a_fourth_container() {
     assert_eq!(granted, [(32768, 3), (32768, 3), (32768, 3), (0, 0)]);
 }
 
-/// The parser refuses WEIGHT=110 and the shim tells the log; what the ledger itself refuses at
+/// The parser refuses WEIGHT=110 and the shim logs it; what the ledger itself refuses at
 /// validation, a fourth card that the node does not have, leaves the same trace.
 #[test]
 fn case_6_what_is_refused_at_validation_has_reserved_nothing() {

@@ -439,7 +439,7 @@ fn who_waits_is_held_to_the_configuration_of_who_came_meanwhile() {
 }
 
 #[test]
-fn a_configuration_that_is_not_followed_is_told_of_before_a_wait() {
+fn a_configuration_that_is_not_followed_is_warned_about_before_a_wait() {
     let bench = Bench::new(2);
     let fair = with_policy(CardPolicy::Fair, request(devices(&[1]), part(1024, ComputeShare::Unlimited)));
     for index in 0..5 {

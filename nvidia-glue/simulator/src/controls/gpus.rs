@@ -65,7 +65,8 @@ pub(super) fn active_device_ids(state: &mut State, control: &mut Control<'_, '_>
     Ok(())
 }
 
-/// Defines what tells a card's numbers, in a struct with or without a pointer to a name.
+/// Defines the control that reports a card's numbers, in a struct with or without a pointer to a
+/// name.
 macro_rules! id_info {
     ($function:ident, $Params:ident) => {
         #[doc = concat!("Answers a control of `", stringify!($Params), "`.")]

@@ -1,4 +1,4 @@
-//! A card's load: the work of all that use it, as a driver tells anybody.
+//! A card's load: the work of all that use it, as a driver reports it to anybody.
 
 use abi::{Status, params::*};
 

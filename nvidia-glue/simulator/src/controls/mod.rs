@@ -69,7 +69,7 @@ const fn row(command: u32, on: OnObject, size: usize, act: ControlHandler) -> Co
     ControlRow { command, on, size, act }
 }
 
-/// Controls that real programs have succeed, and that change nothing on a simulated card and tell
+/// Controls that real programs have succeed, and that change nothing on a simulated card and report
 /// nothing of it: their parameters stay as they are. With them, [`NAMELESS`].
 const NO_EFFECT: &[u32] = &[
     // Of clients: versions, features, draining, memory operations, boost groups.

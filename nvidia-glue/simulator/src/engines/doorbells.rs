@@ -1,4 +1,4 @@
-//! Work of programs, told through the content of the card's node, since nothing can be submitted
+//! Work of programs, passed through the content of the card's node, since nothing can be submitted
 //! here.
 //!
 //! On a real card a program puts work into its channel's ring, moves `GP_PUT` in the channel's

@@ -330,14 +330,14 @@ impl Switches {
         })??;
         let all = end.saturating_sub(next);
         self.next = end;
-        let told = found.len() as u64;
+        let read = found.len() as u64;
         into.extend(found.into_iter().map(|switch| Switch {
             at_ns: switch.at_ns,
             process: switch.group.pid.cast_unsigned(),
             context: context(switch.group),
             presence: if switch.on { Presence::On } else { Presence::Off },
         }));
-        Ok(SwitchBatch { lost: all.saturating_sub(told) })
+        Ok(SwitchBatch { lost: all.saturating_sub(read) })
     }
 }
 

@@ -307,7 +307,7 @@ fn many_processes_at_once_lose_no_time_and_make_none() {
 }
 
 #[test]
-fn every_process_is_told_of_the_switches_of_all() {
+fn every_process_sees_the_switches_of_all() {
     let node = Node::new();
     let (one, other) = (node.machine(), node.machine());
     let (first, second) = (Worker::new(&one), Worker::new(&other));
@@ -335,7 +335,7 @@ fn every_process_is_told_of_the_switches_of_all() {
     assert!(switches.iter().all(|switch| switch.process == std::process::id()));
     let contexts: std::collections::BTreeSet<u32> = switches.iter().map(|switch| switch.context).collect();
     assert_eq!(contexts.len(), 2);
-    // A minute that nobody looked at.
+    // A minute without a call.
     node.wait(60_000);
     let (switches, lost) = take(&mut log);
     assert_eq!(switches.len() as u64 + lost, 120_000);

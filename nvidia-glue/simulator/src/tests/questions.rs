@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn cards_are_listed_and_told_apart() {
+fn cards_are_listed_and_distinguished() {
     let machine = Machine::new();
     let program = machine.program();
     let (_, subdevice) = program.device(1);
@@ -44,7 +44,7 @@ fn cards_are_listed_and_told_apart() {
 }
 
 #[test]
-fn memory_is_told_in_kib() {
+fn memory_is_reported_in_kib() {
     let machine = Machine::new();
     let program = machine.program();
     let (device, subdevice) = program.device(0);

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_told_by_their_names() {
+    fn nodes_are_identified_by_their_names() {
         assert_eq!(by_name("nvidiactl"), Some(Node::Control));
         assert_eq!(by_name("nvidia12"), Some(Node::Card(12)));
         assert_eq!(by_name("nvidia-uvm"), Some(Node::Uvm));

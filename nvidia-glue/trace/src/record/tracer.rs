@@ -15,8 +15,8 @@ use rustix::process::{WaitOptions, WaitStatus};
 use super::{RecordError, recorder::Recorder};
 use crate::sys::{self, SyscallStop};
 
-/// Runs `command` to its end and tells `recorder` of all that it does. What it exits with: its own
-/// code, or 128 and the signal that ended it, as shells say it.
+/// Runs `command` to its end and reports all that it does to `recorder`. Returns its exit code: its
+/// own code, or 128 and the signal that ended it, as shells say it.
 pub(super) fn run(command: &[OsString], recorder: &mut Recorder) -> Result<u8, RecordError> {
     let Some((program, arguments)) = command.split_first() else { return Ok(0) };
     // Those of the terminal are for the program; it decides.
@@ -61,7 +61,7 @@ impl Follower {
                 continue;
             }
             match self.stopped(tid, status, recorder).and_then(|signal| sys::resume_to_syscall(tid, signal)) {
-                // Killed while it was looked at: its end is reported next.
+                // Killed while it was inspected: its end is reported next.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 result => result?,
             }

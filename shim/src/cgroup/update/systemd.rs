@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_of_v1_is_told_as_a_whole() {
+    fn a_quota_of_v1_is_sent_as_a_whole() {
         let directory =
             crate::cgroup::testing::directory(&[("cpu.cfs_quota_us", "-1\n"), ("cpu.cfs_period_us", "50000\n")]);
         let write = |file: &str, value: &str| Write::new(directory.path(), file, value);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_limits_that_systemd_holds_are_told() {
+    fn only_limits_that_systemd_holds_are_sent() {
         assert_eq!(properties_of("memory.max", "max"), vec![("MemoryMax", Value::from(u64::MAX))]);
         assert_eq!(properties_of("pids.max", "12"), vec![("TasksMax", Value::from(12_u64))]);
         assert_eq!(properties_of("memory.limit_in_bytes", "-1"), vec![("MemoryLimit", Value::from(u64::MAX))]);

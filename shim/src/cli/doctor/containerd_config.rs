@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_named_is_read_or_told_of() {
+    fn a_file_that_is_named_is_read_or_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("config.toml");
         assert!(matches!(ContainerdConfig::read(Some(&file)), Err(ReadError::File { .. })));

@@ -50,8 +50,8 @@ struct ProcessFacts {
     cgroup: String,
 }
 
-/// Counts the containers of egpu's shims, told apart by their cgroups, that have CAP_SYS_ADMIN and
-/// no GPU.
+/// Counts the containers of egpu's shims, distinguished by their cgroups, that have CAP_SYS_ADMIN
+/// and no GPU.
 fn exempt(proc: &Path, with_gpu: &BTreeSet<i32>) -> usize {
     let own_namespace = fs::read_link(proc.join("self/ns/user")).ok();
     let Ok(entries) = fs::read_dir(proc) else { return 0 };

@@ -76,8 +76,8 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
 /// Finds monitors whose privileges defeat mediation: they could take memory of a card.
 fn unmediated_monitors(records: &[Record]) -> Option<Check> {
     let is_unmediated = |record: &&Record| {
-        let looks = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
-        looks && record.state == GrantState::Bound && record.mediator.is_none()
+        let is_monitor = record.cards.iter().any(|grant| grant.enforcement == Enforcement::Monitor);
+        is_monitor && record.state == GrantState::Bound && record.mediator.is_none()
     };
     let names: Vec<String> =
         records.iter().filter(is_unmediated).map(|record| ContainerName::from(record).to_string()).collect();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_at_cards_unmediated_is_named() {
+    fn unmediated_monitors_are_named() {
         let mut records = test_support::node().records;
         assert_eq!(unmediated_monitors(&records), None, "whoever has a share, or all");
         let record = &mut records[0];

@@ -21,7 +21,7 @@ pub(super) enum Type {
     Counter,
 }
 
-/// Names and values that tell a family's samples apart, `a="b",c="d"`.
+/// Names and values that distinguish a family's samples, `a="b",c="d"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Labels(String);
 

@@ -88,7 +88,7 @@ fn what_is_not_known_is_left_out() {
 }
 
 #[test]
-fn a_schedule_that_is_not_told_in_time_counts() {
+fn a_schedule_without_a_status_in_time_is_overdue() {
     let mut node = test_support::node();
     let overdue = |node: &Node| {
         let text =

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_told_what_the_rules_allow() {
+    fn systemd_gets_what_the_rules_allow() {
         let none = json!({ "allow": false, "access": "rwm" });
         let all = json!({ "allow": true, "access": "rwm" });
         let rule = |allow: bool, kind: &str, major: i64, minor: i64, access: &str| json!({ "allow": allow, "type": kind, "major": major, "minor": minor, "access": access });

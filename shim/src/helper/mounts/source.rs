@@ -90,11 +90,11 @@ pub(crate) fn user_namespace_of(uids: &[LinuxIdMapping], gids: &[LinuxIdMapping]
         Forked::Parent { pid } => pid,
         Forked::Child => {
             drop(ended_writer);
-            let told = unshare(CloneFlags::CLONE_NEWUSER).map_err(io::Error::from).and_then(|()| {
+            let signalled = unshare(CloneFlags::CLONE_NEWUSER).map_err(io::Error::from).and_then(|()| {
                 made_writer.write_all(b"+")?;
                 ended.read_to_end(&mut Vec::new())
             });
-            sys::exit_now(i32::from(told.is_err()))
+            sys::exit_now(i32::from(signalled.is_err()))
         }
     };
     drop((made_writer, ended));

@@ -17,7 +17,7 @@ const RESCUE_US: u64 = 1_000_000;
 /// The longest that a container may be off a card that does not put it back. Its programs would
 /// wait for ever without notice.
 const MOST_OFF_US: u64 = 60_000_000;
-/// `NV_ERR_GPU_IS_LOST`: the driver has told all programs that their channels are gone.
+/// `NV_ERR_GPU_IS_LOST`: the driver has notified all programs that their channels are gone.
 const GPU_IS_LOST: Status = Status(0xf);
 
 /// Failures of the edges of one card.

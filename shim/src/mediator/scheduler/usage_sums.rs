@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_late_is_not_told() {
+    fn unknown_recent_use_is_not_reported() {
         let mut usage_sums = UsageSums::default();
         usage_sums.set_open(0, Some(true));
         usage_sums.add_work(&[worked(0, 0), worked(SECOND_US, SECOND_US)]);

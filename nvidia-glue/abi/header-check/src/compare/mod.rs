@@ -104,7 +104,7 @@ pub(crate) fn compare(headers: &Headers) -> Report {
     report
 }
 
-/// Fields that tell the driver's status.
+/// Fields that hold the driver's status.
 fn status_at(fields: &[Field]) -> Option<u64> {
     let is_status = |field: &&Field| {
         let name = field.path.rsplit('.').next().unwrap_or_default();

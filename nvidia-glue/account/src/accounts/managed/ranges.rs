@@ -201,8 +201,8 @@ impl Managed {
         let mut twice = Vec::new();
         for (mm, span, range) in back {
             let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
-            // What stands there may be this one: a look that began before it was back has not seen
-            // it.
+            // What stands there may be this one: a comparison that began before it was back has not
+            // seen it.
             for other in &others {
                 if let Some(Range { state: state @ RangeState::Settled(_), .. }) =
                     self.ranges.value_mut(mm, other.first)
@@ -212,7 +212,7 @@ impl Managed {
             }
             let alone = gaps(std::iter::once(span), &others);
             let left = alone.iter().map(|span| span.length()).sum::<u128>();
-            // It may be there, and nothing else is: the next look tells.
+            // It may be there, and nothing else is: the next comparison shows it.
             for span in alone {
                 self.insert(mm, span, Range { state: RangeState::Settled(self.epoch), ..range });
             }

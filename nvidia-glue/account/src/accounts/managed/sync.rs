@@ -81,7 +81,8 @@ impl Accounts {
         self.managed.restore(mm, &joined(&seen));
         let mut found = Vec::new();
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
-        // Overtaken by another look, this one may show what has been unmapped and released since.
+        // Overtaken by another comparison, this one may show what has been unmapped and released
+        // since.
         let overtaken = sync.epoch < self.managed.released_in;
         for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
             self.charge_everywhere(process, span.length());

@@ -67,8 +67,8 @@ fn samples_say_how_busy_the_engine_was_and_who_ran_last() {
     assert!(card.samples.is_empty(), "not due");
     card.advance(201 * MS, quarter);
     card.advance(601 * MS, quarter);
-    let told: Vec<_> = card.samples.iter().map(|sample| (sample.at_ns / MS, sample.busy, sample.pid)).collect();
-    assert_eq!(told, [(201, 2500, 1), (601, 0, 1)]);
+    let samples: Vec<_> = card.samples.iter().map(|sample| (sample.at_ns / MS, sample.busy, sample.pid)).collect();
+    assert_eq!(samples, [(201, 2500, 1), (601, 0, 1)]);
     (0..100).for_each(|second| drop(card.advance((1000 + second * 1000) * MS, endless)));
     assert_eq!((card.samples.len(), card.samples[71].busy), (SAMPLES, 10_000));
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn whoever_becomes_a_weight_is_on_its_card_and_that_is_told() {
+fn whoever_becomes_a_weight_is_on_its_card_and_that_is_reported() {
     let (mut fixture, lines) = (Fixture::new(true), LogCapture::default());
     fixture.channels(3);
     fixture.set_epochs(vec![epoch(0, windows(10_000, 35_000), Priority::High, vec![neighbour(Priority::High)])]);

@@ -129,7 +129,7 @@ fn both_work(fixture: &mut Fixture, periods: std::ops::Range<u64>, (own_us, othe
 }
 
 #[test]
-fn who_shares_windows_is_told_what_it_used_of_them() {
+fn whoever_shares_windows_has_its_own_use_of_them_reported() {
     let mut fixture = Fixture::with(false, true);
     fixture.channels(3);
     fixture.neighbour_is(OTHER);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn windows_are_kept_and_told() {
+fn windows_are_kept_and_reported() {
     let mut fixture = Fixture::new(true);
     fixture.channels(20);
     fixture.set_epochs(vec![window_epoch(0, 10_000, 35_000)]);
@@ -212,7 +212,7 @@ fn what_fails_now_and_then_stays_exact() {
 }
 
 #[test]
-fn what_was_promised_is_told_in_time() {
+fn each_status_comes_by_the_instant_that_was_promised() {
     let mut fixture = Fixture::new(true);
     fixture.channels(3);
     fixture.set_epochs(vec![window_epoch(0, 10_000, 35_000)]);
