@@ -33,7 +33,7 @@ const MAX_REFUSALS: u32 = 5;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Takes events, at once and without waiting for anybody.
+/// Queue of events, which takes them at once and without waiting for anybody.
 #[derive(Debug)]
 pub struct TaskEvents {
     namespace: String,
@@ -52,8 +52,8 @@ impl TaskEvents {
         self.enqueue(event, |_, _| false);
     }
 
-    /// The same, unless the very same event waits already: for what a container can bring about at
-    /// any rate, which must not crowd out the events of others.
+    /// Queues an event like [`Self::publish`], unless the very same one waits already: for events
+    /// that a container can cause at any rate, which must not crowd out those of others.
     pub fn publish_once<E: Event + Message>(&self, event: &E) {
         self.enqueue(event, |queue, new| {
             queue.entries.iter().any(|queued| queued.topic == new.topic && queued.event == new.event)

@@ -30,7 +30,7 @@ fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool
     let _ = tracing::subscriber::set_global_default(subscriber);
 }
 
-/// Never blocks and never fails: what does not fit while nobody reads is lost.
+/// FIFO of the log. Never blocks and never fails: what does not fit while nobody reads is lost.
 #[derive(Debug, Clone)]
 struct LogFifo(Arc<File>);
 

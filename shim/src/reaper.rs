@@ -94,7 +94,7 @@ impl Table {
     }
 }
 
-/// One status, if there is one. The kernel hands each out once, so a caller's loop ends.
+/// Reaps one status, if there is one. The kernel hands each out once, so a caller's loop ends.
 fn reaped(mut call: impl FnMut() -> rustix::io::Result<Option<(Pid, WaitStatus)>>) -> Option<(i32, WaitStatus)> {
     loop {
         match call() {

@@ -14,7 +14,7 @@ pub struct DriverRelease {
 }
 
 impl DriverRelease {
-    /// From its three numbers.
+    /// Release with these three numbers.
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }

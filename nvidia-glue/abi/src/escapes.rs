@@ -164,7 +164,7 @@ const fn layout(size: u16, status: Option<u16>) -> EscapeLayout {
     EscapeLayout { releases: Releases::ALL, size, array: false, status, pointers: &[], descriptors: &[] }
 }
 
-/// Of an escape that has none: always refused.
+/// Layout of an escape that has none: always refused.
 pub(super) static NO_LAYOUT: EscapeLayout = layout(0, None);
 
 impl EscapeLayout {

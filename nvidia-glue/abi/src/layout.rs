@@ -2,7 +2,7 @@
 
 use super::{Abi, DriverRelease};
 
-/// From a release on, up to another.
+/// Releases from one on, up to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Releases {
     /// The first; `None`: since before the known range.
@@ -188,12 +188,12 @@ fn bytes_of(number: u64, most: u32, times: u64, element: u32) -> Option<usize> {
 }
 
 impl Pointer {
-    /// One that every release has.
+    /// Pointer that every release has.
     pub const fn new(at: u16, length: Length, direction: Direction) -> Self {
         Self { at, length, direction, releases: Releases::ALL }
     }
 
-    /// The same, but of `release` and later.
+    /// Restricts it to `release` and later.
     #[must_use]
     pub const fn since(mut self, release: DriverRelease) -> Self {
         self.releases = Releases::since(release);

@@ -14,7 +14,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Of no string.
+    /// Position of no string.
     pub(super) const NONE: Self = Self { at: 0, length: 0 };
 
     /// The string; empty when the text is not the one that it was written to.

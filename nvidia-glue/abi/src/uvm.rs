@@ -87,7 +87,7 @@ const fn row(name: &'static str, command: u32, rule: UvmRule, layouts: &'static 
     UvmCommand { name, command, layouts, rule, header }
 }
 
-/// Of a command that has none: always refused.
+/// Layout of a command that has none: always refused.
 pub(super) static NO_UVM_LAYOUT: UvmLayout = layout(0, None);
 
 /// `UVM_DEINITIALIZE`.

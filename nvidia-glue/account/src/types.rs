@@ -178,7 +178,7 @@ impl Default for ObjectLimits {
 }
 
 impl ObjectLimits {
-    /// Of a container with so many cards: what a card's memory comes in, for each of them, but no
+    /// Limits of a container with `cards` cards: objects and references for each of them, but no
     /// more than its account should grow to.
     #[must_use]
     pub fn with_cards(self, cards: usize) -> Self {

@@ -25,7 +25,8 @@ pub struct BlockFile<T> {
 /// Length of what stands before the text.
 const HEADER: usize = 4 + CHECKSUM;
 const CHECKSUM: usize = 8;
-/// Nobody has that much to publish; whatever is longer is not ours.
+/// Longest file that is read: nothing that is published is as long, and whatever is longer is not
+/// ours.
 const LONGEST: usize = 16 << 20;
 /// A writer is done within microseconds; this often it is met halfway only if it died there.
 const ATTEMPTS: u32 = 100;

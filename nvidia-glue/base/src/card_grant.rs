@@ -28,8 +28,8 @@ pub struct CardGrant {
     /// Means by which the share of time is held, where the limits are held by the mediator.
     #[serde(default)]
     pub compute_by: ComputeEnforcement,
-    /// By how many microseconds its windows came out too short, one with another, as its mediator
-    /// has found; policy `weighted` adds it to them.
+    /// Mean loss of its windows in microseconds, as its mediator has measured it; policy `weighted`
+    /// adds it to them.
     #[serde(default)]
     pub window_loss_us: u64,
     /// Channels that it may have of the card; `None`: it has no mediator, or an older egpu's.

@@ -21,7 +21,7 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
 };
 
-/// Of directories of which only the entries are of interest.
+/// Flags to open a directory for its entries alone.
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// Bytes that are read of a directory at once.
 const ENTRIES: usize = 16 << 10;

@@ -19,7 +19,7 @@ const CACHE_FILE: &str = "inventory.json";
 const LOCK_FILE: &str = "inventory.lock";
 /// Version of the file's format.
 const FORMAT: u32 = 2;
-/// For so long an inventory with an unusable card is believed.
+/// Time for which an inventory with an unusable card is used.
 const RECHECK_MS: u64 = 60_000;
 
 /// Values that must be the same for an inventory to be good.

@@ -3,7 +3,8 @@
 use base::{Bytes, PciBusId};
 use serde::{Deserialize, Serialize};
 
-/// Everything that one discovery found. Serializable: it runs in a short-lived child and cached.
+/// Everything that one discovery found. Serializable: it is made in a short-lived child process,
+/// and cached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Inventory {
     /// Source of the cards.

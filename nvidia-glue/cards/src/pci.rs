@@ -19,7 +19,7 @@ pub(super) fn parse(text: &str) -> Option<PciBusId> {
     })
 }
 
-/// One to eight digits; `from_str_radix` alone would take a sign as well.
+/// Parses one to eight digits; `from_str_radix` alone would take a sign as well.
 fn hexadecimal(digits: &str) -> Option<u32> {
     let plain = (1..=8).contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if plain { u32::from_str_radix(digits, 16).ok() } else { None }

@@ -54,7 +54,7 @@ fn thread_ns() -> u64 {
 mod tests {
     use super::*;
 
-    /// Until the thread has had so much more processor time, however busy the machine is.
+    /// Works until the thread has had so much more processor time, however busy the machine is.
     fn work_us(more_us: u64) {
         let until_ns = thread_ns() + more_us * 1_000;
         while thread_ns() < until_ns {}

@@ -44,7 +44,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// One that has no entry in the kernel.
+    /// Watched file that has no entry in the kernel.
     pub const fn without_entry(number: u64) -> Self {
         Self { number, entry: None }
     }
@@ -67,7 +67,7 @@ impl EpollWatch {
 
 impl FileWatch for EpollWatch {
     fn watch(&self, file: &DeviceFile, number: u64) -> io::Result<Watched> {
-        /// Of one file that has more entries than there are descriptors in turn.
+        /// Attempts for one file that has more entries than there are descriptors in turn.
         const ATTEMPTS: u64 = 64;
         for attempt in 0..ATTEMPTS {
             // The kernel knows an entry by file and descriptor: who maps again through a file needs

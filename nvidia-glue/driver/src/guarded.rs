@@ -14,11 +14,11 @@ use crate::sys::GuardedMemory;
 /// Room for the parameters of a call, which the driver may take to be longer than the tables say.
 /// The longest of an allocation are well below this.
 const LEAST_BUFFER: usize = 4096;
-/// The same for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes
-/// is the longest (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14,
+/// Room for the argument of UVM's calls, whose numbers do not say its length either: 9264 bytes is
+/// the longest (`UVM_MAP_EXTERNAL_ALLOCATION_PARAMS` since 550.54.14,
 /// kernel-open/nvidia-uvm/uvm_ioctl.h).
 pub(super) const LEAST_UVM_ARGS: usize = 16384;
-/// Longer memory is not kept.
+/// Longest memory that is kept for the next call.
 const LONGEST_KEPT: usize = 64 << 10;
 /// Alignment that structs of the driver's have at most. So much may lie between the end of what is
 /// used and the end of the memory.
@@ -65,7 +65,7 @@ impl Guarded {
         }
     }
 
-    /// As the driver has left them.
+    /// Copies the buffers back as the driver has left them.
     pub(super) fn copy_out(&mut self, buffers: &mut [Buffer]) {
         for (Buffer { bytes, .. }, memory) in buffers.iter_mut().zip(&mut self.buffers) {
             let length = bytes.len();

@@ -45,7 +45,8 @@ const PAIRS: u8 = 3;
 /// `NV_EVENT_BUFFER_HEADER.recordPut`, in the upper half of the first word.
 const PUT: usize = 0;
 const HEADER_BYTES: u64 = 4096;
-/// Of `NV_EVENT_BUFFER_RECORD_HEADER` and `NV_EVENT_BUFFER_FECS_RECORD_V2` (class/cl90cdfecs.h).
+/// Bytes of `NV_EVENT_BUFFER_RECORD_HEADER` and `NV_EVENT_BUFFER_FECS_RECORD_V2`
+/// (class/cl90cdfecs.h).
 const RECORD: u32 = 32;
 /// Some seconds' worth of a card on which two programs take turns.
 const RECORDS: u32 = 4096;
@@ -177,7 +178,7 @@ struct Record {
 }
 
 impl Record {
-    /// Of its four words.
+    /// Parses the record's four words.
     fn of(kind: u64, tag: u64, process: u64, card_ns: u64) -> Self {
         let low = |word: u64, bits: u64| word & ((1 << bits) - 1);
         Self {

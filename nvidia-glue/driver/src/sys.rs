@@ -101,7 +101,7 @@ impl GuardedMemory {
         self.length
     }
 
-    /// All that may be used.
+    /// Bytes that may be used.
     pub(crate) const fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: mapped by `new` for reading and writing, initialised by the kernel, and borrowed
         // as `self` is.

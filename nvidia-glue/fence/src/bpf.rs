@@ -76,8 +76,8 @@ impl Assembler {
         self.ret(value);
     }
 
-    /// One comparison a candidate; a match skips the rest of the list and the one instruction after
-    /// it.
+    /// Compares with each candidate; a match skips the rest of the list and the one instruction
+    /// after it.
     fn jump_list(&mut self, candidates: &[u32]) {
         for (candidate, left) in candidates.iter().rev().zip(1u8..).collect::<Vec<_>>().into_iter().rev() {
             self.push(JUMP_EQUAL, left, 0, *candidate);

@@ -65,7 +65,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// As in the log.
+    /// Name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ask => "ask",

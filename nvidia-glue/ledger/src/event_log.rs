@@ -109,7 +109,7 @@ impl Kind {
         Self::Warning,
     ];
 
-    /// As in the file.
+    /// Name in the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -199,7 +199,7 @@ impl Entry {
         entry.on_card(uuid)
     }
 
-    /// On this card.
+    /// Sets the card.
     #[must_use]
     pub fn on_card(self, uuid: Option<&str>) -> Self {
         Self { card: uuid.map(|uuid| printable(uuid, MAX_NAME)), ..self }
@@ -254,7 +254,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Those of the node with this state directory, which need not exist yet.
+    /// Log of the node with this state directory, which need not exist yet.
     pub fn new(state_dir: &Path) -> Self {
         Self { directory: Some(directory(state_dir)), long_enough: LONG_ENOUGH }
     }

@@ -21,7 +21,7 @@ use crate::{CardGrant, Enforcement, Limits, card_sums::CardSums, refusal::Refusa
 /// one for each run list, and is treated as if it had not. Groups have as many numbers
 /// (`_kfifoChidMgrInitChannelGroupMgr`), of which a channel without a group takes one, too.
 const CARD_CHANNELS: u32 = 2048;
-/// Those that are nobody's to grant. The kernel's own: two for each copy engine that UVM uses
+/// Channels that are never granted. The kernel's own: two for each copy engine that UVM uses
 /// (`channel_manager_num_channels`, kernel-open/nvidia-uvm/uvm_channel.c; 40 on 20 engines, and 33
 /// more with confidential computing), one each to scrub memory, to clear and copy it, and for the
 /// watchdog (`scrubberConstruct`, `memmgrInitCeUtils`, kernel_rc_watchdog.c). The rest is for two
@@ -46,7 +46,7 @@ impl Limits {
         ((CARD_CHANNELS - RESERVED_CHANNELS) / self.places()).min(FLOOR_CHANNELS)
     }
 
-    /// Of each place of a node with so many cards that can be shared.
+    /// Floor of pinned memory for each place of a node with `cards` cards that can be shared.
     fn pinned_floor(&self, cards: usize) -> Bytes {
         let places = u64::try_from(cards).unwrap_or(u64::MAX).saturating_mul(self.places().into()).max(1);
         Bytes(self.pinned_memory.0 / places).floor_to_kib().min(FLOOR_PINNED_MEMORY)
@@ -124,7 +124,7 @@ impl<'a> PinnedMemory<'a> {
         Self { free_floors: free.fold(0, u64::saturating_add), ..memory }
     }
 
-    /// Of a grant; who has a card for itself has all of its places.
+    /// Floor of a grant; an exclusive one has all places of its card.
     fn own_floor(&self, exclusive: bool) -> u64 {
         self.floor.0.saturating_mul(if exclusive { self.limits.places().into() } else { 1 })
     }

@@ -144,12 +144,12 @@ impl Index {
         self.summary.timetables.as_ref().is_some_and(|written| written.iter().all(is_it))
     }
 
-    /// Not known of all cards, until [`Index::set_timetables`].
+    /// Takes the timetables' stamps, which are unknown until [`Index::set_timetables`].
     pub(super) fn take_timetables(&mut self) -> Option<BTreeMap<String, FileStamp>> {
         self.summary.timetables.take()
     }
 
-    /// Notes the timetables' files.
+    /// Records the stamps of the timetables' files.
     pub(super) fn set_timetables(&mut self, timetables: BTreeMap<String, FileStamp>) {
         self.summary.timetables = Some(timetables);
     }

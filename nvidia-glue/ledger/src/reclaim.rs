@@ -28,8 +28,8 @@ impl ReclaimOutcome {
 }
 
 impl Ledger {
-    /// Looks at every grant, and takes back those whose shim and container are gone. Kills
-    /// containers whose shim is gone; a second call takes their grants back once they have ended.
+    /// Checks every grant, and takes back those whose shim and container are gone. Kills containers
+    /// whose shim is gone; a second call takes their grants back once they have ended.
     ///
     /// Returns the containers whose grants were taken back.
     ///
@@ -51,7 +51,7 @@ impl Ledger {
         Ok(freed)
     }
 
-    /// The same for those who are on certain cards. Returns how many grants were taken back.
+    /// Reclaims the grants on certain cards. Returns the number of grants that were taken back.
     pub(super) fn reclaim_cards(
         &self,
         locked: &Locked<'_>,

@@ -23,7 +23,7 @@ enum Time {
 }
 
 impl CardRoom {
-    /// Of `card`, of which `sums` is granted.
+    /// Room of `card`, of which `sums` is granted.
     pub(super) fn of(card: &Card, sums: &CardSums, limits: &Limits) -> Self {
         let grantable = limits.grantable(card.memory);
         let taken = if sums.exclusive { limits.device_split_count } else { sums.containers };

@@ -303,7 +303,7 @@ fn refused(
     }
 }
 
-/// For the log.
+/// Text of a change for the log.
 fn describe(change: &Change) -> String {
     let mut parts = Vec::new();
     if let Some(memory) = &change.memory {

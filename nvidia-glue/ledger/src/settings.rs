@@ -71,7 +71,7 @@ impl Settings {
         Limits { default_policy, ..*limits }
     }
 
-    /// The same, with the configuration's part as it is now.
+    /// The settings with the configuration's part as it is in `limits` now.
     pub(super) fn with(&self, limits: &Limits) -> Self {
         Self { max_inst: limits.max_inst, period_us: limits.period_us, ..self.clone() }
     }

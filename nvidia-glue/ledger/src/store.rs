@@ -117,7 +117,7 @@ impl Store {
         &self.boot_id
     }
 
-    /// This process's, see [`Record::pid_namespace`].
+    /// Pid namespace of this process, see [`Record::pid_namespace`].
     pub(super) fn pid_namespace(&self) -> u64 {
         self.pid_namespace
     }
@@ -343,7 +343,7 @@ impl Locked<'_> {
         Ok((path, bytes))
     }
 
-    /// Nobody shares a card any more.
+    /// Removes the timetable of a card that is no longer shared.
     pub(super) fn remove_timetable(&self, uuid: &str) -> Result<(), StoreError> {
         self.store.remove(&self.timetable_path(uuid))
     }

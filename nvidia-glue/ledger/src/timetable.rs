@@ -101,8 +101,8 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::write_timetables`], where nobody waits for them to be written: what cannot be
-    /// written now is written by whoever takes the lock next.
+    /// Writes the timetables like [`Ledger::write_timetables`], where nobody waits for them: those
+    /// that cannot be written now are written by whoever takes the lock next.
     pub(super) fn refresh_timetables<'a>(
         &self,
         locked: &Locked<'_>,
@@ -112,7 +112,7 @@ impl Ledger {
         warn(self.write_timetables(locked, index, changed));
     }
 
-    /// The same for all cards.
+    /// Refreshes the timetables of all cards.
     pub(super) fn refresh_all_timetables(&self, locked: &Locked<'_>, index: &mut Index) {
         warn(self.write_all_timetables(locked, index));
     }

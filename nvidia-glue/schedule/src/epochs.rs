@@ -113,7 +113,7 @@ fn holds_already(cards: &BTreeMap<String, Vec<ByGrant>>, group: &[(&str, Turn)])
     })
 }
 
-/// The same but for what neighbours make of its share.
+/// Returns whether two turns differ at most in what neighbours make of the share.
 fn is_same(one: &Turn, other: &Turn) -> bool {
     fn limits(card: &CardTurn) -> (&str, u64, &Pass) {
         (&card.uuid, card.memory.0, &card.pass)

@@ -10,9 +10,9 @@ use std::cmp::Reverse;
 
 use base::{MAX_PERIOD_US, MIN_PERIOD_US};
 
-/// So many parts make one period: a hundredth and a slice of 1/1 to 1/20 are whole numbers of them.
+/// Parts that make one period: a hundredth and a slice of 1/1 to 1/20 are whole numbers of them.
 pub const PERIOD_PARTS: u64 = 1_163_962_800;
-/// No window is shorter: a switch costs about 0.5 ms of the card.
+/// Shortest window: a switch costs about 0.5 ms of the card.
 pub(crate) const MIN_WINDOW_US: u64 = 5_000;
 /// Containers without a cap keep at least this much of a card, together.
 pub const MIN_REMAINDER_PERCENT: u64 = 5;

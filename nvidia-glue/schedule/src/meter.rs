@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// A millionth is the unit of shares.
 const MILLION: u64 = 1_000_000;
-/// For how long it is remembered: the driver's own samples go back 14 s.
+/// Time for which it is remembered: the driver's own samples go back 14 s.
 const KEPT_US: u64 = 16_000_000;
 /// Shortest distance of two samples: what comes earlier replaces the last one.
 const APART_US: u64 = 45_000;

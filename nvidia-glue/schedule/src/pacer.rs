@@ -27,8 +27,7 @@ const BETWEEN_CALLS_US: u64 = 60;
 /// several calls, the most that the first of them is ahead, and what is on the card from then on
 /// counts.
 const MOST_TAKEOVER_US: u64 = 1_500;
-/// No window is taken for one that lost more than that: what is more is no matter of opening and
-/// closing.
+/// Most that a window is taken to lose: more than that is no matter of opening and closing.
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
@@ -146,8 +145,7 @@ impl Pacer {
         self.balance_us
     }
 
-    /// By how much its spans came out too short of late, one with another; `None`: too few are
-    /// known.
+    /// Mean loss of its recent spans, in microseconds; `None`: too few are known.
     pub fn window_loss_us(&self) -> Option<u64> {
         self.losses.mean_us()
     }
@@ -222,8 +220,8 @@ impl Pacer {
         self.moved_in(1, what, planned_us, (planned_us, effect_us));
     }
 
-    /// The same of a move that took some calls to the driver, the first of which began at one
-    /// instant, and the last of which took effect at another.
+    /// Records a move that took some calls to the driver, the first of which began at one instant,
+    /// and the last of which took effect at another.
     pub fn moved_in(&mut self, calls: usize, what: Move, planned_us: u64, (began_us, effect_us): (u64, u64)) {
         self.not_before_us = 0;
         let took_us = effect_us.saturating_sub(planned_us);
@@ -388,7 +386,7 @@ impl Lead {
         self.known = (self.known + 1).min(Self::KEPT);
     }
 
-    /// Of an edge of so many calls.
+    /// Lead time for an edge of `calls` calls.
     fn of(&self, calls: usize) -> u64 {
         self.get().saturating_mul(u64::try_from(calls).unwrap_or(u64::MAX)).min(Self::MOST_US)
     }

@@ -61,7 +61,8 @@ pub fn can_be_laid_out(members: &[Member<'_>], settings: &PlanSettings) -> Resul
     Ok(())
 }
 
-/// Those that are tied to each other: their positions in `members`, and they themselves.
+/// Groups of members that are connected by common cards: their positions in `members`, and they
+/// themselves.
 fn groups<'a>(members: &[Member<'a>]) -> impl Iterator<Item = (Vec<usize>, Vec<Member<'a>>)> {
     let cards = |member: &Member<'_>| member.grants.iter().map(|grant| grant.uuid.clone()).collect();
     let groups = connected_cards(&members.iter().map(cards).collect::<Vec<Vec<String>>>());
@@ -134,7 +135,7 @@ impl<'a> Group<'a> {
         members.flat_map(|(member, holds)| holds.iter_mut().map(move |(_, hold)| (member, hold)))
     }
 
-    /// Those that the policy skips leave their windows unused.
+    /// Marks the windows of absent containers that the policy skips.
     fn skip_absent(&mut self) {
         let cards: Vec<CardPolicy> = self
             .cards
@@ -172,8 +173,9 @@ impl<'a> Group<'a> {
         None
     }
 
-    /// On cards with policy `weighted`: to each window what it costs, and its share of what is
-    /// left. `None`: there is no such card, or the costs would take more than half of one.
+    /// The group with windows of policy `weighted` that include their costs: each gets its cost and
+    /// its share of the rest of the card. `None`: there is no such card, or the costs would take
+    /// more than half of one.
     fn with_costs(&self, period_us: u64) -> Option<Self> {
         let mut group = self.clone();
         let mut is_any = false;
@@ -337,7 +339,7 @@ impl<'a> Group<'a> {
         u32::try_from(ppm.min(MILLION)).unwrap_or_default()
     }
 
-    /// By card: what no window takes.
+    /// Gaps between the windows, by card.
     fn gaps(&self, layout: &Layout) -> Vec<Vec<Window>> {
         let mut taken: Vec<Vec<Window>> = vec![Vec::new(); self.cards.len()];
         for (holds, start_us) in self.holds.iter().zip(&layout.starts_us) {

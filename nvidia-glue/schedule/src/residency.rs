@@ -81,8 +81,8 @@ impl Residency {
         used_ns.saturating_add(current_ns) / 1_000
     }
 
-    /// For how long, in all until now, it had no work, in microseconds: what its absences were
-    /// longer than it would have had to wait for its turn. Counts from its first stay.
+    /// Microseconds in all until now for which it had no work: the part of its absences beyond the
+    /// wait for its turn. Counts from its first stay.
     pub fn idle_us(&self, process: u32, now_ns: u64) -> u64 {
         let Some(stays) = self.processes.get(&process) else { return 0 };
         let current_ns = if self.is_on(process) { 0 } else { idle_ns(stays.last_went_ns, now_ns) };

@@ -14,8 +14,7 @@
 //! turn ([`Steering::on_card`]). Programs have several groups that never work, so those that exist
 //! do not count, except that no burst of them is to be much longer than a share.
 
-/// All slices of a card together are no longer, so that nobody who has work waits longer for its
-/// turn.
+/// Longest sum of all slices of a card, so that nobody who has work waits longer for its turn.
 pub const LONGEST_ROUND_US: u64 = 50_000;
 
 /// Interval at which slices are adjusted.
@@ -32,7 +31,7 @@ const SHORTEST_US: f64 = 250.0;
 /// a slice each in the container's share, they take turns. With the shortest slices, a quarter of
 /// the card went to switches (16 processes beside one, H200, 580.159.04).
 const WORTHWHILE_US: f64 = 500.0;
-/// So many groups of a container always fit, however small its share is.
+/// Groups of a container that always fit, however small its share is.
 const LEAST_FIT: usize = 4;
 /// Most that all groups of a container have when they begin at once, before anybody has seen it, as
 /// a multiple of its share.
@@ -84,7 +83,7 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Among how many what a container has of a round is divided.
+    /// Number of groups among which a container's part of a round is divided.
     fn divisor(self, fit: usize) -> usize {
         match self.working {
             None | Some(0) => self.all.max(1),
@@ -113,7 +112,7 @@ pub fn on_card(share_us: u64, groups: Groups) -> Option<usize> {
     groups.on_card(fit(as_f64(share_us)))
 }
 
-/// The same as [`slice_of`], not rounded.
+/// Slice as of [`slice_of`], not rounded.
 fn divided(share_us: f64, groups: Groups) -> f64 {
     let divisor = u64::try_from(groups.divisor(fit(share_us))).unwrap_or(u64::MAX);
     (share_us / as_f64(divisor)).clamp(SHORTEST_US, LONGEST_US)
@@ -184,7 +183,7 @@ impl Steering {
     }
 }
 
-/// By how much the first member had less than its weight (positive) or more, as a logarithm;
+/// Error of the first member's use against its weight, as a logarithm (positive: it had less);
 /// `None`: nobody to compare with.
 fn error(before: &[SoftMember], now: &[SoftMember], passed_us: u64, closed_us: u64) -> Option<f64> {
     let open_us = as_f64(passed_us.saturating_sub(closed_us));

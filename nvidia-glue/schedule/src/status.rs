@@ -29,7 +29,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// By how much the next one is late, and the interval in which they come; `None`: it is not.
+    /// Delay of the next status, and the interval at which they come; `None`: it is not late.
     pub fn late_by(&self, now_us: u64) -> Option<(Duration, Duration)> {
         let due_us = self.next_by_us?;
         let late_us = now_us.checked_sub(due_us).filter(|late_us| *late_us > 0)?;
@@ -70,7 +70,7 @@ pub struct CardStatus {
     pub achieved_1s_ppm: Option<u32>,
     /// See above.
     pub achieved_60s_ppm: Option<u32>,
-    /// By how much its windows came out too short of late, one with another; `None`: not known.
+    /// Mean loss of its recent windows; `None`: not known.
     #[serde(default)]
     pub window_loss_us: Option<u64>,
     /// Edges so far, how many began late by more than a millisecond, and the latest.

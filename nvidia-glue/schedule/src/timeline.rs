@@ -35,7 +35,7 @@ pub struct Span {
     pub start_us: u64,
     /// End; `u64::MAX`: never.
     pub end_us: u64,
-    /// For how long nobody else has the card after it.
+    /// Time after it for which nobody else has the card.
     pub free_after_us: u64,
     /// Somebody else's time ends where it begins.
     pub takes_over: bool,
@@ -49,12 +49,12 @@ impl Span {
 }
 
 impl Timeline {
-    /// It always runs.
+    /// Timeline of a container that always runs.
     pub fn always() -> Self {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Always }] }
     }
 
-    /// It never runs.
+    /// Timeline of a container that never runs.
     pub fn never() -> Self {
         Self { legs: vec![Leg { from_us: 0, rule: Rule::Never }] }
     }
@@ -179,7 +179,7 @@ impl Rule {
     }
 }
 
-/// For each of a container's windows, how long after it nobody has the card.
+/// Time after each of a container's windows for which nobody has the card.
 fn free_after(period_us: u64, own: &[(u64, u64)], others: &[(u64, &Pass)]) -> Vec<u64> {
     let mut starts: Vec<u64> = own.iter().map(|(start, _)| *start).collect();
     for (period, pass) in others {

@@ -89,7 +89,7 @@ impl CardMemory {
         Ok(taken.map(|runs| Piece { memory: Arc::clone(self), runs }))
     }
 
-    /// The first places that will do.
+    /// First gaps that will do.
     fn find(&self, lines: &[Line], bytes: u64, layout: PieceLayout) -> Option<Vec<(u64, u64)>> {
         let ends = std::iter::once(0).chain(lines.iter().map(|line| line.address.saturating_add(line.bytes)));
         let begins = lines.iter().map(|line| line.address).chain([self.capacity]);
@@ -146,7 +146,7 @@ impl CardMemory {
     }
 }
 
-/// So many bytes in pages, of which each is wherever there is room; `None`: there is too little.
+/// Runs for `bytes` in pages, each of them wherever there is room; `None`: there is too little.
 fn pages(gaps: &[(u64, u64)], bytes: u64, page: u64) -> Option<Vec<(u64, u64)>> {
     let mut runs = Vec::new();
     let mut left = bytes;
@@ -210,7 +210,8 @@ fn parse(line: &str) -> Option<Line> {
     Some(Line { process, bytes, address })
 }
 
-/// In one write, so that a reader never sees half of it, whenever the writer is killed.
+/// Writes the lines at once, so that a reader never sees half of them, whenever the writer is
+/// killed.
 fn write(file: &File, lines: &[Line]) -> io::Result<()> {
     let mut text = String::new();
     for Line { process, bytes, address } in lines {

@@ -42,7 +42,7 @@ impl SimulatedCard {
         if self.fault.is_lost { Err(GPU_IS_LOST) } else { Ok(()) }
     }
 
-    /// The same for one control.
+    /// Refuses a control on a lost card, or one that the card does not answer.
     pub(super) fn check_control(&self, command: u32) -> Result<(), Status> {
         self.check()?;
         if self.fault.unanswered.contains(&command) { Err(TIMEOUT) } else { Ok(()) }

@@ -94,8 +94,8 @@ fn shares(card: &Card, unavailable: HardCapsUnavailable) -> Check {
     )
 }
 
-/// Without it the first program on an idle card waits a second or more for the card's
-/// initialisation.
+/// Checks persistence: without it the first program on an idle card waits a second or more for the
+/// card's initialisation.
 pub(super) fn persistence(roots: &Roots, modes: &[(String, bool)]) -> Option<Check> {
     if roots.run.join("nvidia-persistenced/socket").exists() {
         return Some(Check::ok(PERSISTENCE, "nvidia-persistenced keeps the cards initialised"));

@@ -15,7 +15,7 @@ const RANDOMIZATION: &str = "address randomization";
 
 /// The controllers that egpu uses, as version 1 names their hierarchies.
 const CONTROLLERS_V1: &[&str] = &["cpu", "devices", "freezer", "memory", "pids"];
-/// Of version 2; devices and freezer are part of every cgroup.
+/// Controllers of version 2 that are needed; devices and freezer are part of every cgroup.
 const CONTROLLERS_V2: &[&str] = &["cpu", "memory", "pids"];
 
 pub(super) fn checks(roots: &Roots, findings: &Findings) -> Vec<Check> {

@@ -61,8 +61,8 @@ fn remove_leftover_nodes(injection: &Injection, rootfs: &Rootfs, spec: &Value, w
     }
 }
 
-/// Each machine's libraries into the image's directory for them, or, where that cannot be, all into
-/// one of our own.
+/// Places each machine's libraries in the image's directory for them, or, where that cannot be, all
+/// in one of our own.
 fn place_libraries(
     injection: &Injection,
     rootfs: &Rootfs,

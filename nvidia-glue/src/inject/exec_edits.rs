@@ -32,7 +32,7 @@ struct Variable {
 }
 
 impl ExecEdits {
-    /// From the container's spec before and after the injection.
+    /// Edits that lead from the container's spec before the injection to the one after it.
     pub fn between(before: &Value, after: &Value) -> Self {
         let gids = |spec: &Value| -> Vec<u64> {
             items(spec.pointer("/process/user/additionalGids")).iter().filter_map(integer).collect()
@@ -51,8 +51,8 @@ impl ExecEdits {
         Self { additional_gids, env: env.collect() }
     }
 
-    /// Does the same to another OCI `process`. A variable that its client has set to something of
-    /// its own stays so; the driver's libraries are found all the same.
+    /// Applies the edits to another OCI `process`. A variable that its client has set to something
+    /// of its own stays so; the driver's libraries are found all the same.
     ///
     /// # Errors
     /// When it is no OCI `process`.

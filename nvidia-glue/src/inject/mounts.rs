@@ -21,7 +21,7 @@ fn options(kind: FileKind) -> &'static [&'static str] {
     }
 }
 
-/// Something that the spec mounts and that is not ours.
+/// Mount of the spec that is not ours.
 #[derive(Debug)]
 struct Volume {
     destination: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Mounts<'a> {
 }
 
 impl<'a> Mounts<'a> {
-    /// Takes from the spec what an earlier application, or CDI, has mounted of the same files.
+    /// Removes mounts of the same files that an earlier application, or CDI, has added to the spec.
     pub(super) fn new(injection: &Injection, rootfs: &'a Rootfs, spec: &mut Value) -> Self {
         let mut replaced = Vec::new();
         if let Some(mounts) = spec.get_mut("mounts").and_then(Value::as_array_mut) {

@@ -15,7 +15,7 @@ const DRM_MAJOR: u64 = 226;
 /// neighbours (the driver asks for them by capable()).
 const WITHHELD: [&str; 2] = ["CAP_SYS_NICE", "CAP_PERFMON"];
 
-/// All edits of this module.
+/// Applies all edits of this module.
 pub(super) fn edit(injection: &Injection, spec: &mut Value) -> Result<(), InjectError> {
     if !spec.is_object() {
         return Err(InjectError::Spec { field: "the spec", expected: "an object" });
@@ -37,8 +37,8 @@ pub(super) fn edit(injection: &Injection, spec: &mut Value) -> Result<(), Inject
     edit_rules(injection, spec)
 }
 
-/// Takes CAP_SYS_NICE and CAP_PERFMON off all sets of an OCI `process`: a container's own, or one
-/// that is executed in it. To be done where a card is shared.
+/// Removes CAP_SYS_NICE and CAP_PERFMON from all sets of an OCI `process`: a container's own, or
+/// one that is executed in it. To be done where a card is shared.
 pub fn withhold_capabilities(process: &mut Value) {
     for set in process.get_mut("capabilities").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
         if let Some(names) = set.as_array_mut() {

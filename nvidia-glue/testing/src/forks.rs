@@ -19,7 +19,7 @@ fn holders() -> MutexGuard<'static, usize> {
 pub struct NoForks(());
 
 impl NoForks {
-    /// From now on.
+    /// Holds off forks from now on.
     pub fn hold() -> Self {
         *holders() += 1;
         Self(())

@@ -8,9 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TracedBytes(pub Vec<u8>);
 
-/// More than any call's struct or buffer: a trace is a file that somebody may have broken.
+/// Most bytes of a struct or buffer, more than any call has: a trace is a file that somebody may
+/// have broken.
 const MOST: usize = 1 << 21;
-/// As many zeros in a row end a piece.
+/// Zeros in a row that end a piece.
 const GAP: usize = 16;
 
 #[derive(Serialize, Deserialize)]

@@ -173,7 +173,7 @@ impl Traced {
         Self { before: TracedBytes(before), after }
     }
 
-    /// As the driver left them.
+    /// Bytes as the driver left them.
     pub fn after(&self) -> &[u8] {
         &self.after.as_ref().unwrap_or(&self.before).0
     }

@@ -23,7 +23,7 @@ use crate::{
 const MAX_CARDS: i64 = 64;
 /// The smallest simulated card.
 const MIN_SIMULATED_MEMORY: Bytes = Bytes(64 * Bytes::MIB);
-/// No edge of a simulated card takes longer.
+/// Longest edge of a simulated card.
 const MAX_SIMULATED_EDGE: Duration = Duration::from_millis(10);
 /// A UUID has 36 characters after `GPU-`; the last 12 number the card.
 const MAX_UUID_PREFIX: usize = 27;

@@ -22,12 +22,12 @@ pub struct CardCountError {
 }
 
 impl<T> PerCard<T> {
-    /// The same for every card.
+    /// List with one value for every card.
     pub fn same(value: T) -> Self {
         Self { listed: Vec::new(), rest: Some(value) }
     }
 
-    /// One for each card: the number of cards must be the list's length.
+    /// List with one value for each card: the number of cards must be its length.
     pub fn exactly(values: Vec<T>) -> Self {
         Self { listed: values, rest: None }
     }
@@ -84,7 +84,8 @@ impl<T> PerCard<T> {
 }
 
 impl<T: Clone> PerCard<T> {
-    /// One for each card; a short list is continued by its last value. `None` for an empty list.
+    /// List with one value for each card; a short one is continued by its last value. `None` for an
+    /// empty list.
     pub fn continued(values: Vec<T>) -> Option<Self> {
         let rest = values.last()?.clone();
         Some(Self { listed: values, rest: Some(rest) })

@@ -151,7 +151,7 @@ impl<'a> Statement<'a> {
         }
     }
 
-    /// One of a few words.
+    /// Parses one of a few words.
     pub(crate) fn word<T: Copy>(self, words: &[(&str, T)]) -> Result<T, RequestError> {
         let value = self.value.trim();
         words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning).ok_or_else(|| {

@@ -36,7 +36,7 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// No limits, no wishes.
+    /// Terms without limits or wishes.
     pub(crate) fn new(said: impl Into<Said>) -> Self {
         Self {
             said: said.into(),

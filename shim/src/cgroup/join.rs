@@ -52,8 +52,8 @@ impl Cgroup {
         }
     }
 
-    /// The same for a process that systemd has put into the container's scope: it knows some
-    /// hierarchies only, and of a hybrid host's v2 not always.
+    /// Enters the hierarchies that remain for a process that systemd has put into the container's
+    /// scope: it knows some hierarchies only, and of a hybrid host's v2 not always.
     pub(crate) fn enter_beyond_systemd(&self) -> Result<(), CgroupError> {
         self.enter()?;
         match self.unified().filter(|_| self.is_v1()) {

@@ -45,7 +45,7 @@ impl Cgroup {
         self.remove_once()
     }
 
-    /// One try on every directory; the first failure is returned after all were tried.
+    /// Tries to remove every directory once; the first failure is returned after all were tried.
     fn remove_once(&self) -> Result<(), CgroupError> {
         let mut result = Ok(());
         for directory in self.directories() {

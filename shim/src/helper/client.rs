@@ -25,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const EXEC_LIMIT: Duration = Duration::from_secs(60);
 const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
-/// More than the worker gives containerd.
+/// Limit of the answer about an image, longer than the worker gives containerd.
 const IMAGE_LIMIT: Duration = Duration::from_secs(10);
 /// Time for another zygote to take the place of one that has ended.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
@@ -214,8 +214,8 @@ impl HelperClient {
         self.exec_within(EXEC_LIMIT, exec, stdio).await
     }
 
-    /// The same where somebody waits who must not wait long. The container can hold it up: it sees
-    /// the process from its birth on, and can stop it.
+    /// Runs one more process like [`Self::exec`], for a caller that must not wait long. The
+    /// container can hold it up: it sees the process from its birth on, and can stop it.
     pub async fn exec_within(
         &self,
         limit: Duration,

@@ -35,8 +35,8 @@ const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Time for a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
-/// The same for an init that others may keep from it: how long it is waited for, and how often,
-/// before they are killed, and before the container's mediator is ended.
+/// Wait for an init whose end others may delay, and the number of waits: after each they are
+/// killed, and after the last the container's mediator is ended.
 const KILL_PAUSE: Duration = Duration::from_secs(1);
 const KILL_PASSES: usize = 5;
 const SIGKILL: u32 = libc::SIGKILL.unsigned_abs();

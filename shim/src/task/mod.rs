@@ -132,7 +132,7 @@ impl Context {
         }
     }
 
-    /// The same for all: the shim ends.
+    /// Ends all creations that wait for room: the shim ends.
     pub fn end_waits(&self) {
         for slot in lock(&self.containers).values() {
             if let Slot::Reserved(wait) = slot {

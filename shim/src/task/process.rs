@@ -92,7 +92,7 @@ impl Process {
         Ok(())
     }
 
-    /// Like [`Process::change`], without the change.
+    /// Fails if the state does not allow the change, which is not made.
     pub(super) fn check(&self, change: Change) -> Result<(), TaskError> {
         let state = self.state();
         state.after(change).map(|_| ()).ok_or(TaskError::Change { change, state })

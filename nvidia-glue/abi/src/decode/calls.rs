@@ -112,7 +112,7 @@ impl Alloc {
     /// Bytes of an `RS_ACCESS_MASK`.
     pub const RIGHTS_SIZE: usize = 4;
 
-    /// More bytes of parameters than any class has.
+    /// Most bytes of parameters, more than any class has.
     const PARAMS_MOST: usize = 4096;
 
     /// The row of its class.
@@ -161,7 +161,7 @@ impl Control {
     pub const FLAGS_AT: usize = NVOS54_PARAMETERS::flags.at();
     /// Offset of `params`.
     pub const PARAMS_AT: usize = NVOS54_PARAMETERS::params.at();
-    /// More bytes than the driver copies (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`).
+    /// Most bytes that the driver copies (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`).
     pub const PARAMS_MOST: u32 = 1 << 20;
 
     /// The row of its number.

@@ -11,9 +11,9 @@ use base::{Pid, units::Bytes};
 use super::{Accounts, AllocRequest, NotCommitted, Placement, Reservation, objects::Committed};
 use crate::{Card, Kind, Refusal};
 
-/// Bytes of the program's for one of the kernel's.
+/// Bytes of a program's memory for each byte of the kernel's.
 const FOR_EACH: u64 = 128;
-/// For an object itself.
+/// Bytes for an object itself.
 const OBJECT: u64 = 4096;
 /// The largest that pages are anywhere: the last one may be pinned for less.
 const PAGE: u64 = 64 << 10;

@@ -34,7 +34,7 @@ struct Retained {
     registrations: u32,
 }
 
-/// All of them.
+/// All registrations.
 #[derive(Debug, Default)]
 pub(super) struct Registrations {
     /// UVM takes a pair of handles once.

@@ -32,7 +32,7 @@ pub struct AllocRequest {
     pub process: Pid,
 }
 
-/// Something that must be used up; counts it when it is not.
+/// Guard of a reservation that must be used up; counts those that are not.
 #[derive(Debug)]
 pub(super) struct Armed(Option<Arc<AtomicU64>>);
 

@@ -230,7 +230,7 @@ impl Accounts {
         }
     }
 
-    /// The same on every card.
+    /// Removes the mappings of a span on every card.
     fn cut_maps(&mut self, file: UvmFile, span: Span) -> Bytes {
         let mut released = 0_u64;
         for (file, card) in self.uvm.maps.owners((file, Card(0))..=(file, Card(u8::MAX))) {

@@ -19,9 +19,9 @@ struct Cached {
     files: DriverFiles,
 }
 
-/// As [`find`], from `<state_dir>/driver-files.json` where that was written for the same root and
-/// version and all its libraries are still there. The state directory is gone at reboot, as the
-/// driver's sockets are.
+/// Finds the driver's files like [`find`], from `<state_dir>/driver-files.json` where that was
+/// written for the same root and version and all its libraries are still there. The state directory
+/// is gone at reboot, as the driver's sockets are.
 ///
 /// A cache that cannot be read or written costs time and nothing else.
 pub fn find_cached(root: &Path, version: &str, state_dir: &Path) -> DriverFiles {

@@ -201,7 +201,7 @@ pub(super) fn configs(root: &Path) -> Vec<HostFile> {
         .collect()
 }
 
-/// Those that are there.
+/// Sockets that exist.
 pub(super) fn sockets(root: &Path) -> Vec<HostFile> {
     lists::SOCKETS
         .iter()

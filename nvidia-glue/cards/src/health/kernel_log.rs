@@ -11,11 +11,11 @@ use std::{
     path::Path,
 };
 
-/// More than the longest record (the kernel's `PRINTK_MESSAGE_MAX` is 2 KiB, its extended form 8
-/// KiB).
+/// Bytes of the buffer for a record, more than the longest has (the kernel's `PRINTK_MESSAGE_MAX`
+/// is 2 KiB, its extended form 8 KiB).
 const BUFFER: usize = 16 << 10;
-/// More reads than any log has records: a log that grows as fast as it is read must not hold up a
-/// create.
+/// Most reads of the log, more than it ever has records: a log that grows as fast as it is read
+/// must not hold up a create.
 const MOST_READS: usize = 1 << 20;
 
 /// One record that the kernel itself wrote.

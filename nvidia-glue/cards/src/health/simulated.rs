@@ -36,7 +36,7 @@ pub struct SimulatedFault {
 pub struct SimulatedFaults(BTreeMap<String, SimulatedFault>);
 
 impl SimulatedFaults {
-    /// As the log says now. `None`: it cannot be read.
+    /// Faults that the log reports now. `None`: it cannot be read.
     pub fn look(state_dir: &Path) -> Option<Self> {
         let mut faults = Self::default();
         match kernel_log::read(&state_dir.join(SIMULATED_LOG), 0, |record| faults.observe(record)) {

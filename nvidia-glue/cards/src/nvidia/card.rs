@@ -137,7 +137,8 @@ fn numa_node(roots: &Roots, card: PciBusId) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// As NVIDIA's container tools spell them for `NVIDIA_REQUIRE_*`, where case does not count.
+/// Name of a brand as NVIDIA's container tools spell it for `NVIDIA_REQUIRE_*`, where case does not
+/// count.
 fn brand_name(brand: &Brand) -> &'static str {
     match brand {
         Brand::Quadro => "Quadro",

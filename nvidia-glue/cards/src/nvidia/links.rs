@@ -7,7 +7,7 @@ use nvml_wrapper::{Device, Nvml, enum_wrappers::device::TopologyLevel, error::Nv
 use super::card;
 use crate::{Card, Distance, Health};
 
-/// More NVLinks than any card has; NVML ends the count before that.
+/// Most NVLinks that are tried, more than any card has; NVML ends the count before that.
 const MOST_NVLINKS: u32 = 36;
 
 /// Fills in `links` of all cards that work.

@@ -115,7 +115,8 @@ fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, Simula
     })
 }
 
-/// One bus each, from 01 on; `inventory` bounds the index, so that the bus always fits.
+/// Address of a card: one bus each, from 01 on; `inventory` bounds the index, so that the bus
+/// always fits.
 fn pci_address(index: u32) -> PciBusId {
     PciBusId { domain: 0, bus: u8::try_from(index + 1).unwrap_or(u8::MAX), device: 0, function: 0 }
 }

@@ -47,7 +47,7 @@ const MODELS: &[(&str, Traits)] = &[
     ("P4", Traits { brand: "Tesla", compute_capability: (6, 1) }),
 ];
 
-/// For a model that the table does not know: the oldest that current drivers serve.
+/// Traits of a model that the table does not have: the oldest that current drivers serve.
 const UNKNOWN: Traits = Traits { brand: "Nvidia", compute_capability: (7, 5) };
 
 /// Brand and compute capability of a card of this model.

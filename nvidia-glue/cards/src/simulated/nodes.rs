@@ -77,7 +77,7 @@ fn make(path: &Path) -> io::Result<()> {
     set_mode(&open)
 }
 
-/// As the driver makes its nodes; `open` alone would apply the umask.
+/// Sets the mode that the driver gives its nodes; `open` alone would apply the umask.
 fn set_mode(node: &File) -> io::Result<()> {
     node.set_permissions(Permissions::from_mode(0o666))
 }

@@ -112,7 +112,7 @@ impl Ledger {
         }
     }
 
-    /// One try under one lock.
+    /// Tries once, under one lock.
     fn attempt(
         &self,
         locked: &Locked<'_>,

@@ -139,7 +139,7 @@ fn reserve_chosen(
     Ok(grants)
 }
 
-/// Of the node, without the newcomer.
+/// Pinned memory of the node, without the newcomer.
 fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'a> {
     let shareable = admission.inventory.cards.iter().filter(|card| !card.mig_enabled);
     let shareable: Vec<&str> = shareable.map(|card| card.uuid.as_str()).collect();

@@ -206,7 +206,8 @@ impl Ledger {
         self.read_waiters(|_| Ok(()))
     }
 
-    /// The same; what dead shims and earlier boots have left is removed.
+    /// Containers that wait for room, after a removal of what dead shims and earlier boots have
+    /// left.
     fn waiters(&self, _: &Locked<'_>) -> Result<Vec<Waiter>, StoreError> {
         self.read_waiters(|name| self.store.remove(&self.store.waiting_dir().join(name)))
     }

@@ -118,7 +118,7 @@ fn every_set(candidates: usize, count: usize) -> Vec<Vec<usize>> {
     }
 }
 
-/// For each candidate: itself and those nearest to it.
+/// Each candidate with those nearest to it.
 fn neighbourhoods(inventory: &Inventory, candidates: &[Candidate], count: usize) -> Vec<Vec<usize>> {
     let around = |center: &Candidate| {
         let mut nearest: Vec<usize> = (0..candidates.len()).collect();

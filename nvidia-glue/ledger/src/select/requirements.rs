@@ -16,7 +16,7 @@ pub(super) fn check_all<'a>(
     cards.into_iter().try_for_each(|card| check(inventory, request, Some(card)))
 }
 
-/// Those of `cards` on which every condition holds.
+/// Cards among `cards` on which every condition holds.
 ///
 /// # Errors
 /// When it is none of them, what the first one lacks.

@@ -86,7 +86,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// One with the default slice.
+    /// Group with the default slice.
     pub(super) fn new() -> Arc<Self> {
         static NEXT: Slice = Slice::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);

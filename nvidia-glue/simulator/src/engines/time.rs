@@ -24,7 +24,7 @@ const COMPUTE: u32 = 1;
 /// H200.
 const SAMPLE_NS: u64 = 200_000_000;
 pub(super) const SAMPLES: usize = 72;
-/// More rounds than this at once are not gone through one by one, but for as many at their end.
+/// Rounds that are gone through one by one at the end of many: those before are given at once.
 const ROUNDS: u64 = 32;
 
 /// A channel on a card, of whatever process.
@@ -122,7 +122,7 @@ pub(in super::super) struct Sample {
     pub(in super::super) pid: i32,
 }
 
-/// All channels of a card, and until when they have been given their time.
+/// All channels of a card, and the instant until which they have been given their time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Channels {
     pub(super) at_ns: u64,

@@ -23,7 +23,7 @@ impl Memory {
         File::open(format!("/proc/{tid}/mem")).map(Self)
     }
 
-    /// As much as is readable without a gap.
+    /// Bytes from `address` on, as far as they are readable without a gap.
     fn read(&self, address: u64, length: usize) -> Vec<u8> {
         const PAGE: u64 = 4096;
         let mut bytes = vec![0; length];

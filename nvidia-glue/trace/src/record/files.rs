@@ -134,8 +134,8 @@ impl OpenFiles {
     }
 }
 
-/// By the file's name, so that a simulated card's nodes are seen as well; the calls themselves tell
-/// what they are.
+/// Node that a descriptor is open on, by the file's name, so that a simulated card's nodes are seen
+/// as well; the calls themselves tell what they are.
 fn node_of(pid: i32, fd: i32) -> io::Result<Option<OpenNode>> {
     let path = fs::read_link(format!("/proc/{pid}/fd/{fd}"))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -149,7 +149,7 @@ fn uvm_objects(call: &UvmCall) -> String {
     }
 }
 
-/// Those that are not 0.
+/// Names and values of the handles that are not 0.
 fn handles(named: &[(&str, Handle)]) -> String {
     let words = named.iter().filter(|(_, handle)| *handle != Handle::NONE);
     words.map(|(name, handle)| format!("{name} {:x}", handle.0)).collect::<Vec<_>>().join(" ")

@@ -21,7 +21,7 @@ const UTILIZATION: &str = "GPU_UTIL_PER_DEVICE";
 const SCRIPT: &str = "ALIYUN_COM_GPU_OOM_SCRIPT";
 /// Taken off unless [`RESERVED`] says otherwise, in MiB.
 const DEFAULT_RESERVED_MIB: u64 = 10;
-/// Above this there is no compute control.
+/// Largest percentage with compute control.
 const MOST_CONTROLLED_PERCENT: u64 = 95;
 
 /// The switch, where it is on.

@@ -18,7 +18,7 @@ const ANNOTATION_PREFIX: &str = "egpu.io/";
 const VARIABLE_PREFIX: &str = "EGPU_";
 /// Variables of the `egpu` command, not of a request.
 const NOT_A_REQUEST: [&str; 1] = ["EGPU_CONFIG"];
-/// More cards than any node has.
+/// Most cards of a request, more than any node has.
 const MAX_CARDS: u64 = 1024;
 const MAX_GROUP_LENGTH: usize = 253;
 

@@ -181,7 +181,7 @@ fn set<T: Default + PartialEq + Copy>(value: Option<T>) -> Option<T> {
     value.filter(|&value| value != T::default())
 }
 
-/// The same for text.
+/// A text that changes something: an empty one stands for "leave it".
 fn set_text(value: &Option<String>) -> Option<&str> {
     value.as_deref().filter(|text| !text.is_empty())
 }

@@ -93,7 +93,7 @@ fn quota(value: &str) -> Option<Vec<(&'static str, Value<'static>)>> {
 
 /// `0-2,8` as systemd wants it: a bit per number, the lowest first.
 fn bitmap(list: &str) -> Option<Vec<u8>> {
-    /// More than any kernel's CONFIG_NR_CPUS.
+    /// Most processors, more than any kernel's CONFIG_NR_CPUS.
     const MOST: usize = 1 << 16;
     let mut bits = Vec::new();
     for range in list.split(',').map(str::trim).filter(|range| !range.is_empty()) {

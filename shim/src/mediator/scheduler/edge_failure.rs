@@ -12,7 +12,8 @@ const LOG_INTERVAL_US: u64 = 60_000_000;
 const PATIENCE_PERIODS: u64 = 10;
 /// Interval at which a card with time slices only is tried again.
 const RETRY_US: u64 = 60_000_000;
-/// The same while the container is off the card, or the card is lost: it does no work at all then.
+/// Interval of retries while the container is off the card, or the card is lost: it does no work at
+/// all then.
 const RESCUE_US: u64 = 1_000_000;
 /// The longest that a container may be off a card that does not put it back. Its programs would
 /// wait for ever without notice.

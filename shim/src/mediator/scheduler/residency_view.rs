@@ -19,7 +19,7 @@ use super::share_terms::{OtherContainer, ShareTerms};
 const REFRESH_US: u64 = 1_000_000;
 /// Time after which a group that has not run does not count in the division of slices.
 const WORKING_US: u64 = 1_000_000;
-/// The same for a container of low priority, which may be off the card for longer.
+/// That time for a container of low priority, which may be off the card for longer.
 const LOW_WORKING_US: u64 = 10_000_000;
 /// Time without a switch after which it is unknown whether an undisturbed container has work.
 const SIGN_US: u64 = 1_000_000;
@@ -29,7 +29,8 @@ const AWAY_US: u64 = 50_000;
 const BEFORE_US: u64 = 150;
 /// The longest time from the end of a closing call to its effect.
 const AFTER_US: u64 = 300;
-/// The same for an opening: a neighbour that has the card keeps it for its slice.
+/// The longest time from the end of an opening call to its effect: a neighbour that has the card
+/// keeps it for its slice.
 const AFTER_OPENING_US: u64 = 2_200;
 
 /// Opens the log of a card's switches.
