@@ -178,8 +178,9 @@ impl Mediator {
     /// returns once that is gone. One that does not answer is killed: then what depends on files in
     /// other processes stays.
     ///
-    /// # Errors [`MediatorError::StillHeld`] if the driver does not free everything: it stays,
-    /// keeps the files, and can be asked again.
+    /// # Errors
+    /// [`MediatorError::StillHeld`] if the driver does not free everything: it stays, keeps the
+    /// files, and can be asked again.
     pub async fn end(&self) -> Result<(), MediatorError> {
         self.end_within(FREE_LIMIT).await
     }

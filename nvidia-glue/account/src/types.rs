@@ -329,7 +329,7 @@ pub enum Refusal {
     /// There are too many already.
     #[error("there are {limit} {counted} already, the most that a container may have")]
     TooMany {
-        /// Object that is counted.
+        /// Kind of object that is counted.
         counted: Counted,
         /// Most that there may be.
         limit: u32,

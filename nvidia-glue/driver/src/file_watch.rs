@@ -30,7 +30,8 @@ pub trait FileWatch: fmt::Debug + Send + Sync {
 
     /// The numbers of the files that still exist.
     ///
-    /// # Errors When that is unknown: then nothing may be concluded.
+    /// # Errors
+    /// When that is unknown: then nothing may be concluded.
     fn living(&self) -> io::Result<HashSet<u64>>;
 }
 

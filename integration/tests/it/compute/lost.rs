@@ -41,7 +41,7 @@ fn until_degraded(node: &Node, id: &str, status: &str) {
     assert!(event["text"].as_str().unwrap().contains(&format!("answers {status})")), "{event}");
 }
 
-/// One on card 0 that has work without end and makes no call: it gets no error from anywhere.
+/// One on card 0 that has work without end and makes no call, so that no call tells it of an error.
 fn silent<'node>(node: &'node Node, percent: &str) -> Container<'node> {
     let container = granted(node, "silent", &[("EGPU_COMPUTE", percent)]).args(&["rm-client", "spin", "600"]).start();
     let container = container.expect("a container with a share");

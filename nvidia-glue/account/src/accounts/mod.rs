@@ -51,8 +51,8 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Account of nothing held of cards with these limits: the grant's first card is [`Card`] 0. A
-    /// limit is floored to the driver's unit, KiB.
+    /// Account of cards with these limits, of which nothing is held yet: the grant's first card is
+    /// [`Card`] 0. A limit is floored to the driver's unit, KiB.
     pub fn new(limits: &[Bytes], object_limits: ObjectLimits) -> Self {
         Self {
             limits: object_limits,

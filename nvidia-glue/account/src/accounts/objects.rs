@@ -43,19 +43,19 @@ impl<'a> Placement<'a> {
         Self { parent, object, dependencies: &[], notifiers: &[], length: Bytes(0), address: None }
     }
 
-    /// Adds objects with which it is freed, besides its parent.
+    /// Sets the objects with which it is freed, besides its parent.
     #[must_use]
     pub const fn going_with(self, dependencies: &'a [Handle]) -> Self {
         Self { dependencies, ..self }
     }
 
-    /// Adds objects that are notified of its errors.
+    /// Sets the objects that are notified of its errors.
     #[must_use]
     pub const fn with_notifiers(self, notifiers: &'a [Handle]) -> Self {
         Self { notifiers, ..self }
     }
 
-    /// Sets its length in memory.
+    /// Sets the length of its memory.
     #[must_use]
     pub const fn long(self, length: Bytes) -> Self {
         Self { length, ..self }

@@ -126,7 +126,7 @@ pub(super) fn info(state: &mut State, control: &mut Control<'_, '_>) -> Result<(
     Ok(())
 }
 
-/// Creates an export without objects as yet.
+/// Creates an export that has no objects yet.
 pub(super) fn create(state: &mut State, control: &mut Control<'_, '_>) -> Result<(), Status> {
     type Params = NV0000_CTRL_OS_UNIX_CREATE_EXPORT_OBJECT_FD_PARAMS;
     let file = export_file(state, control, Params::fd)?;
