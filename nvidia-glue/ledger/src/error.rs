@@ -277,7 +277,7 @@ pub enum ReleaseError {
         /// Their cgroup.
         cgroup: PathBuf,
     },
-    /// Whether they live is unknown, and memory that may be in use is nobody else's.
+    /// It is unknown whether they live, and memory that may be in use is nobody else's.
     #[error(
         "the grant of container {container} is kept: it cannot be told whether processes are left in its cgroup {}; \
          mount its hierarchy again", cgroup.display()
