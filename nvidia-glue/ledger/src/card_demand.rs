@@ -169,8 +169,8 @@ pub(super) fn check_compute(sums: &CardSums, demand: &CardDemand, limits: &Limit
     Ok(())
 }
 
-/// Returns what holds a share of a card that is granted anew: a card that was found not to take its
-/// container off does not begin to.
+/// Enforcement of a share that is granted anew: a card that was found not to take its container off
+/// the engine stays degraded.
 pub(super) fn keep_degraded(before: ComputeEnforcement, now: ComputeEnforcement) -> ComputeEnforcement {
     match (before, now) {
         (ComputeEnforcement::WeightsOnly, ComputeEnforcement::Windows) => ComputeEnforcement::WeightsOnly,

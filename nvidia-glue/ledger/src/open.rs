@@ -27,7 +27,7 @@ impl Ledger {
         Ok(index)
     }
 
-    /// Does what is left of a change of a card's policy. Returns whether there was one.
+    /// Finishes a change of a card's policy that was begun. Returns whether there was one.
     pub(super) fn finish_policy(&self, locked: &Locked<'_>, index: &mut Index) -> Result<bool, StoreError> {
         let mut settings = locked.settings();
         let Some(changing) = settings.changing.take() else { return Ok(false) };
