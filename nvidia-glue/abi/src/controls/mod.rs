@@ -219,8 +219,8 @@ pub enum ScheduleKind {
     Reset,
     /// `NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS`.
     Idle,
-    /// `NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE`: a mode of one channel group, which the MPS server
-    /// sets.
+    /// `NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE`: a mode of one channel group, which the MPS
+    /// server sets.
     PartitionMode,
 }
 
