@@ -45,7 +45,7 @@ pub(crate) fn may_be_placed(request: MemoryRequest) -> Result<(), CallEnd> {
 }
 
 impl Session {
-    /// Returns what an object of a class needs, as its parameters say.
+    /// Requirements of an object of a class, by its parameters.
     pub(crate) fn class_requirements(
         &self,
         flight: &InFlightCall<'_>,
@@ -219,7 +219,7 @@ fn channel_engine(params: &[u8]) -> u32 {
     NV_CHANNEL_ALLOC_PARAMS::engineType.get(params).unwrap_or(0)
 }
 
-/// Returns what an object counts as. `has_memory`: it takes memory of its own, as a channel does
+/// Returns the kind that an object counts as. `has_memory`: it has memory of its own, as a channel
 /// that is in no group.
 fn kind_of(class: &Class, place: Option<(Card, ObjectRole)>, has_memory: bool) -> Kind {
     match (class.kind, place) {

@@ -67,7 +67,7 @@ impl Session {
         }
     }
 
-    /// Returns who calls; tells the observer of a process that is new.
+    /// Returns the calling process, and reports it to the observer if it is new.
     pub(crate) fn known_caller(&self, caller: &dyn Caller) -> Result<Pid, CallEnd> {
         let pid = caller.pid()?;
         if !lock(&self.process_table).knows(pid) {

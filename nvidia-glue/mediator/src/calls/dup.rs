@@ -29,7 +29,7 @@ impl Session {
         self.finish_object(flight, made.map(|(made, _)| made))
     }
 
-    /// Returns what a duplicate needs.
+    /// Requirements of a duplicate.
     ///
     /// What the account does not know is an object that the driver has made for another one's sake:
     /// the group of a channel without one, the graphics context of a group. Those are no handles

@@ -266,7 +266,7 @@ impl Session {
         self.finish_objects(flight, made)
     }
 
-    /// Returns what the file that a control names stands for; the file itself when it stands for
+    /// Returns the token that a control's file is; the file itself where it is a token for
     /// nothing.
     fn token(&self, flight: &mut InFlightCall<'_>, layout: &ExportLayout) -> Result<Result<Token, Arc<File>>, CallEnd> {
         let fd = layout.fd.get(flight.params()).ok_or(INVALID)?;

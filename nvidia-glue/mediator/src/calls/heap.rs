@@ -80,7 +80,7 @@ impl Session {
         self.finish_object(flight, made.map(|(made, _)| made))
     }
 
-    /// Returns what memory of a heap call needs.
+    /// Requirements of the memory of a heap call.
     ///
     /// Precondition: the client is locked.
     pub(crate) fn heap_requirements(

@@ -267,8 +267,8 @@ impl Session {
         }
     }
 
-    /// Takes what the driver has made into the accounts, at the size that the driver says; frees it
-    /// if they do not take it.
+    /// Charges the object that the driver has made, at the size that the driver says; frees it
+    /// if the accounts do not take it.
     fn commit_object(
         &self,
         flight: &InFlightCall<'_>,

@@ -26,7 +26,7 @@ pub(crate) const LAYOUT: Layout = Layout::Contiguous;
 /// `NV2080_ENGINE_TYPE_GR0` to `GR7` (src/common/sdk/nvidia/inc/class/cl2080_notification.h).
 const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
 
-/// Returns what a group of an engine is charged when it is made. 0 is an engine that is not chosen
+/// Memory that a group of an engine is charged when it is made. 0 is an engine that is not chosen
 /// yet: it may be any. Cards before Ampere do not look at what is said here
 /// (`kfifoIsPerRunlistChramSupportedInHw`, kernel_channel_group_api.c): a group of copy engines
 /// gets the buffers of the graphics engine with the first object of that, and is charged for them

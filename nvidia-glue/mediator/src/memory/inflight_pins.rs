@@ -94,8 +94,8 @@ impl InflightPins {
         staged
     }
 
-    /// Returns what a thread means whose struct says these: its last call's may have been left as
-    /// it was made to be.
+    /// Returns the names that a thread means whose struct has these: its last call's may have been
+    /// left as it was made to be.
     pub(crate) fn meant(&self, thread: i32, said: PinNames) -> PinNames {
         let calls = lock(&self.calls);
         calls.meant.get(&thread).filter(|(staged, _)| *staged == said).map_or(said, |(_, meant)| *meant)
@@ -145,7 +145,7 @@ impl InflightPins {
         meant.map(|(handle, _)| *handle).collect()
     }
 
-    /// Returns who has made one of them, and how much that was to pin.
+    /// Returns the process that made one of them, and the bytes that it was to pin.
     pub(crate) fn anybody(&self) -> Option<(Pid, u64)> {
         lock(&self.calls).open.values().next().map(|(call, _)| (call.pid, call.length))
     }

@@ -400,7 +400,7 @@ impl ManagedMemory {
         }
     }
 
-    /// Returns what was found since the last time.
+    /// Returns the memory that was found since the last time.
     pub(crate) fn take_uncharged(&self) -> Option<Drift> {
         let found = std::mem::take(&mut *lock(&self.uncharged));
         if found.is_empty() {
@@ -412,7 +412,7 @@ impl ManagedMemory {
         Some(Drift { kind, excess: true, pids: pids.into_iter().collect() })
     }
 
-    /// Returns why the container is to be ended, if it is.
+    /// Returns the reason to end the container, if there is one.
     pub(crate) fn must_end(&self, now: Duration) -> Option<String> {
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();

@@ -134,7 +134,7 @@ impl Topology {
         }
     }
 
-    /// Returns what has the context that a channel or a group works in: the group, or a channel
+    /// Returns the object with the context of a channel or a group: the group, or a channel
     /// that is in none.
     pub(crate) fn context_of(&self, client: Handle, object: Handle) -> Option<Handle> {
         let placed = self.placed(client, object)?;

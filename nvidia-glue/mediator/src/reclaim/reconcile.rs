@@ -31,7 +31,7 @@ impl Session {
         Some(Drift { kind, excess: driver > after.limit, pids: Vec::new() })
     }
 
-    /// Returns why the container is to be ended: those who have too much of a card were killed, and
+    /// Returns the reason to end the container: those who have too much of a card were killed, and
     /// it is there still, since others have their files.
     pub(crate) fn lasting_excess(&self, drifts: &[Drift]) -> Option<String> {
         let is_excess = |drift: &&Drift| drift.excess && matches!(drift.kind, DriftKind::Card { .. });
@@ -46,7 +46,7 @@ impl Session {
         (lasted >= PATIENCE).then(|| format!("what its processes had too much is still there: {:?}", drift.kind))
     }
 
-    /// Returns what the driver says; `None` when it does not.
+    /// Returns the memory that the driver reports; `None` when it does not.
     pub(crate) fn driver_truth(&self, card: Card) -> Option<Bytes> {
         let subdevice = self.grant.get(card)?.subdevice;
         let raw = self.raw(&self.own.control, self.own.client);

@@ -194,7 +194,7 @@ impl Session {
         }
     }
 
-    /// Returns what a scan of managed memory looks at.
+    /// Returns the parts that a scan of managed memory needs.
     pub(crate) fn scan_env(&self) -> ScanEnv<'_> {
         ScanEnv {
             accounts: &self.objects.accounts,

@@ -42,7 +42,7 @@ impl ProcessTable {
         self.known.get(&pid).map(Numbers::in_container)
     }
 
-    /// Returns what another process of the container would call it; `None`: there it does not
+    /// Returns the pid that another process of the container sees; `None`: there it does not
     /// exist.
     pub(crate) fn pid_seen_by(&self, pid: Pid, viewer: Pid) -> Option<u32> {
         let seen = self.known.get(&pid)?.seen_by(self.known.get(&viewer)?)?;

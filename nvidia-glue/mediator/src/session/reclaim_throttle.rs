@@ -66,7 +66,7 @@ impl ReclaimThrottle {
         self.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns how many there have been.
+    /// Returns the number of reclaims so far.
     #[cfg(test)]
     pub(crate) fn count(&self) -> u64 {
         self.ended.load(Ordering::SeqCst)

@@ -112,7 +112,7 @@ impl Session {
         Ok(None)
     }
 
-    /// Returns what is staged under a handle, whose length matters only if it is pinned memory;
+    /// Returns the staged object of a handle, whose length matters only if it is pinned memory;
     /// `None`: nothing.
     ///
     /// # Errors

@@ -16,7 +16,7 @@ use crate::{locks::lock, session::Session};
 pub struct NotGranted(pub String);
 
 impl Session {
-    /// Returns what the container uses now.
+    /// Returns the container's present usage.
     pub fn usage(&self) -> Usage {
         let (cards, users, pinned_memory) = {
             let mut accounts = lock(&self.objects.accounts);

@@ -113,7 +113,7 @@ impl CardUtilization {
         Seen { utilization_ppm, worked }
     }
 
-    /// Returns how busy the card was lately, by an answer that is no older.
+    /// Load of the card, by an answer of the driver's that is no older than `every_us`.
     fn load(&self, now_us: u64, every_us: u64) -> Option<Load> {
         {
             let mut known = lock(&self.known);
@@ -134,7 +134,7 @@ impl CardUtilization {
         found
     }
 
-    /// Returns what the container is to see.
+    /// Load that the container is to see.
     fn busy(&self, now_us: u64, load: Option<Load>) -> Option<Busy> {
         if self.is_monitored {
             return load.map(|load| load.card);

@@ -67,8 +67,8 @@ pub(crate) fn pid_info(params: &mut [u8], own: &[ShownProcess]) {
 /// Most entries of `NV2080_CTRL_CMD_GPU_GET_PID_INFO`.
 pub(crate) const MOST_PID_INFOS: u32 = 200;
 
-/// Returns what `NV2080_CTRL_CMD_GPU_GET_PID_INFO` says of the mediator's own pid: memory that its
-/// clients own, duplicates not counted twice.
+/// Memory that `NV2080_CTRL_CMD_GPU_GET_PID_INFO` reports of the mediator's own pid: that of
+/// its clients, duplicates not counted twice.
 pub(crate) fn owned_by(params: &[u8]) -> Option<Bytes> {
     let info = params.get(PidInfos::pidInfoList.at()..)?;
     if PidInfo::result.get(info)? != Status::OK.0 {

@@ -118,7 +118,7 @@ pub(crate) fn ask(release: DriverRelease) -> Vec<u8> {
     params
 }
 
-/// Returns what the samples say of the last second before `now_ns` (real time). `None`: nothing
+/// Load of the last second before `now_ns` (real time), by the samples. `None`: nothing
 /// that recent.
 pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
     let samples = params.get(SAMPLES..)?;
@@ -146,7 +146,7 @@ pub(crate) fn load(params: &[u8], mediator: u32, now_ns: u64) -> Option<Load> {
     Some(load)
 }
 
-/// Returns how busy the compute engine was, sample by sample, in order. `ahead_us`: the real time
+/// Load of the compute engine, sample by sample, in order. `ahead_us`: the real time
 /// less the clock of all schedules.
 pub(crate) fn compute_samples(params: &[u8], mediator: u32, ahead_us: u64) -> Vec<Sample> {
     let samples = params.get(SAMPLES..).unwrap_or_default();
@@ -256,7 +256,7 @@ impl PagePart {
         PAGE_PARTS.iter().rev().find(|(since, _)| *since <= release).map(|(_, part)| *part)
     }
 
-    /// Returns what is to be written where, one after the other, so that who reads meanwhile
+    /// Bytes to be written, and where, one after the other, so that who reads meanwhile
     /// notices. `at_ns`: real time.
     pub(crate) fn writes(self, busy: &Busy, at_ns: u64) -> [(u64, Vec<u8>); 3] {
         // gpuPercentBusy, memoryPercentBusy, {clkPercentBusy, samplingPeriodUs} of each kind of

@@ -65,7 +65,7 @@ impl CardChannels {
         self.handles.contains_key(&name)
     }
 
-    /// Returns what the program set as a group's time slice.
+    /// Returns the time slice that the program has set for a group.
     pub(crate) fn program_slice(&self, name: ObjectName) -> Option<u64> {
         self.groups.get(self.handles.get(&name)?)?.slice_us
     }

@@ -37,7 +37,7 @@ impl CardChannels {
         wanted.map(|(name, _)| *name).collect()
     }
 
-    /// Returns how often a channel is to be named as on; 0: not at all. Where it is not known
+    /// Returns the number of times that a channel is to be named as on. Where it is not known
     /// whether it is off, it is named as off once more, and so often as on when it is to be on:
     /// nothing that is to be off is ever put on. But one that the program has taken off itself is,
     /// in the container's own time, to be sure of it.
