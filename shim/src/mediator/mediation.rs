@@ -118,9 +118,14 @@ impl Mediation {
     /// Pauses or resumes the taking up of calls.
     pub(super) fn set_paused(&self, is_paused: bool) {
         // No call waits for the container's turn, so that none is open when the container is
-        // frozen.
-        self.session.hurry(is_paused);
-        self.is_paused.set(is_paused);
+        // frozen. The calls that do not wait are those that were taken up before the pause.
+        if is_paused {
+            self.is_paused.set(true);
+            self.session.hurry(true);
+        } else {
+            self.session.hurry(false);
+            self.is_paused.set(false);
+        }
     }
 
     pub(super) fn is_paused(&self) -> bool {
