@@ -1,6 +1,9 @@
 //! Locks and monitors without a panic path.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Condvar, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering},
+};
 
 /// Locks. A panic ends the process in release builds, so no lock is ever poisoned.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -19,10 +22,10 @@ impl<T> Monitor<T> {
         Self { value: Mutex::new(value), changed: Condvar::new() }
     }
 
-    /// Changes the value, and wakes the threads that wait.
+    /// Adds work for one thread to the value, and wakes one of those that wait.
     pub(crate) fn update(&self, change: impl FnOnce(&mut T)) {
         change(&mut lock(&self.value));
-        self.changed.notify_all();
+        self.changed.notify_one();
     }
 
     /// Waits while `is_waiting` holds, and returns the value locked.
@@ -42,6 +45,38 @@ impl<T: Copy + PartialEq> Monitor<T> {
         if std::mem::replace(&mut *lock(&self.value), value) != value {
             self.changed.notify_all();
         }
+    }
+}
+
+/// A flag that many threads raise and one waits for. Raising a raised flag takes no lock.
+#[derive(Debug, Default)]
+pub(crate) struct Flag {
+    is_raised: AtomicBool,
+    /// Held while the flag is raised, and from the waiting thread's look at it until it sleeps.
+    raised: Monitor<()>,
+}
+
+impl Flag {
+    /// Raises the flag, and wakes the thread that waits.
+    ///
+    /// No wake-up is lost: a raise that changes the flag holds the lock, so it comes before the
+    /// waiting thread's look or after that has gone to sleep. One that finds the flag raised leaves
+    /// the wake-up to the thread that raised it. A [`Flag::lower`] after that sees what the raising
+    /// thread did before: lowered earlier, the flag would have been found so.
+    pub(crate) fn raise(&self) {
+        if !self.is_raised.load(Ordering::SeqCst) {
+            self.raised.update(|()| self.is_raised.store(true, Ordering::SeqCst));
+        }
+    }
+
+    /// Lowers the flag. Work whose raise found it raised is to be looked for afterwards.
+    pub(crate) fn lower(&self) {
+        self.is_raised.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until the flag is raised.
+    pub(crate) fn wait(&self) {
+        drop(self.raised.wait_while(|()| !self.is_raised.load(Ordering::SeqCst)));
     }
 }
 
@@ -72,5 +107,39 @@ mod tests {
         });
         flag.set(true);
         assert!(waiting.join().unwrap() && flag.get());
+    }
+
+    #[test]
+    fn each_update_lets_one_thread_go_on() {
+        let queue = Monitor::new(Vec::new());
+        thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(|| queue.wait_while(|queue| queue.is_empty()).pop()));
+            queue.update(|queue| queue.push(1));
+            queue.update(|queue| queue.push(1));
+            assert_eq!(waiting.map(|thread| thread.join().unwrap()), [Some(1); 2]);
+        });
+    }
+
+    #[test]
+    fn no_raise_of_a_flag_is_lost() {
+        const ITEMS: usize = 20_000;
+        let (flag, items) = (Flag::default(), Mutex::new(Vec::new()));
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    for item in 0..ITEMS {
+                        lock(&items).push(item);
+                        flag.raise();
+                    }
+                });
+            }
+            // Hangs if one is lost.
+            let mut taken = 0;
+            while taken < 2 * ITEMS {
+                flag.wait();
+                flag.lower();
+                taken += lock(&items).drain(..).count();
+            }
+        });
     }
 }

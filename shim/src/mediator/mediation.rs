@@ -16,7 +16,7 @@ use super::{
     outbox::Outbox,
     processes::{ContainerProcess, ProcessTable},
 };
-use crate::sync::Monitor;
+use crate::sync::{Flag, Monitor};
 
 /// Work for the thread that reclaims what the container no longer uses.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) struct Mediation {
     is_paused: Monitor<bool>,
     pending_reclaim: Monitor<PendingReclaim>,
     /// The accounts may have changed.
-    needs_accounting: Monitor<bool>,
+    needs_accounting: Flag,
     /// Open for as long as the process lives.
     _cards: Vec<DeviceFile>,
 }
@@ -60,7 +60,7 @@ impl Mediation {
             is_active: AtomicBool::new(false),
             is_paused: Monitor::default(),
             pending_reclaim: Monitor::default(),
-            needs_accounting: Monitor::default(),
+            needs_accounting: Flag::default(),
             _cards: cards,
         }
     }
@@ -96,7 +96,7 @@ impl Mediation {
 
     /// Wakes the accounting thread: a call has been handled.
     pub(super) fn request_accounting(&self) {
-        self.needs_accounting.set(true);
+        self.needs_accounting.raise();
     }
 
     /// Ends a round of accounting that found nothing to do.
@@ -104,15 +104,15 @@ impl Mediation {
     /// A process whose call was handled at this instant is looked for once more; later calls
     /// request accounting themselves.
     pub(super) fn end_accounting(&self) {
-        self.needs_accounting.set(false);
+        self.needs_accounting.lower();
         if !self.processes.known_pids().is_empty() {
-            self.needs_accounting.set(true);
+            self.needs_accounting.raise();
         }
     }
 
     /// Waits for a call to be handled after [`Mediation::end_accounting`].
     pub(super) fn wait_for_accounting(&self) {
-        drop(self.needs_accounting.wait_while(|is_needed| !*is_needed));
+        self.needs_accounting.wait();
     }
 
     /// Pauses or resumes the taking up of calls.
