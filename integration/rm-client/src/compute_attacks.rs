@@ -10,7 +10,7 @@ use abi::{
     encode,
     params::{
         NV0080_CTRL_FIFO_IDLE_CHANNELS_PARAMS, NV0080_CTRL_FIFO_SET_CHANNEL_PROPERTIES_PARAMS, NV83DE_ALLOC_PARAMETERS,
-        NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS, NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS,
+        NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS, NV2080_CTRL_GR_SET_CTXSW_PREEMPTION_MODE_PARAMS, NVA06C_CTRL_BIND_PARAMS,
         NVA06C_CTRL_INTERLEAVE_LEVEL_PARAMS, NVA06C_CTRL_PREEMPT_PARAMS, NVA06F_CTRL_BIND_PARAMS,
         NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS, NVA06F_CTRL_INTERLEAVE_LEVEL_PARAMS, NVA06F_CTRL_STOP_CHANNEL_PARAMS,
     },
@@ -200,7 +200,7 @@ fn new_groups(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
 /// `BIND`, of the group and of its channels, to the engine that they are on.
 fn bind(group: &Group<'_>, effect: &mut Effect) -> Result<(), RmError> {
     let client = group.device.client;
-    effect.count(client.control(group.handle, NVA06C_CTRL_CMD_BIND, &mut [0]))?;
+    effect.count(client.control(group.handle, NVA06C_CTRL_CMD_BIND, &mut [0; NVA06C_CTRL_BIND_PARAMS::SIZE]))?;
     for channel in &group.channels {
         let mut params = encode!(NVA06F_CTRL_BIND_PARAMS { engineType: Engine::Compute as u32 });
         effect.count(client.control(*channel, NVA06F_CTRL_CMD_BIND, &mut params))?;

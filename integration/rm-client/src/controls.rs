@@ -191,7 +191,7 @@ const OWN_ONLY: &[ControlRow] = &[
         FirstParam::SecondChannel,
     ),
     ("GROUP_GPFIFO_SCHEDULE", Target::Group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, 3, FirstParam::Nothing),
-    ("GROUP_BIND", Target::Group, NVA06C_CTRL_CMD_BIND, 1, FirstParam::Nothing),
+    ("GROUP_BIND", Target::Group, NVA06C_CTRL_CMD_BIND, 4, FirstParam::Nothing),
     ("GROUP_SET_TIMESLICE", Target::Group, NVA06C_CTRL_CMD_SET_TIMESLICE, 8, FirstParam::Number(1)),
     ("GROUP_GET_TIMESLICE", Target::Group, NVA06C_CTRL_CMD_GET_TIMESLICE, 8, FirstParam::Nothing),
     ("GROUP_PREEMPT", Target::Group, NVA06C_CTRL_CMD_PREEMPT, 8, FirstParam::Nothing),

@@ -406,7 +406,7 @@ const CONTROLS: &[ControlRow] = &[
         NVA06F_CTRL_GPFIFO_SCHEDULE_PARAMS::SIZE,
         scheduling::schedule,
     ),
-    row(NVA06C_CTRL_CMD_BIND, OnObject::Group, 1, scheduling::put_back),
+    row(NVA06C_CTRL_CMD_BIND, OnObject::Group, NVA06C_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
     row(NVA06F_CTRL_CMD_BIND, OnObject::Channel, NVA06F_CTRL_BIND_PARAMS::SIZE, scheduling::put_back),
     row(NVA06F_CTRL_CMD_STOP_CHANNEL, OnObject::Channel, NVA06F_CTRL_STOP_CHANNEL_PARAMS::SIZE, scheduling::put_back),
     row(

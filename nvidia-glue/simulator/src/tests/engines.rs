@@ -199,6 +199,9 @@ fn a_channel_that_is_off_stays_off_whatever_its_program_does() {
         Err(Status::INVALID_PARAM_STRUCT),
         "which is how one asks whether a card can do this"
     );
+    // A group is bound by four bytes (`NVA06C_CTRL_BIND_PARAMS`).
+    assert_eq!(victim.program.control(group, NVA06C_CTRL_CMD_BIND, &mut vec![0]), Err(Status::INVALID_PARAM_STRUCT));
+    victim.program.control(group, NVA06C_CTRL_CMD_BIND, &mut vec![0; 4]).unwrap();
     // As seen on a card: this stops nothing.
     victim.program.control(group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, &mut vec![0, 0, 0]).unwrap();
     node.wait(20);

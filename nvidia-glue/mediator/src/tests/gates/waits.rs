@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use super::{BIND_CHANNEL, BIND_GROUP, RESET, RESUME, STOP, put_on};
+use super::{BIND_CHANNEL, BIND_GROUP, RESET, RESUME, STOP, params_of, put_on};
 use crate::{
     Answer, Trapped,
     channels::gate::MOST_WAIT,
@@ -92,10 +92,12 @@ fn call_before_the_window() -> (bool, (usize, usize)) {
 /// The answer to a control whose caller is killed if it has to wait for more than the driver.
 fn impatient(context: &Context<'_, '_>, (object, id): (u32, u32)) -> Answer {
     let program = context.program;
-    let params = program.put(&[1, 0, 0]);
+    let params = params_of(id);
+    let size = u32::try_from(params.len()).unwrap();
+    let params = program.put(&params);
     let mut args = words(&[context.client, object, id, 0]);
     args.extend(params.to_le_bytes());
-    args.extend(words(&[3, 0]));
+    args.extend(words(&[size, 0]));
     // When it comes, and when it is answered.
     program.goes_after_looks(2);
     let answer = program.escape(context.control, 0x2a, &mut args);
@@ -227,17 +229,7 @@ fn time_on_the_card_out_of_the_window_is_owed() {
     let gate = container.gate();
     let slow = |id| spy.during(id, || std::thread::sleep(std::time::Duration::from_millis(3)));
     for (object, id) in [(channel, STOP), (channel, RESET), (channel, BIND_CHANNEL), (group, SCHEDULE_GROUP)] {
-        let mut params = vec![
-            0;
-            if id == SCHEDULE_GROUP {
-                3
-            } else if id == BIND_CHANNEL {
-                4
-            } else {
-                16
-            }
-        ];
-        params[0] = 1;
+        let mut params = params_of(id);
         for is_closed in [false, true] {
             if is_closed {
                 gate.close().unwrap();
@@ -393,18 +385,7 @@ fn a_loop_of_bind_stop_or_reset_in_the_off_time_puts_nothing_on_the_card() {
         container.session.hurry(true);
         spy.seen();
         for channel in channels.iter().cycle().take(10 * channels.len()) {
-            let mut params = GR.to_le_bytes().to_vec();
-            params.resize(
-                if id == SCHEDULE_CHANNEL {
-                    3
-                } else if id == BIND_CHANNEL {
-                    4
-                } else {
-                    16
-                },
-                0,
-            );
-            let _ = context.control(*channel, id, &mut params);
+            let _ = context.control(*channel, id, &mut params_of(id));
             assert!(!spy.works(&context, *channel));
         }
         assert_eq!(put_on(&spy.seen()), [], "{id:#x}");
