@@ -27,5 +27,4 @@ pub use health::{SimulatedFault, SimulatedFaults};
 pub use inventory::{Card, Distance, Health, Inventory, MigDevice, SimulatedEdges, Source};
 pub use nvidia::{DriverError, ProcessMemory};
 pub use resolve::{CardOrMig, ResolveError};
-pub use simulated::inventory as simulated_inventory;
 pub use simulated::{SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};

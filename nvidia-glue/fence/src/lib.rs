@@ -304,6 +304,7 @@ fn commands(driver_call: Action) -> Assembler {
     section
 }
 
+#[cfg(any(test, feature = "kernel"))]
 pub mod kernel;
 #[cfg(test)]
 mod tests;

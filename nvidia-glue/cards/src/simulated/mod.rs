@@ -55,7 +55,7 @@ pub enum SimulatedError {
 ///
 /// # Errors
 /// When it describes none or too many, or two of the same name.
-pub fn inventory(tables: &[SimulatedCards]) -> Result<Inventory, SimulatedError> {
+pub(crate) fn inventory(tables: &[SimulatedCards]) -> Result<Inventory, SimulatedError> {
     let count: u64 = tables.iter().map(|table| u64::from(table.count)).sum();
     if !(1..=u64::from(MOST_CARDS)).contains(&count) {
         return Err(SimulatedError::Count { count });

@@ -18,9 +18,9 @@ use std::{
 };
 
 use base::{Bytes, OverMemory, Pid, Throttle};
-use cards::{Inventory, simulated_inventory};
+use cards::Inventory;
 use driver::{Driver, same_open_file};
-use runtime_config::config::{SimulatedCards, SimulatedEdges, SimulatedLink};
+use runtime_config::config::{Config, DriverKind, SimulatedCards, SimulatedEdges, SimulatedLink};
 use simulator::SimulatedDriver;
 use tempfile::TempDir;
 use testing::NoForks;
@@ -68,7 +68,10 @@ impl Machine {
             gsp,
             edges: SimulatedEdges::FREE,
         };
-        Self::of(simulated_inventory(&[table]).unwrap())
+        let mut config = Config { state_dir: "/nonexistent".into(), ..Config::default() };
+        config.driver.kind = DriverKind::Simulated;
+        config.driver.simulated = vec![table];
+        Self::of(cards::discover(&config).unwrap())
     }
 
     pub(super) fn of(inventory: Inventory) -> Self {

@@ -15,9 +15,9 @@ use std::{collections::BTreeMap, os::fd::AsFd, path::Path, sync::Arc};
 
 use abi::{Node, Status, classes::*, controls::*, escapes::*, uvm::*};
 use base::Bytes;
-use cards::{Inventory, simulated_inventory};
+use cards::Inventory;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
-use runtime_config::config::{SimulatedCards, SimulatedEdges, SimulatedLink};
+use runtime_config::config::{Config, DriverKind, SimulatedCards, SimulatedEdges, SimulatedLink};
 use testing::NoForks;
 
 use bytes::{get, get_u64, put, put_u64};
@@ -34,7 +34,9 @@ const CARD: u64 = 1 << 30;
 
 /// Two cards of 1 GiB.
 fn inventory() -> Inventory {
-    simulated_inventory(&[SimulatedCards {
+    let mut config = Config { state_dir: "/nonexistent".into(), ..Config::default() };
+    config.driver.kind = DriverKind::Simulated;
+    config.driver.simulated = vec![SimulatedCards {
         model: "NVIDIA H200".into(),
         memory: Bytes(CARD),
         count: 2,
@@ -43,8 +45,8 @@ fn inventory() -> Inventory {
         links: SimulatedLink::System,
         gsp: true,
         edges: SimulatedEdges::FREE,
-    }])
-    .unwrap()
+    }];
+    cards::discover(&config).unwrap()
 }
 
 /// A machine with the simulated driver, and its nodes open as a mediator has them.
