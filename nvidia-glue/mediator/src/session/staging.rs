@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use abi::{
     Handle, Node, Status,
-    classes::{NV01_DEVICE_0, OS_DESCRIPTOR},
+    classes::{NV01_DEVICE_0, OS_DESCRIPTOR, internal},
     controls::{NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO},
     encode,
     params::{
@@ -25,11 +25,15 @@ use crate::{
 };
 
 /// The driver's internal classes of all that the call can make below a device without
-/// CAP_SYS_ADMIN, the same in every release from 525 to 595 (src/nvidia/generated): `OsDescMemory`
-/// (class 0x71), which is what is there, `SystemMemory` (0x3e), `RegisterMemory` (0x3f),
-/// `VirtualMemoryRange` (0x70, and 0x40 as a dummy), `FlaMemory` (0xf3, to 580). Of one that a
-/// release does not have the driver says that there is no child.
-const INTERNAL_CLASSES: [u32; 5] = [0xb3_dacd, 0x7a98, 0x40_d457, 0x70_32c6, 0xe6_1ee1];
+/// CAP_SYS_ADMIN; what is there is `OS_DESC_MEMORY`. Of one that a release does not have the driver
+/// says that there is no child.
+const INTERNAL_CLASSES: [u32; 5] = [
+    internal::OS_DESC_MEMORY,
+    internal::SYSTEM_MEMORY,
+    internal::REGISTER_MEMORY,
+    internal::VIRTUAL_MEMORY_RANGE,
+    internal::FLA_MEMORY,
+];
 /// Handles of devices; any that no object of the kernel's making is to have.
 const DEVICES: u32 = 0xe692_0000;
 
