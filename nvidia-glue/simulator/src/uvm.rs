@@ -34,7 +34,7 @@ struct UvmRow {
     act: UvmHandler,
 }
 
-/// UvmRow of an ioctl; structs are those of 580.
+/// Row of an ioctl; structs are those of 580.
 fn row(command: u32) -> Option<UvmRow> {
     macro_rules! row {
         ($params:ident, $act:expr) => {

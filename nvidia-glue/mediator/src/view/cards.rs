@@ -196,7 +196,7 @@ pub(crate) fn peers(params: &mut [u8], cards: &[CardNames]) {
     let _ = PeerCaps::peerGpuCount.set(params, u32::try_from(kept).unwrap_or(0));
 }
 
-/// `NV_ESC_CardInfo::SIZE`: an array of cards, of which those that are not granted are taken out.
+/// `NV_ESC_CARD_INFO`: an array of cards, of which those that are not granted are taken out.
 pub(crate) fn card_info(args: &mut [u8], cards: &[CardNames]) {
     let count = args.len() / CardInfo::SIZE;
     let mut kept = 0;
