@@ -58,7 +58,7 @@ proptest! {
             let rounded = request.rounded_size();
             prop_assert!(rounded == u64::MAX || rounded.is_multiple_of(GRANULE));
         }
-        let _ = (device_instance(&bytes), device_other_clients(&bytes), channel_engine(&bytes), channel_group_engine(&bytes));
+        let _ = (device_instance(&bytes), device_other_clients(&bytes), channel_engine(&bytes));
         let _ = (EventParams::of_params(&bytes), class(id), rule_of(id));
         let _ = Length::Squared { at, element, most }.of(&bytes);
         for width in [layout::Width::U8, layout::Width::U16, layout::Width::U32, layout::Width::U64] {

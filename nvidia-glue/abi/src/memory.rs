@@ -227,11 +227,6 @@ pub fn channel_engine(params: &[u8]) -> Option<u32> {
     read_u32(params, 128)
 }
 
-/// `engineType` of `NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS`.
-pub fn channel_group_engine(params: &[u8]) -> Option<u32> {
-    read_u32(params, 12)
-}
-
 /// `hParentClient`, `hSrcResource`, `hClass` and `data` of `NV0005_ALLOC_PARAMETERS`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventParams {

@@ -2,8 +2,10 @@
 //!
 //! Each struct has NVIDIA's name and NVIDIA's names of its fields, so that a search finds both
 //! sides: `NVOS54_PARAMETERS::cmd.get(bytes)`. A field lies wherever its bytes do: nothing is
-//! aligned, copied as a whole or allocated. Only what some code uses is listed. [`all`] describes
-//! the same structs to `header-check`, which compares them with the headers of each release.
+//! aligned, copied as a whole or allocated. Listed is what some code uses, with its layouts in
+//! every release: code that uses one of two layouts relies on fields that are the same in both.
+//! [`all`] describes the same structs to `header-check`, which compares them with the headers of
+//! each release.
 
 mod classes;
 mod controls;

@@ -200,13 +200,6 @@ pub struct VidHeap {
     pub function: VidHeapFunction,
 }
 
-impl VidHeap {
-    /// Offset of `total`, the card's memory in bytes, that any function may be answered with.
-    pub const TOTAL_AT: usize = NVOS32_PARAMETERS::total.at();
-    /// Offset of `free`.
-    pub const FREE_AT: usize = NVOS32_PARAMETERS::free.at();
-}
-
 /// `NVOS32_FUNCTION_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VidHeapFunction {

@@ -68,9 +68,6 @@ params! {
     // NV_SEMAPHORE_SURFACE
     NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS [16] { hSemaphoreMem: Handle @0, hMaxSubmittedMem: Handle @4, flags: u64 @8 }
 
-    // NV50_P2P
-    NV503B_ALLOC_PARAMETERS [88 or 72 or 32] { hSubDevice: Handle @0, hPeerSubDevice: Handle @4 }
-
     // NV01_CONTEXT_DMA
     NV_CONTEXT_DMA_ALLOCATION_PARAMS [32] {
         hSubDevice: Handle @0, flags: u32 @4, hMemory: Handle @8, offset: u64 @16, limit: u64 @24,

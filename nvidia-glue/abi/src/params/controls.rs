@@ -167,7 +167,6 @@ params! {
     }
     NV503C_CTRL_REGISTER_VIDMEM_PARAMS [32] { hMemory: Handle @0, address: u64 @8, size: u64 @16, offset: u64 @24 }
     NV503C_CTRL_UNREGISTER_VIDMEM_PARAMS [4] { hMemory: Handle @0 }
-    NV83DE_CTRL_CMD_DEBUG_SUSPEND_CONTEXT_PARAMS [8] {}
     NV906F_CTRL_CMD_RESET_CHANNEL_PARAMS [16] since R550 {
         engineID: u32 @0, subdeviceInstance: u32 @4, resetReason: u32 @8, bIsRcPending: u8 @12,
     }
