@@ -269,8 +269,8 @@ mod tests {
     fn registers_become_calls() {
         let notification = |(arch, nr), arguments| Notification { id: 1, tid: 1, nr, arch, arguments };
         let (native, of_32_bits) = ENTRIES;
-        let ioctl = notification(native, [0xffff_ffff_0000_0003, 0xdead_beef_c030_462b, 0x7f00, 0, 0, 0]);
-        assert_eq!(stopped(&ioctl), Some(Trapped::Ioctl { fd: 3, command: 0xc030_462b, argument: 0x7f00 }));
+        let ioctl = notification(native, [0xffff_ffff_0000_0003, 0xdead_beef_c030_4501, 0x7f00, 0, 0, 0]);
+        assert_eq!(stopped(&ioctl), Some(Trapped::Ioctl { fd: 3, command: 0xc030_4501, argument: 0x7f00 }));
         let mmap2 = notification(of_32_bits, [0x1000_0000, 0x20_0000, 3, 0x11, 5, 0x1_0000]);
         let expected =
             Trapped::Mmap { address: 0x1000_0000, length: 0x20_0000, flags: 0x11, fd: 5, offset: 0x1000_0000 };

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use nix::errno::Errno;
+use nvidia_glue::rm::escapes::{NV_ESC_SYS_PARAMS, command};
 
 /// Runs what the first argument names. `false`: it names nothing.
 pub fn run(arguments: &[String]) -> bool {
@@ -21,8 +22,7 @@ pub fn run(arguments: &[String]) -> bool {
 /// A driver call (`NV_ESC_SYS_PARAMS`) on the control node, or, where there is none, on a
 /// descriptor that is not open.
 fn call() -> String {
-    const SYS_PARAMS: u64 = 0xc008_46d6;
-    answer(control(), SYS_PARAMS)
+    answer(control(), command(NV_ESC_SYS_PARAMS, 8).into())
 }
 
 /// The control node, opened once; -1 where there is none.
@@ -45,7 +45,7 @@ fn answer(fd: i32, command: u64) -> String {
 /// Calls that no release of the driver has, on its own file and on another one; one that is a frame
 /// buffer's, for a descriptor that is not open; and a driver call that there is.
 fn unknown() {
-    const UNKNOWN: u64 = 0xc008_46f0;
+    const UNKNOWN: u64 = command(0xf0, 8) as u64;
     const UNKNOWN_OF_UVM: u64 = 221;
     const FBIOGET_VSCREENINFO: u64 = 0x4600;
     let answers = [

@@ -6,7 +6,7 @@ use crate::{
     classes::{Class, class},
     controls::{ControlRow, control},
     memory::MemoryRequest,
-    params::{NVOS32_PARAMETERS, NVOS54_PARAMETERS, NVOS55_PARAMETERS, NVOS64_PARAMETERS},
+    params::{NVOS54_PARAMETERS, NVOS55_PARAMETERS, NVOS64_PARAMETERS},
 };
 
 /// Decoded call.

@@ -170,7 +170,10 @@ fn clients_of_other_containers_do_not_exist() {
     let stolen = thief.give(victim.file_of(owner.control));
     for fd in [stolen, own.control] {
         let foreign = (owner.client, owner.device, 0);
-        assert_eq!(thief.alloc(fd, foreign, 0x40, &mut memory_params(MIB)), Err(Status::INVALID_CLIENT));
+        assert_eq!(
+            thief.alloc(fd, foreign, NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB)),
+            Err(Status::INVALID_CLIENT)
+        );
         assert_eq!(thief.free(fd, owner.client, memory), Err(Status::INVALID_CLIENT));
         assert_eq!(thief.free(fd, owner.client, owner.client), Err(Status::INVALID_CLIENT));
         assert_eq!(

@@ -2,9 +2,11 @@
 
 use abi::{
     Node, Status,
+    classes::NV01_DEVICE_0,
     controls::{
         NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
-        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
+        NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
+        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
     },
     layout::{read_u32, write_u32},
 };
@@ -145,7 +147,7 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     let ask = |id: u32, params: &mut [u8]| taker.control(user.control, (user.client, user.client), id, params);
     let mut info = vec![0; 80];
     assert!(write_u32(&mut info, 0, sent.cast_unsigned()));
-    ask(0x3d08, &mut info).unwrap();
+    ask(NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, &mut info).unwrap();
     let import = |first: u8, count: u8| {
         let mut params = vec![0; 652];
         assert!(write_u32(&mut params, 0, sent.cast_unsigned()) && write_u32(&mut params, 4, user.device));
@@ -184,7 +186,7 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     context.free(emptied).unwrap();
     assert_eq!(container.used(0), 2 * MIB, "it was let go of");
     let place = (context.client, context.client, 0);
-    let second = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
+    let second = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
     for handles in [&[context.device, 0x700][..], &[context.device]] {
         let mut params = vec![0; 652];
         for (at, value) in [(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())] {

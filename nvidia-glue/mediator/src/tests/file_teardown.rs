@@ -4,8 +4,8 @@
 use abi::{
     Handle, Node, Status,
     classes::{
-        FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0,
-        NV50_MEMORY_VIRTUAL,
+        FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_DEVICE_0, NV01_MEMORY_SYSTEM,
+        NV20_SUBDEVICE_0, NV50_MEMORY_VIRTUAL,
     },
     controls::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
     layout::{write_u32, write_u64},
@@ -184,10 +184,12 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     }
     // With a device go memory and channel below it, and nothing is left to be told; another
     // device's channel would be.
-    let other =
-        program.alloc(context.control, (context.client, context.client, 0), 0x80, &mut device_params(0)).unwrap();
-    let memory =
-        program.alloc(context.control, (context.client, other, 0), 0x3e, &mut host_memory_params(4096)).unwrap();
+    let other = program
+        .alloc(context.control, (context.client, context.client, 0), NV01_DEVICE_0, &mut device_params(0))
+        .unwrap();
+    let memory = program
+        .alloc(context.control, (context.client, other, 0), NV01_MEMORY_SYSTEM, &mut host_memory_params(4096))
+        .unwrap();
     let channel = channel_telling(context.device, (0, memory)).unwrap();
     assert_eq!(context.free(other), Err(Status::STATE_IN_USE));
     context.free(channel).unwrap();
@@ -484,7 +486,8 @@ fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
     let (context, other) = (program.context(0), program.context(0));
     let memory = context.memory(MIB).unwrap();
     let channel_group = other.group(GR);
-    let gone = program.alloc(other.control, (other.client, other.client, 0), 0x80, &mut device_params(0)).unwrap();
+    let gone =
+        program.alloc(other.control, (other.client, other.client, 0), NV01_DEVICE_0, &mut device_params(0)).unwrap();
     other.free(gone).unwrap();
     spy.escapes(0x34);
     for parent in [0, 0xdead, gone, channel_group] {

@@ -2,7 +2,10 @@
 
 use abi::{
     Handle, Node, Status,
-    classes::{FERMI_VASPACE_A, GF100_SUBDEVICE_MASTER, KEPLER_CHANNEL_GROUP_A, OS_EVENT},
+    classes::{
+        FERMI_VASPACE_A, GF100_SUBDEVICE_MASTER, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_FLA, NV01_MEMORY_LIST_FBMEM,
+        NV01_MEMORY_LOCAL_USER, OS_DESCRIPTOR, OS_EVENT, RM_USER_SHARED_DATA,
+    },
     controls::{
         ControlRule, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
         NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GET_P2P_CAPS, controls,
@@ -133,12 +136,11 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
         let answer = program.escape(card, 0x27, &mut args);
         (answer, Status(read_u32(&args, 40).unwrap()))
     };
-    // NV01_MEMORY_LOCAL_USER, NV01_MEMORY_FLA, NV01_MEMORY_LIST_FBMEM.
-    for class in [0x40, 0xf3, 0x82] {
+    for class in [NV01_MEMORY_LOCAL_USER, NV01_MEMORY_FLA, NV01_MEMORY_LIST_FBMEM] {
         assert_eq!(ask(context.client, class), (Answer::Return(0), Status::INVALID_CLASS), "{class:#x}");
     }
-    assert_eq!(ask(foreign.client, 0x71), (Answer::Return(0), Status::INVALID_CLIENT));
-    assert_eq!(ask(context.client, 0x71), (Answer::Return(0), Status::OK));
+    assert_eq!(ask(foreign.client, OS_DESCRIPTOR), (Answer::Return(0), Status::INVALID_CLIENT));
+    assert_eq!(ask(context.client, OS_DESCRIPTOR), (Answer::Return(0), Status::OK));
 }
 
 /// A page on which the driver tells about the card, and a try to map it; whether zeros are what is
@@ -161,7 +163,9 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let page = program.alloc(context.control, (context.client, context.subdevice, 0), 0xde, &mut [0; 8]).unwrap();
+    let page = program
+        .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
+        .unwrap();
     let duplicate = program.dup(context.control, (context.client, context.subdevice), (context.client, page)).unwrap();
     assert!(is_zeros(&program, &context, page));
     assert!(is_zeros(&program, &context, duplicate));
@@ -275,7 +279,7 @@ fn what_is_charged_is_what_the_driver_found_under_the_handle() {
             for size in [16 * MIB, MIB].into_iter().cycle().take_while(|_| !is_over.load(Ordering::SeqCst)) {
                 let _ = context.free(handle);
                 let at = (context.client, context.device, handle);
-                let _ = program.alloc(context.control, at, 0x40, &mut memory_params(size));
+                let _ = program.alloc(context.control, at, NV01_MEMORY_LOCAL_USER, &mut memory_params(size));
             }
         });
         for _ in 0..300 {

@@ -2,7 +2,12 @@
 
 use abi::{
     Node, Status,
-    controls::NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
+    classes::NV01_ROOT_CLIENT,
+    controls::{
+        NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS,
+        NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS, NV0000_CTRL_CMD_GPU_GET_UUID_INFO,
+        NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX,
+    },
     layout::{read_u32, write_u32},
 };
 
@@ -31,7 +36,7 @@ fn with_two_of_four(test: impl FnOnce(&Machine, &[u32], &Ask<'_>)) {
 
 fn asking<T>(program: &Program<'_>, work: impl FnOnce(&Ask<'_>) -> T) -> T {
     let control = program.open(Node::Control);
-    let client = program.alloc(control, (0, 0, 0), 0x41, &mut []).unwrap();
+    let client = program.alloc(control, (0, 0, 0), NV01_ROOT_CLIENT, &mut []).unwrap();
     work(&|id, params| program.control(control, (client, client), id, params))
 }
 
@@ -39,7 +44,7 @@ fn asking<T>(program: &Program<'_>, work: impl FnOnce(&Ask<'_>) -> T) -> T {
 fn a_mask_of_devices_has_the_granted_ones() {
     with_two_of_four(|_, _, ask| {
         let mut mask = [0; 4];
-        ask(0x204, &mut mask).unwrap();
+        ask(NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS, &mut mask).unwrap();
         assert_eq!(u32::from_le_bytes(mask), 0b1010);
     });
 }
@@ -48,7 +53,7 @@ fn a_mask_of_devices_has_the_granted_ones() {
 fn active_devices_are_the_granted_ones() {
     with_two_of_four(|_, ids, ask| {
         let mut active = vec![0; 3076];
-        ask(0x288, &mut active).unwrap();
+        ask(NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS, &mut active).unwrap();
         assert_eq!(read_u32(&active, 0), Some(2));
         let listed: Vec<u32> = (0..4).map(|at| read_u32(&active, 4 + 12 * at).unwrap()).collect();
         assert_eq!(listed, [ids[1], ids[3], 0, 0]);
@@ -63,7 +68,7 @@ fn a_uuid_is_known_of_granted_cards_only() {
             let mut params = vec![0; 272];
             params[..16].copy_from_slice(&uuid_bytes(&card.uuid));
             assert!(write_u32(&mut params, 256, BINARY));
-            let told = ask(0x274, &mut params);
+            let told = ask(NV0000_CTRL_CMD_GPU_GET_UUID_INFO, &mut params);
             if GRANTED.contains(&index) {
                 assert_eq!((told, read_u32(&params, 260)), (Ok(()), Some(ids[index])));
             } else {
@@ -81,7 +86,7 @@ fn peers_in_a_matrix_are_granted_cards() {
             for (at, value) in [(0, 1), (4, 1), (8, ids[first]), (40, ids[second])] {
                 assert!(write_u32(&mut params, at, value));
             }
-            ask(0x13a, &mut params)
+            ask(NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX, &mut params)
         };
         assert_eq!(matrix(1, 3), Ok(()));
         assert_eq!(matrix(1, 0), Err(Status::INVALID_ARGUMENT));

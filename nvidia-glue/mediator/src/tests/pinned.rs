@@ -3,7 +3,7 @@
 
 use abi::{
     Handle, Node, Status,
-    classes::NV20_SUBDEVICE_0,
+    classes::{NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0},
     controls::{
         NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
         NV0041_CTRL_CMD_GET_SURFACE_INFO,
@@ -212,7 +212,9 @@ fn nothing_is_hidden_under_another_name() {
     let (context, second) = (program.context(0), program.context(1));
     let card = card_of(&context);
     // Memory that was asked for, under a handle lower than any other.
-    program.alloc(context.control, (context.client, context.device, 1), 0x3e, &mut host_memory_params(MIB)).unwrap();
+    program
+        .alloc(context.control, (context.client, context.device, 1), NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB))
+        .unwrap();
     // What the kernel makes for others is below the other device, and below this one.
     pin(&second, card_of(&second), 0x70, MIB).unwrap();
     pin(&context, card, 0x71, MIB).unwrap();

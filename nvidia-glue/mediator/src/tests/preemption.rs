@@ -4,8 +4,8 @@
 use abi::{
     Handle, Status,
     classes::{
-        FERMI_TWOD_A, HOPPER_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A, KEPLER_INLINE_TO_MEMORY_B, NV20_SUBDEVICE_0,
-        TURING_A,
+        FERMI_TWOD_A, HOPPER_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A, KEPLER_INLINE_TO_MEMORY_B, NV01_DEVICE_0,
+        NV20_SUBDEVICE_0, TURING_A,
     },
     controls::{NV2080_CTRL_CMD_GR_CTXSW_PREEMPTION_BIND, NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE},
     layout::{read_u32, write_u32},
@@ -232,7 +232,7 @@ fn the_channels_own_device_is_asked() {
     let context = program.context(0);
     for number in 0..8 {
         let place = (context.client, context.client, 0);
-        let device = program.alloc(context.control, place, 0x80, &mut device_params(0)).unwrap();
+        let device = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
         let place = (context.client, device, 0);
         let subdevice = program.alloc(context.control, place, NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
         let channel = context.channel(device, GR).unwrap();

@@ -3,6 +3,7 @@
 
 use abi::{
     Handle, Node,
+    classes::RM_USER_SHARED_DATA,
     controls::{
         NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
         NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE,
@@ -157,7 +158,7 @@ struct Page {
 impl Page {
     fn map(program: &Program<'_>, context: &Context<'_, '_>) -> Self {
         let place = (context.client, context.subdevice, 0);
-        let object = program.alloc(context.control, place, 0xde, &mut [0; 8]).unwrap();
+        let object = program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
         let file = program.open(Node::Control);
         let mut args = vec![0; 56];
         for (at, value) in [(0, context.client), (4, context.subdevice), (8, object), (48, file.cast_unsigned())] {
@@ -295,7 +296,7 @@ fn the_page_is_written_while_somebody_wants_to_know() {
         assert_eq!(later(&page), second_ns, "its object is gone");
         // One that asks when it is made.
         let place = (context.client, context.subdevice, 0);
-        program.alloc(context.control, place, 0xde, &mut 2_u64.to_ne_bytes()).unwrap();
+        program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut 2_u64.to_ne_bytes()).unwrap();
         assert!(later(&page) > second_ns);
     });
 }

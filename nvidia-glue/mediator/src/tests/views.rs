@@ -2,8 +2,10 @@
 
 use abi::{
     Node, Status,
+    classes::{NV01_DEVICE_0, NV01_ROOT_CLIENT, RM_USER_SHARED_DATA},
     controls::{
-        NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+        NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2,
+        NV0000_CTRL_CMD_GPU_GET_PCI_INFO, NV0000_CTRL_CMD_GPU_GET_PROBED_IDS, NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO, NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
     },
     layout::{read_u32, read_u64, write_u32, write_u64},
@@ -148,7 +150,7 @@ fn only_the_granted_cards_exist() {
     let container = machine.container(&[1, 3], LIMIT);
     let program = container.program();
     let control = program.open(Node::Control);
-    let client = program.alloc(control, (0, 0, 0), 0x41, &mut []).unwrap();
+    let client = program.alloc(control, (0, 0, 0), NV01_ROOT_CLIENT, &mut []).unwrap();
     let ask = |id: u32, params: &mut [u8]| program.control(control, (client, client), id, params);
 
     let mut attached = [0; 128];
@@ -157,7 +159,7 @@ fn only_the_granted_cards_exist() {
         (0..32).map(|at| read_u32(&attached, 4 * at).unwrap()).take_while(|id| *id != u32::MAX).collect();
     assert_eq!(ids.len(), 2);
     let mut probed = [0; 384];
-    ask(0x214, &mut probed).unwrap();
+    ask(NV0000_CTRL_CMD_GPU_GET_PROBED_IDS, &mut probed).unwrap();
     assert_eq!(attached[..8], probed[..8]);
     assert_eq!(read_u32(&probed, 8), Some(u32::MAX));
 
@@ -171,14 +173,20 @@ fn only_the_granted_cards_exist() {
     // Ids of other cards, as a machine without mediation would name them.
     let others: Vec<u32> = (0..0x1000).map(|at| at << 8).filter(|id| !ids.contains(id)).collect();
     for id in others.iter().take(64) {
-        for (call, size) in [(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 32), (0x21b, 12), (0x275, 268), (0x289, 4)] {
+        for (call, size) in [
+            (NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, 32),
+            (NV0000_CTRL_CMD_GPU_GET_PCI_INFO, 12),
+            (NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID, 268),
+            (NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, 4),
+        ] {
             let mut params = vec![0; size];
             assert!(write_u32(&mut params, 0, *id));
             assert_eq!(ask(call, &mut params), Err(Status::INVALID_ARGUMENT), "{call:#x} {id:#x}");
         }
     }
     for instance in 0..8 {
-        let made = program.alloc(control, (client, client, 0), 0x80, &mut super::world::device_params(instance));
+        let made =
+            program.alloc(control, (client, client, 0), NV01_DEVICE_0, &mut super::world::device_params(instance));
         assert_eq!(made.is_ok(), instances.contains(&instance), "{instance}");
         if !instances.contains(&instance) {
             assert_eq!(made, Err(Status::INVALID_DEVICE));
@@ -197,7 +205,9 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let page = program.alloc(context.control, (context.client, context.subdevice, 0), 0xde, &mut [0; 8]).unwrap();
+    let page = program
+        .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
+        .unwrap();
     let file = program.open(Node::Control);
     let mut args = vec![0; 56];
     for (at, value) in [(0, context.client), (4, context.subdevice), (8, page), (48, file.cast_unsigned())] {

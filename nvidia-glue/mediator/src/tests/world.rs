@@ -3,7 +3,7 @@
 
 use abi::{
     DriverRelease, Node, Status,
-    classes::{FERMI_VASPACE_A, NV01_MEMORY_LOCAL_USER, NV20_SUBDEVICE_0},
+    classes::{FERMI_VASPACE_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT, NV20_SUBDEVICE_0},
     layout::{read_u32, write_u32},
 };
 use std::{
@@ -623,8 +623,9 @@ impl<'a> Program<'a> {
     /// A client with a device and a subdevice of the card of that device instance.
     pub(super) fn context(&self, instance: u32) -> Context<'_, 'a> {
         let control = self.open(Node::Control);
-        let client = self.alloc(control, (0, 0, 0), 0x41, &mut []).unwrap();
-        let device = self.alloc(control, (client, client, 0x5c00_0001), 0x80, &mut device_params(instance)).unwrap();
+        let client = self.alloc(control, (0, 0, 0), NV01_ROOT_CLIENT, &mut []).unwrap();
+        let device =
+            self.alloc(control, (client, client, 0x5c00_0001), NV01_DEVICE_0, &mut device_params(instance)).unwrap();
         let subdevice = self.alloc(control, (client, device, 0x5c00_0002), NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
         Context { program: self, control, client, device, subdevice }
     }

@@ -127,7 +127,7 @@ pub(crate) fn vid_heap(args: &mut [u8], largest_free: Option<Field<u64>>, shown:
 
 #[cfg(test)]
 mod tests {
-    use abi::layout::{read_u32, read_u64};
+    use abi::layout::read_u64;
     use proptest::prelude::*;
 
     use super::*;
@@ -141,7 +141,7 @@ mod tests {
     fn shown(index: u32, real: u32, shown: ShownMemory) -> u32 {
         let mut list = entry(index, real);
         fb_info(&mut list, 1, shown);
-        read_u32(&list, 4).unwrap()
+        Info::data.get(&list).unwrap()
     }
 
     #[test]
