@@ -285,7 +285,8 @@ fn closing(tokens: &[String], open: usize) -> usize {
     panic!("a bracket is not closed");
 }
 
-fn tokens(text: &str) -> Vec<String> {
+/// Names and punctuation of a source text without its comments and literals.
+pub(crate) fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
