@@ -120,11 +120,10 @@ fn each_result_is_listed_and_cited() {
     }
 }
 
-/// They stand in the last column of their tables. A case of the integration suite is named in a
-/// string, a unit test by its function.
+/// They stand in the last column of their tables.
 #[test]
 fn each_test_that_promises_and_defences_name_is_there() {
-    let sources: String = all(".rs").into_iter().map(|(_, text)| text).collect();
+    let sources = all(".rs");
     for (document, at_least) in [("specification.md", 90), ("threat-model.md", 20)] {
         let text = fs::read_to_string(repository().join("docs").join(document)).unwrap();
         let rows = prose(&text).filter_map(|line| line.strip_suffix('|')).filter_map(|row| row.rsplit_once('|'));
@@ -132,11 +131,45 @@ fn each_test_that_promises_and_defences_name_is_there() {
         let tests: Vec<_> = tables.split('`').skip(1).step_by(2).filter(|name| names_a_test(name)).collect();
         assert!(tests.len() >= at_least, "{document}: {} names were found", tests.len());
         for name in tests {
-            let function = name.rsplit("::").next().unwrap();
-            let declared = [format!("\"{name}\""), format!("::{name}\""), format!("fn {function}(")];
-            assert!(declared.iter().any(|words| sources.contains(words)), "{document} names {name}: no such test");
+            let is_there = sources.iter().any(|(path, text)| has_test(path, text, name));
+            assert!(is_there, "{document} names {name}: no such test");
         }
     }
+}
+
+/// Returns whether a file has a test: a case of the integration suite, which is named in a string,
+/// one in a list of the helper's, or a function. `suite::case` is a case of that file.
+fn has_test(path: &Path, text: &str, name: &str) -> bool {
+    let is_in = |folder: &str| path.strip_prefix(repository()).unwrap().starts_with(folder);
+    if is_in("integration/tests") {
+        return text.contains(&format!("\"{name}\"")) || text.contains(&format!("::{name}\""));
+    }
+    if is_in("shim/tests/helper") {
+        return text.contains(&format!("\n        {name},\n"));
+    }
+    let (suite, function) = name.rsplit_once("::").map_or((None, name), |(suite, case)| (Some(suite), case));
+    suite.is_none_or(|suite| path.file_stem().unwrap() == suite) && has_test_function(text, function)
+}
+
+/// Returns whether a text has a function of this name whose attributes make it a test.
+fn has_test_function(text: &str, name: &str) -> bool {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let declares = |line: &str| line.contains(&format!("fn {name}("));
+    (0..lines.len()).filter(|at| declares(lines[*at])).any(|at| {
+        let mut above = lines[..at].iter().rev().take_while(|line| line.starts_with(['#', '/']));
+        above.any(|line| line.starts_with("#[test]") || line.starts_with("#[tokio::test"))
+    })
+}
+
+#[test]
+fn a_function_alone_is_no_test() {
+    let of = |name: &str, text: &str| has_test(&repository().join("shim/src/suite.rs"), text, name);
+    assert!(of("a_b_c", "#[test]\n/// Says.\nfn a_b_c() {}"));
+    assert!(of("suite::a_b_c", "    #[tokio::test(start_paused = true)]\n    async fn a_b_c() {}"));
+    assert!(!of("other::a_b_c", "#[test]\nfn a_b_c() {}"));
+    assert!(!of("a_b_c", "#[test]\nfn other() {}\nfn a_b_c() {}\n\"a_b_c\""));
+    let case = |name: &str| has_test(&repository().join("integration/tests/it/gpu.rs"), "\"gpu::suite::a_b_c\"", name);
+    assert!(case("gpu::suite::a_b_c") && case("suite::a_b_c") && !case("a_b"));
 }
 
 /// `suite::case`, or a sentence of small words.
