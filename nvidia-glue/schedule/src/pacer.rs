@@ -303,7 +303,9 @@ impl Pacer {
         let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
         // What somebody else may have lost is never set off against what was lost to the host. Not
         // below 0: what came out too short is made up in its own span, or not.
-        let overlap = signed(closed_us.saturating_sub(span.end_us.saturating_add(credit(span))));
+        // What was off the card until after the span took no more of anybody's time than it was on.
+        let free_until_us = span.end_us.saturating_add(span.free_after_us);
+        let overlap = signed(closed_us.saturating_sub(free_until_us).min(on_us));
         let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
         self.balance_us = balance.max(overlap).min(MOST_DEBT_US);
         self.settled_us = self.settled_us.max(span.end_us);

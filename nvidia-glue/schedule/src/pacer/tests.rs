@@ -301,6 +301,19 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
     assert_eq!(pacer.balance_us(), 2_000);
 }
 
+#[test]
+fn an_opening_that_hangs_past_its_window_owes_only_what_was_on_the_card() {
+    for (neighbours, owed) in [(true, 1_000), (false, 0)] {
+        let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), neighbours)]));
+        pacer.next(0).unwrap();
+        // It came onto the card 55 ms after the end of its window.
+        pacer.moved(Move::Open, 10_000, 90_000);
+        pacer.next(90_000).unwrap();
+        pacer.moved(Move::Close, 90_000, 91_000);
+        assert_eq!(pacer.balance_us(), owed, "beside neighbours: {neighbours}");
+    }
+}
+
 /// Containers whose windows follow each other, on a driver that makes one call at a time. What each
 /// had of the card, what of it while another had it too, and what nobody had; microseconds.
 fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
