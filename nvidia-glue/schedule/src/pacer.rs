@@ -9,15 +9,19 @@
 //! issued ahead by what that took of late ([`Lead`]): for each call to the driver that it takes, so
 //! that channels come to be many ahead of the edge and not with it. What a span came out too long
 //! by is taken off the next ones (the balance), however long that takes; what it came out too short
-//! by is made up only where nobody else has the card: a neighbour is never made to pay for the
-//! lateness of the host. A span that is over by the time that somebody looks is not made up.
+//! by is made up only where nobody else has the card, now or after the next spans: a neighbour is
+//! never made to pay for the lateness of the host. What is carried on is bounded, so that nobody
+//! has much more than his share in any second; what is beyond that is lost.
 
 use super::{Calls, Span, Timeline};
 
 /// A rest of a span that is shorter is not worth its two edges.
 const LEAST_US: u64 = 1_000;
-/// The most by which a span is made longer for those that were too short.
-const MOST_CREDIT_US: u64 = 2_000;
+/// The most that a span is made longer by where little is free after it.
+const LEAST_CREDIT_US: u64 = 2_000;
+/// Time before a neighbour's span, or the own next one, by which what is made up is over: the
+/// closing call may take that.
+const CLOSING_MARGIN_US: u64 = 2_000;
 /// Time between the calls of two neighbours. The next one is put on the card before the other one
 /// is taken off: the driver makes one call at a time, and the call that closes is to find the one
 /// that opens done. The card stays with the other one until then, and goes from one to the other
@@ -31,6 +35,8 @@ const MOST_TAKEOVER_US: u64 = 1_500;
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
+/// The most that is carried on to be made up: one period of the default length.
+const MOST_CARRY_US: i64 = 100_000;
 /// Most spans that are settled one by one: beyond them the debt is at its limit.
 const MOST_PASSED: usize = 1_000;
 
@@ -122,6 +128,7 @@ impl Pacer {
             open.span.free_after_us = free_after_us;
         }
         self.timeline = timeline;
+        self.forget_deficit();
     }
 
     /// Timeline that it follows.
@@ -261,6 +268,11 @@ impl Pacer {
 
     /// Adds time for which it had the card while its channels were to be off.
     pub fn owe(&mut self, us: u64) {
+        if us == 0 {
+            return;
+        }
+        // It was not there for what its spans came out too short by.
+        self.forget_deficit();
         self.balance_us = self.balance_us.saturating_add(i64::try_from(us).unwrap_or(i64::MAX)).min(MOST_DEBT_US);
     }
 
@@ -280,11 +292,18 @@ impl Pacer {
             self.settle(&span, now_us.saturating_sub(open.opened_us), now_us);
             self.settle_passed(now_us);
         }
+        self.forget_deficit();
     }
 
     /// Resumes, as the container has channels again.
     pub fn resume(&mut self, now_us: u64) {
         self.since_us = now_us;
+        self.forget_deficit();
+    }
+
+    /// Whatever its spans came out too short by is not made up.
+    fn forget_deficit(&mut self) {
+        self.balance_us = self.balance_us.max(0);
     }
 
     /// Settles the spans that passed while an earlier one was left open: their use was that one's
@@ -301,21 +320,24 @@ impl Pacer {
     /// Accounts for a span: how long the channels were on the card for it, and when they were off.
     fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
         let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
-        // What somebody else may have lost is never set off against what was lost to the host. Not
-        // below 0: what came out too short is made up in its own span, or not.
         // What was off the card until after the span took no more of anybody's time than it was on.
         let free_until_us = span.end_us.saturating_add(span.free_after_us);
         let overlap = signed(closed_us.saturating_sub(free_until_us).min(on_us));
         let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
-        self.balance_us = balance.max(overlap).min(MOST_DEBT_US);
+        // What somebody else may have lost is never set off against what was lost to the host.
+        let least = match overlap {
+            0 if credit(span) > 0 => -MOST_CARRY_US,
+            overlap => overlap,
+        };
+        self.balance_us = balance.max(least).min(MOST_DEBT_US);
         self.settled_us = self.settled_us.max(span.end_us);
     }
 }
 
 /// Microseconds by which a span may be longer than planned.
 fn credit(span: &Span) -> u64 {
-    // Half of what is free: others may have credit, too.
-    (span.free_after_us / 2).min(MOST_CREDIT_US)
+    let free_us = span.free_after_us;
+    free_us.saturating_sub(CLOSING_MARGIN_US).max((free_us / 2).min(LEAST_CREDIT_US))
 }
 
 /// Time by which spans came out too short. Those that were too long count, too, and those that make

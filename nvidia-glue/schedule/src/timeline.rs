@@ -151,7 +151,8 @@ impl Rule {
     fn span(&self, after_us: u64, from_us: u64, until_us: u64) -> Option<Span> {
         let whole = |span: &Span| {
             let end_us = span.end_us.min(until_us);
-            let free_after_us = if end_us == span.end_us { span.free_after_us } else { 0 };
+            // Somebody else may begin where the rule ends.
+            let free_after_us = if end_us == span.end_us { span.free_after_us.min(until_us - end_us) } else { 0 };
             let start_us = span.start_us.max(from_us);
             Span { start_us, end_us, free_after_us, takes_over: span.takes_over && start_us == span.start_us }
         };
@@ -282,9 +283,12 @@ mod tests {
 
     #[test]
     fn nothing_is_free_after_what_an_epoch_cuts_short() {
-        let own = || vec![turn("own", 100, windows(&[(10, 30)]))];
-        let timeline = timeline(&table(vec![(0, own()), (20, vec![turn("own", 100, windows(&[(60, 70)]))])]));
-        assert_eq!(timeline.span(0), span(10, 20, 0), "somebody else may begin at 20");
+        let changed_at = |at| {
+            let turns = |start, end| vec![turn("own", 100, windows(&[(start, end)]))];
+            timeline(&table(vec![(0, turns(10, 30)), (at, turns(60, 70))]))
+        };
+        assert_eq!(changed_at(20).span(0), span(10, 20, 0), "somebody else may begin at 20");
+        assert_eq!(changed_at(50).span(0), span(10, 30, 20), "or at 50");
     }
 
     #[test]
