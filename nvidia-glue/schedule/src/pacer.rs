@@ -10,8 +10,10 @@
 //! that channels come to be many ahead of the edge and not with it. What a span came out too long
 //! by is taken off the next ones (the balance), however long that takes; what it came out too short
 //! by is made up only where nobody else has the card, now or after the next spans: a neighbour is
-//! never made to pay for the lateness of the host. What is carried on is bounded, so that nobody
-//! has much more than his share in any second; what is beyond that is lost.
+//! never made to pay for the lateness of the host. Where a call waits in the driver between two
+//! neighbours, though, the one has what the other does not get: who lost by that is not asked to
+//! pay back what he has of others' by it. All that is carried on is bounded, so that nobody has much
+//! more than his share in any second; what is beyond that is lost.
 
 use super::{Calls, Span, Timeline};
 
@@ -72,6 +74,11 @@ pub struct Pacer {
     settled_us: u64,
     /// Surplus (positive) or deficit of its spans.
     balance_us: i64,
+    /// The part of the deficit for which a neighbour had the card: the call that was to take over
+    /// from it waited in the driver.
+    left_to_neighbour_us: i64,
+    /// What it did not get of its spans, and will not.
+    lost_us: u64,
     /// No move before that.
     not_before_us: u64,
     opening: Lead,
@@ -108,6 +115,8 @@ impl Pacer {
             since_us: 0,
             settled_us: 0,
             balance_us: 0,
+            left_to_neighbour_us: 0,
+            lost_us: 0,
             not_before_us: 0,
             opening: Lead::new(1, 2, 0),
             // One that had to wait for a neighbour's call is no rule. What was closed late is taken
@@ -150,6 +159,11 @@ impl Pacer {
     /// Time that it had beyond its spans and has not paid back. For tests and views.
     pub fn balance_us(&self) -> i64 {
         self.balance_us
+    }
+
+    /// Time of its spans that it did not get, and will not, in all.
+    pub fn lost_us(&self) -> u64 {
+        self.lost_us
     }
 
     /// Mean loss of its recent spans, in microseconds; `None`: too few are known.
@@ -197,7 +211,7 @@ impl Pacer {
         if span.end_us == u64::MAX {
             return None;
         }
-        let length = i64::try_from(span.length_us()).unwrap_or(i64::MAX);
+        let length = signed(span.length_us());
         let wanted = u64::try_from(length.saturating_sub(self.balance_us)).unwrap_or(0);
         Some(opened_us.saturating_add(wanted).min(span.end_us + credit(&span)))
     }
@@ -208,10 +222,11 @@ impl Pacer {
             let mut span = self.timeline.span(now_us.max(self.settled_us))?;
             span.start_us = span.start_us.max(self.since_us);
             if span.end_us == u64::MAX {
+                self.forget_deficit();
                 self.balance_us = 0;
                 return Some(span);
             }
-            let length = i64::try_from(span.length_us()).unwrap_or(i64::MAX);
+            let length = signed(span.length_us());
             let is_over = now_us + self.opening.of(self.calls.all) + LEAST_US > span.end_us;
             let is_paid = length.saturating_sub(self.balance_us) < LEAST_US.cast_signed();
             if !is_over && !is_paid {
@@ -234,6 +249,7 @@ impl Pacer {
         let took_us = effect_us.saturating_sub(planned_us);
         match what {
             Move::Open => {
+                let usual_us = self.opening.of(calls);
                 self.opening.learn(took_us, calls);
                 // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
@@ -244,6 +260,10 @@ impl Pacer {
                 let compute = self.calls.compute.min(calls.max(1));
                 let parts_us = effect_us.saturating_sub(began_us) / divisor(calls) * (divisor(compute) - 1);
                 let (opened_us, is_in_parts) = (effect_us.saturating_sub(parts_us), compute > 1);
+                if span.takes_over {
+                    let waited_us = effect_us.saturating_sub(began_us).saturating_sub(usual_us);
+                    self.wait_for_takeover(waited_us.min(opened_us.saturating_sub(span.start_us)));
+                }
                 self.open = Some(Current { span, opened_us, is_in_parts });
             }
             Move::Close => {
@@ -273,7 +293,7 @@ impl Pacer {
         }
         // It was not there for what its spans came out too short by.
         self.forget_deficit();
-        self.balance_us = self.balance_us.saturating_add(i64::try_from(us).unwrap_or(i64::MAX)).min(MOST_DEBT_US);
+        self.balance_us = self.balance_us.saturating_add(signed(us)).min(MOST_DEBT_US);
     }
 
     /// Records that a move failed, which is not to be tried again before an instant. A container
@@ -301,9 +321,20 @@ impl Pacer {
         self.forget_deficit();
     }
 
-    /// Whatever its spans came out too short by is not made up.
+    /// Drops what its spans came out too short by: it is not made up.
     fn forget_deficit(&mut self) {
+        self.lost_us = self.lost_us.saturating_add(self.balance_us.min(0).unsigned_abs());
         self.balance_us = self.balance_us.max(0);
+        self.left_to_neighbour_us = 0;
+    }
+
+    /// Notes for how long the call that was to take over from a neighbour waited in the driver while
+    /// its own span went on. That neighbour was not taken off either, as its call comes after this one.
+    fn wait_for_takeover(&mut self, waited_us: u64) {
+        // Less is no matter of what others hold.
+        if waited_us > MOST_WINDOW_LOSS_US {
+            self.left_to_neighbour_us = (self.left_to_neighbour_us + signed(waited_us)).min(MOST_CARRY_US);
+        }
     }
 
     /// Settles the spans that passed while an earlier one was left open: their use was that one's
@@ -319,19 +350,24 @@ impl Pacer {
 
     /// Accounts for a span: how long the channels were on the card for it, and when they were off.
     fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
-        let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
         // What was off the card until after the span took no more of anybody's time than it was on.
         let free_until_us = span.end_us.saturating_add(span.free_after_us);
         let overlap = signed(closed_us.saturating_sub(free_until_us).min(on_us));
         let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
-        // What somebody else may have lost is never set off against what was lost to the host.
-        let least = match overlap {
-            0 if credit(span) > 0 => -MOST_CARRY_US,
-            overlap => overlap,
-        };
+        // What a neighbour lost is set off against what another one had in this one's place, but
+        // not against what was lost to the host.
+        let is_made_up = overlap == 0 && credit(span) > 0;
+        let least = if is_made_up { -MOST_CARRY_US } else { overlap - self.left_to_neighbour_us };
+        self.lost_us = self.lost_us.saturating_add(least.saturating_sub(balance).try_into().unwrap_or(0));
         self.balance_us = balance.max(least).min(MOST_DEBT_US);
+        let set_off = overlap - self.balance_us.max(0);
+        self.left_to_neighbour_us = (self.left_to_neighbour_us - set_off.max(0)).clamp(0, (-self.balance_us).max(0));
         self.settled_us = self.settled_us.max(span.end_us);
     }
+}
+
+fn signed(us: u64) -> i64 {
+    i64::try_from(us).unwrap_or(i64::MAX)
 }
 
 /// Microseconds by which a span may be longer than planned.
@@ -358,7 +394,6 @@ impl Losses {
     }
 
     fn learn(&mut self, length_us: u64, on_us: u64) {
-        let signed = |us: u64| i64::try_from(us).unwrap_or(i64::MAX);
         let most = signed(MOST_WINDOW_LOSS_US);
         if let Some(slot) = self.us.get_mut(self.next) {
             *slot = signed(length_us).saturating_sub(signed(on_us)).clamp(-most, most);
