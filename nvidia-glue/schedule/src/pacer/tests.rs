@@ -1,5 +1,7 @@
 //! A pacer on a clock that is played, with a host that wakes late and a driver that takes its time.
 
+mod held_up;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -248,82 +250,6 @@ fn where_nobody_else_is_lateness_is_made_up() {
 }
 
 #[test]
-fn what_is_made_up_ends_before_a_neighbour_begins() {
-    let turns = vec![turn("own", &[(10_000, 35_000)]), turn("other", &[(50_000, PERIOD)])];
-    let mut pacer = Pacer::new(timeline(vec![Epoch { from_us: 0, turns }]));
-    pacer.next(0).unwrap();
-    pacer.moved(Move::Open, 10_000, 33_000);
-    assert_eq!(pacer.next(33_000), Some(Next { what: Move::Close, at_us: 47_500 }), "2 ms and 500 us for the call");
-    pacer.moved(Move::Close, 47_500, 48_000);
-    assert_eq!(pacer.balance_us(), -10_000);
-    pacer.next(48_000).unwrap();
-    pacer.moved(Move::Open, 110_000, 110_000);
-    assert_eq!(pacer.next(110_000), Some(Next { what: Move::Close, at_us: 144_500 }));
-}
-
-#[test]
-fn a_change_of_the_course_ends_what_is_to_be_made_up() {
-    let alone = || timeline(vec![epoch(0, (10_000, 35_000), false)]);
-    let late = || {
-        let mut pacer = Pacer::new(alone());
-        pacer.next(0).unwrap();
-        pacer.moved(Move::Open, 10_000, 95_000);
-        pacer.next(95_000).unwrap();
-        pacer.moved(Move::Close, 98_000, 98_000);
-        assert_eq!(pacer.balance_us(), -22_000);
-        pacer
-    };
-    let changes: [fn(&mut Pacer, Timeline); 4] = [
-        |pacer, alone| pacer.follow(alone, 98_000),
-        |pacer, _| pacer.rest(98_000),
-        |pacer, _| pacer.resume(98_000),
-        |pacer, _| pacer.owe(1),
-    ];
-    for change in changes {
-        let mut pacer = late();
-        change(&mut pacer, alone());
-        assert!((0..=1).contains(&pacer.balance_us()), "{}", pacer.balance_us());
-    }
-    let mut pacer = late();
-    pacer.owe(0);
-    assert_eq!(pacer.balance_us(), -22_000, "nothing was taken");
-}
-
-/// Instants from which all calls wait until another, so many times a second in two minutes.
-fn holds(a_minute: u64, hold_us: u64) -> Vec<(u64, u64)> {
-    let mut seed = 1_u64;
-    let mut at = 0;
-    let next = |_| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Twice the mean at most.
-        at += hold_us + (seed >> 33) % (120_000_000 / a_minute - 2 * hold_us);
-        (at, at + hold_us)
-    };
-    (0..2 * a_minute).map(next).collect()
-}
-
-#[test]
-fn calls_that_are_held_up_cost_nothing_where_the_card_is_free() {
-    for (a_minute, hold_us) in [(282, 30_000), (282, 60_000), (168, 90_000)] {
-        let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), false)]));
-        let holds = holds(a_minute, hold_us);
-        let (mut now, mut opened, mut on) = (0, 0, 0);
-        while now < 600 * PERIOD {
-            let next = pacer.next(now).unwrap();
-            let held = holds.iter().find(|(from, until)| (*from..*until).contains(&next.at_us));
-            now = held.map_or(next.at_us, |held| held.1) + 400;
-            pacer.moved(next.what, next.at_us, now);
-            match next.what {
-                Move::Open => opened = now,
-                Move::Close => on += now - opened,
-            }
-        }
-        let error = u64::abs_diff(on, 600 * 25_000);
-        assert!(error <= 600 * PERIOD / 200, "{a_minute} a minute of {hold_us} us: {on}");
-    }
-}
-
-#[test]
 fn new_epochs_hold_from_their_instant() {
     let change = timeline(vec![epoch(0, (10_000, 35_000), true), epoch(220_000, (50_000, 60_000), true)]);
     let on = run(&mut Pacer::new(change), 0, 4 * PERIOD, &vec![(0, 0)]);
@@ -381,19 +307,6 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
     // It had 22 ms of 25, but the last two of them were its neighbour's.
     pacer.moved(Move::Close, 35_000, 37_000);
     assert_eq!(pacer.balance_us(), 2_000);
-}
-
-#[test]
-fn an_opening_that_hangs_past_its_window_owes_only_what_was_on_the_card() {
-    for (neighbours, owed) in [(true, 1_000), (false, -24_000)] {
-        let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), neighbours)]));
-        pacer.next(0).unwrap();
-        // It came onto the card 55 ms after the end of its window.
-        pacer.moved(Move::Open, 10_000, 90_000);
-        pacer.next(90_000).unwrap();
-        pacer.moved(Move::Close, 90_000, 91_000);
-        assert_eq!(pacer.balance_us(), owed, "beside neighbours: {neighbours}");
-    }
 }
 
 /// Containers whose windows follow each other, on a driver that makes one call at a time. What each
@@ -488,65 +401,11 @@ fn neighbours_whose_calls_wait_for_each_other_lose_little() {
     }
 }
 
-/// Where the host holds calls up, the one has what the other loses, and neither pays for both.
-#[test]
-fn neighbours_whose_calls_are_held_up_keep_most_of_their_shares() {
-    for (hold_us, lost_ppm) in [(30_000, 15_000), (45_000, 40_000)] {
-        let (shares, periods) = ([25_000, 75_000], 600);
-        let (had, ..) = serialised(&shares, periods, &holds(282, hold_us), || 0);
-        for (had, share) in had.iter().zip(shares) {
-            let asked = share * (periods - 40);
-
-            assert!(had.abs_diff(asked) <= asked / 1_000_000 * lost_ppm, "{hold_us}: {had} of {asked}");
-        }
-    }
-}
-
 /// A neighbour's span ends where its own begins, and another's begins where that ends.
 fn between_neighbours() -> Pacer {
     let windows = [("own", (10_000, 35_000)), ("other", (35_000, PERIOD)), ("before", (0, 10_000))];
     let turns = windows.iter().map(|(grant, window)| turn(grant, &[*window])).collect();
     Pacer::new(timeline(vec![Epoch { from_us: 0, turns }]))
-}
-
-#[test]
-fn what_a_call_waited_for_is_set_off_against_what_the_next_one_waits_for() {
-    let mut pacer = between_neighbours();
-    pacer.next(0).unwrap();
-    // The neighbour before has had 10 ms of it.
-    pacer.moved(Move::Open, 10_000, 20_000);
-    pacer.next(20_000).unwrap();
-    pacer.moved(Move::Close, 35_000, 38_000);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (-7_000, 0), "3 ms are the next neighbour's");
-    assert_eq!(pacer.next(38_000).unwrap().what, Move::Open);
-    pacer.moved(Move::Open, 110_000, 110_000);
-    assert!(pacer.next(110_000).unwrap().at_us <= 135_000, "it takes none by itself");
-    pacer.moved(Move::Close, 135_000, 145_000);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (3_000, 0), "what is more is paid back");
-}
-
-#[test]
-fn lateness_of_the_thread_is_not_set_off() {
-    let mut pacer = between_neighbours();
-    pacer.next(0).unwrap();
-    pacer.moved_in(1, Move::Open, 10_000, (20_000, 20_400));
-    pacer.next(20_400).unwrap();
-    pacer.moved(Move::Close, 35_000, 38_000);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (3_000, 10_400));
-}
-
-#[test]
-fn what_is_not_carried_on_is_lost() {
-    let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), false)]));
-    for period in 0..5 {
-        // Each opening hangs until the next period.
-        let next = pacer.next(period * PERIOD).unwrap();
-        pacer.moved(Move::Open, next.at_us, (period + 1) * PERIOD - 1_000);
-        pacer.moved(Move::Close, (period + 1) * PERIOD - 1_000, (period + 1) * PERIOD - 1_000);
-    }
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (-100_000, 25_000));
-    pacer.follow(timeline(vec![epoch(0, (20_000, 45_000), true)]), 5 * PERIOD);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (0, 125_000));
 }
 
 fn most_in_a_second(on: &[(u64, u64)]) -> u64 {
