@@ -189,9 +189,16 @@ fn time(card: &CardStatus) -> String {
     };
     let achieved = |ppm: Option<u32>| schedules::shown(ppm.map(schedules::percent));
     let seconds = |us: u64| format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000);
+    let lost = match card.lost_us / 1_000 {
+        0 => String::new(),
+        ms => {
+            let all = if ms < 1_000 { format!("{ms} ms") } else { seconds(card.lost_us) };
+            format!(", lost {all} of its turns, {} ms in the last second", card.lost_1s_us / 1_000)
+        }
+    };
     format!(
-        "{}: {running}, {} in the last second and {} in the last minute; on the card {}, held back {}; {} channels, {} edges \
-         ({} late, at most {} us), {} failed calls",
+        "{}: {running}, {} in the last second and {} in the last minute; on the card {}, held back {}{lost}; {} channels, {} \
+         edges ({} late, at most {} us; longest call {} ms), {} failed calls",
         card.uuid,
         achieved(card.achieved_1s_ppm),
         achieved(card.achieved_60s_ppm),
@@ -201,6 +208,7 @@ fn time(card: &CardStatus) -> String {
         card.edges,
         card.late_edges,
         card.latest_edge_us,
+        card.longest_edge_us / 1_000,
         card.failures,
     )
 }
@@ -334,8 +342,9 @@ mod tests {
             "3276MiB of memory, 10% of its time, policy fixed, held by its mediator, its time by windows",
             ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory\n",
             ": 20.0 to 30.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory, from 150 ms from now on\n",
-            ": off the card, 9.9% in the last second and 10.0% in the last minute; on the card 1.0 s, held back 9.0 s; 8 channels, \
-             200 edges (1 late, at most 1200 us), 0 failed calls\n",
+            ": off the card, 9.9% in the last second and 10.0% in the last minute; on the card 1.0 s, held back 9.0 s, \
+             lost 30 ms of its turns, 3 ms in the last second; 8 channels, \
+             200 edges (1 late, at most 1200 us; longest call 41 ms), 0 failed calls\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

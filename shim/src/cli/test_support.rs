@@ -96,6 +96,11 @@ fn schedules(record: &Record) -> Schedules {
         edges: 200,
         late_edges: 1,
         latest_edge_us: 1_200,
+        lost_us: 30_000,
+        lost_1s_us: 3_000,
+        edge_wait_us: 45_000,
+        longest_edge_us: 41_000,
+        slow_edges: 2,
         ..CardStatus::default()
     };
     let status = Status {

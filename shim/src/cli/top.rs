@@ -125,6 +125,13 @@ struct ContainerCardLine {
     channels: usize,
     edges: u64,
     late_edges: u64,
+    /// Edges with calls that took more than 5 ms, the longest, and what all calls waited for.
+    slow_edges: u64,
+    longest_edge_us: u64,
+    edge_wait_us: u64,
+    /// Time of its turns that it did not get and will not: in all, and in the last second.
+    lost_us: u64,
+    lost_1s_us: u64,
     failures: u64,
     /// Processor time of the thread that schedules it there, and the part of it in driver calls.
     scheduler_cpu_us: u64,
@@ -178,6 +185,11 @@ fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&
             channels: reported.map_or(0, |reported| reported.channels),
             edges: count(|reported| reported.edges),
             late_edges: count(|reported| reported.late_edges),
+            slow_edges: count(|reported| reported.slow_edges),
+            longest_edge_us: count(|reported| reported.longest_edge_us),
+            edge_wait_us: count(|reported| reported.edge_wait_us),
+            lost_us: count(|reported| reported.lost_us),
+            lost_1s_us: count(|reported| reported.lost_1s_us),
             failures: count(|reported| reported.failures),
             scheduler_cpu_us: count(|reported| reported.scheduler_cpu_us),
             scheduler_driver_cpu_us: count(|reported| reported.scheduler_driver_cpu_us),
@@ -314,7 +326,8 @@ mod tests {
             &["index", "uuid", "policy", "exclusive"][..],
             &time,
             &["throttled_percent", "throttled_us", "memory_used_bytes", "memory_limit_bytes", "busy", "running"],
-            &["channels", "edges", "late_edges", "failures", "scheduler_cpu_us", "scheduler_driver_cpu_us"],
+            &["channels", "edges", "late_edges", "slow_edges", "longest_edge_us", "edge_wait_us"],
+            &["lost_us", "lost_1s_us", "failures", "scheduler_cpu_us", "scheduler_driver_cpu_us"],
         ];
         assert_eq!(keys(&value["containers"][0]["cards"][0]), line.concat());
     }

@@ -15,6 +15,10 @@ use crate::cli::schedules::Schedules;
 const SCHEDULES: &str = "schedules";
 /// Late edges that are tolerated, of a thousand.
 const LATE_PER_MILLE: u64 = 10;
+/// Lost turns that are tolerated, of a thousand of the time on the card, and slow edges, of a
+/// thousand: short turns lose more than that where no call waits.
+const LOST_PER_MILLE: u64 = 10;
+const SLOW_PER_MILLE: u64 = 10;
 /// Delay of a status that even a busy host does not explain.
 const LATE_STATUS: Duration = Duration::from_secs(1);
 
@@ -56,6 +60,17 @@ fn assess(all: &[(String, Status)], now_us: u64) -> Check {
             "leave this node a free processor; `egpu inspect` shows the delay",
         );
     }
+    let is_losing = |card: &CardStatus| {
+        card.lost_us * 1000 > card.open_us * LOST_PER_MILLE && card.slow_edges * 1000 > card.edges * SLOW_PER_MILLE
+    };
+    if let Some(names) = any(is_losing) {
+        return warning(
+            SCHEDULES,
+            format!("{names} lose more than one per cent of their turns, since calls to the driver wait for its locks"),
+            "programs that start or end outside egpu hold them, on any card: turn persistence mode on, and look for CUDA \
+             programs that restart and for nvidia-smi in loops; `egpu inspect` shows what is lost",
+        );
+    }
     ok(SCHEDULES, format!("{} scheduled as granted", plural(all.len(), "container")))
 }
 
@@ -77,6 +92,9 @@ mod tests {
         assert!(reported(good.clone(), Some(3_000_000)).detail.contains("default/a have not reported in time"));
         let degraded = CardStatus { running: Running::Degraded, ..good.clone() };
         assert!(reported(degraded, None).detail.contains("weights only"));
+        let slow = CardStatus { slow_edges: 40, open_us: 1_000_000, lost_us: 9_000, ..good.clone() };
+        assert_eq!(reported(slow.clone(), None).level, Level::Ok, "what was lost was made up");
+        assert!(reported(CardStatus { lost_us: 11_000, ..slow }, None).detail.contains("lose more than one per cent"));
         let late = CardStatus { late_edges: 11, ..good };
         assert!(reported(late, None).detail.contains("late by more than a millisecond"));
     }

@@ -318,6 +318,10 @@ fn time(text: &mut Exposition, parts: &[Part<'_>]) {
     let help = "Card time that the container used: its windows in which anything ran, or, where it has none, its time on the compute \
                 engine, but no more than the card was busy.";
     seconds("egpu_container_busy_seconds_total", help, |status| status.used_us);
+    let help = "Time of its turns that the container did not get, and will not.";
+    seconds("egpu_container_turn_lost_seconds_total", help, |status| Some(status.lost_us));
+    let help = "Time that putting the container on its cards and taking it off waited in the driver.";
+    seconds("egpu_container_schedule_wait_seconds_total", help, |status| Some(status.edge_wait_us));
 }
 
 fn schedule(text: &mut Exposition, parts: &[Part<'_>]) {

@@ -21,6 +21,7 @@ use super::{
     alarm::Alarm,
     clock::Clock,
     edge_failure::{EdgeFailures, FailureAction, is_hopeless},
+    edge_times::{EdgeTimes, Lost},
     mailbox::Mailbox,
     residency_view::ResidencyView,
     share_terms::{ShareTerms, Sharing},
@@ -33,8 +34,6 @@ const CHECK_INTERVAL_US: u64 = 100_000;
 /// Attempts at the same edge in a row, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
-/// Delay beyond which an edge counts as late.
-const LATE_US: u64 = 1_000;
 
 /// The container's place on the card.
 #[derive(Debug, Clone)]
@@ -97,21 +96,7 @@ pub(super) struct CardScheduler<C> {
     edge_failures: EdgeFailures,
     /// Error after which the container cannot go on.
     fatal: Option<EdgeError>,
-    edges: Edges,
-}
-
-#[derive(Debug, Default)]
-struct Edges {
-    all: u64,
-    late: u64,
-    latest_us: u64,
-}
-
-impl Edges {
-    fn began(&mut self, late_us: u64) {
-        self.late += u64::from(late_us > LATE_US);
-        self.latest_us = self.latest_us.max(late_us);
-    }
+    edge_times: EdgeTimes,
 }
 
 impl<C: Clock> CardScheduler<C> {
@@ -158,7 +143,7 @@ impl<C: Clock> CardScheduler<C> {
             usage_sums: UsageSums::default(),
             edge_failures,
             fatal: None,
-            edges: Edges::default(),
+            edge_times: EdgeTimes::default(),
         }
     }
 
@@ -352,7 +337,7 @@ impl<C: Clock> CardScheduler<C> {
             let planned = self.planned.filter(|planned| planned.what == next.what && planned.at_us <= now_us);
             if next.at_us > now_us {
                 if let Some(missed) = planned {
-                    self.edges.began(now_us - missed.at_us);
+                    self.edge_times.began(now_us - missed.at_us);
                 }
                 self.planned = Some(next);
                 return next.at_us;
@@ -363,13 +348,14 @@ impl<C: Clock> CardScheduler<C> {
     }
 
     fn make_move(&mut self, what: Move, planned_us: u64, now_us: u64) {
-        self.edges.all += 1;
-        self.edges.began(now_us.saturating_sub(planned_us));
+        self.edge_times.edges += 1;
+        self.edge_times.began(now_us.saturating_sub(planned_us));
         let result = self.attempt_move(what);
         let ended_us = self.clock.now_us();
         match result {
             Ok(Edge { calls, .. }) => {
                 self.edge_failures.succeeded();
+                self.edge_times.ended(calls, ended_us.saturating_sub(now_us));
                 match what {
                     Move::Open => self.opened(calls, planned_us, (now_us, ended_us)),
                     Move::Close => self.closed(calls, planned_us, (now_us, ended_us)),
@@ -403,8 +389,21 @@ impl<C: Clock> CardScheduler<C> {
         self.usage_sums.set_open(closed_us, Some(false));
         self.ran = effects.ran;
         self.count();
+        if let Some(lost) = self.edge_times.window_ended(call.1, self.pacer.lost_us(), self.terms.share_ppm) {
+            self.log_lost(lost);
+        }
         // A period is complete.
         self.publish_us = 0;
+    }
+
+    fn log_lost(&self, Lost { lost_us, longest_edge_us }: Lost) {
+        tracing::warn!(
+            "{} ms of its turns on {} were lost in a second: calls took up to {} ms in the driver. Programs that start \
+             or end outside egpu, on any card of this host, hold the driver's locks",
+            lost_us / 1_000,
+            self.gate.uuid(),
+            longest_edge_us / 1_000,
+        );
     }
 
     /// Makes a move, with a few attempts.

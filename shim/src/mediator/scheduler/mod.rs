@@ -15,6 +15,7 @@ mod alarm;
 mod card;
 mod clock;
 mod edge_failure;
+mod edge_times;
 mod mailbox;
 mod residency_view;
 mod share_terms;

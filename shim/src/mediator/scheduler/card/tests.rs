@@ -73,6 +73,8 @@ struct FakeGateState {
     turns: Vec<Option<usize>>,
     /// Log to which the next closing adds a switch, that long before its end.
     off: Option<(FakeSwitchLog, u64)>,
+    /// Time that the next calls wait in the driver.
+    waits: VecDeque<u64>,
     /// Statuses of the next calls.
     refusals: VecDeque<RmStatus>,
     /// Number of the next time slices that are refused.
@@ -87,7 +89,7 @@ impl FakeGate {
         if state.channels == 0 || state.is_off == is_closed {
             return Ok(Edge::default());
         }
-        self.clock.pause_us(400);
+        self.clock.pause_us(400 + state.waits.pop_front().unwrap_or(0));
         if let Some(status) = state.refusals.pop_front() {
             return Err(EdgeError::Refused { call: "CALL", uuid: "GPU-a".into(), status });
         }

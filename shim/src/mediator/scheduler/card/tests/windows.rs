@@ -21,6 +21,47 @@ fn windows_are_kept_and_reported() {
 }
 
 #[test]
+fn what_calls_wait_for_is_made_up_and_told() {
+    let mut fixture = Fixture::new(true);
+    fixture.channels(3);
+    fixture.set_epochs(vec![window_epoch(0, 10_000, 35_000)]);
+    for period in 0..20 {
+        fixture.run_until(period * PERIOD);
+        // Each second one of the openings waits.
+        let wait_us = if period % 2 == 0 { 40_000 } else { 0 };
+        fixture.state().waits = [wait_us, 0].into();
+    }
+    fixture.run_until(20 * PERIOD);
+    let open = fixture.open_us(0);
+    assert!(open.abs_diff(20 * 25_000) < 2_000, "{open}");
+    let card = fixture.status().cards[0].clone();
+    let waited = 10 * (40_400 - 2_000);
+    assert_eq!((card.slow_edges, card.longest_edge_us, card.edge_wait_us), (10, 40_400, waited), "{card:?}");
+    assert_eq!((card.lost_us, card.lost_1s_us, card.late_edges), (0, 0, 0), "{card:?}");
+}
+
+#[test]
+fn turns_that_are_lost_beside_a_neighbour_are_told_within_the_period() {
+    let mut fixture = Fixture::new(true);
+    fixture.channels(3);
+    let mut beside = window_epoch(0, 10_000, 35_000);
+    let other = Turn { grant_id: "other".into(), ..window_epoch(0, 35_000, PERIOD).turns.remove(0) };
+    beside.turns.push(other);
+    fixture.set_epochs(vec![beside]);
+    fixture.run_until(20 * PERIOD);
+    let before = fixture.status().cards[0].clone();
+    assert!(before.lost_1s_us < 5_000 && before.slow_edges == 0, "{before:?}");
+    fixture.state().waits = [15_000, 0].into();
+    fixture.run_until(21 * PERIOD);
+    let card = fixture.status().cards[0].clone();
+    assert!((card.lost_us - before.lost_us).abs_diff(15_000) < 500, "{card:?}");
+    assert!(card.lost_1s_us.abs_diff(15_000) < 2_000, "{card:?}");
+    assert!(fixture.scheduler.edge_times.is_logged());
+    fixture.run_until(40 * PERIOD);
+    assert!(fixture.status().cards[0].lost_1s_us < 5_000, "{card:?}");
+}
+
+#[test]
 fn without_channels_nothing_is_done_and_new_ones_find_it_closed() {
     let mut fixture = Fixture::new(true);
     assert!(fixture.state().is_closed);
