@@ -9,8 +9,9 @@ from measure.settings import select
 PARTS = [
     shares.caps, shares.together, shares.periods, shares.weights, shares.lending, shares.priority,
     disturbed.edges, disturbed.flood, disturbed.preemption, disturbed.migrate, disturbed.scrub,
-    disturbed.firmware, disturbed.churn, utilization.utilization, utilization.achieved,
-    disturbed.errors, disturbed.groups, shares.case3, shares.two, disturbed.endless]
+    disturbed.firmware, disturbed.churn, disturbed.starts, utilization.utilization,
+    utilization.achieved, disturbed.errors, disturbed.groups, shares.case3, shares.two,
+    disturbed.endless]
 
 # Loads that a measurement needs, but for short kernels.
 KINDS = {

@@ -3,7 +3,8 @@
 import os
 import subprocess
 
-from measure.figures import at_least, at_most, percent, ratio, text, within
+from measure.figures import (
+    at_least, at_most, batch_times, percent, quantile, ratio, samples, text, within)
 
 
 def needs(suite, name, program):
@@ -144,6 +145,67 @@ def churn(suite):
         /tmp/cuda-load init >/dev/null; count=$((count + 1)); done
         echo "contexts $count") & done; wait"""
     beside(suite, "contexts", 30, ["sh", "-c", script])
+
+
+# Processes that start each second, for how long they do, and the length of a batch at its cap.
+STARTS, STARTS_SECONDS, BATCH_MS = (0, 1, 5), 15, 100
+LOST = ("lost_us", "edge_wait_us", "slow_edges", "longest_edge_us")
+
+
+def starts(suite):
+    """CUDA processes that start and end outside egpu hold the driver's locks, which edges need."""
+    suite.report.title("compute: beside CUDA processes that start outside egpu, on the same card")
+    if not needs(suite, "starts", "cuda-load"):
+        return
+    suite.measure_alone("short")
+    for caps in ({"s25": 25}, {"s25": 25, "s75": 75}):
+        settings = {name: f"EGPU_COMPUTE={cap}%" for name, cap in caps.items()}
+        suite.keep_busy(len(STARTS) * (STARTS_SECONDS + 6), "short", **settings)
+        suite.node.sleep(1)
+        for rate in STARTS:
+            beside_starts(suite, caps, rate)
+        suite.end(*caps)
+
+
+def beside_starts(suite, caps, rate):
+    """Measures capped loads beside so many starts a second."""
+    node, layout = suite.node, "+".join(str(cap) for cap in caps.values())
+    if rate:
+        card = next(iter(node.granted("s25")), "0")
+        suite.begin("starts", None, ["sh", "-c", starter(node.tools, card, rate)])
+        node.sleep(1)
+    before, start = lost(node), node.now_us()
+    achieved = suite.percents(STARTS_SECONDS - 3, *caps)
+    after = lost(node)
+    if rate:
+        suite.running.pop("starts").wait()
+        print(*(line for line in suite.output("starts").splitlines() if "starts" in line), sep="\n")
+    suite.rows(f"{layout} beside {rate} starts/s", caps, achieved)
+    for (name, cap), have in zip(caps.items(), achieved):
+        work = (suite.alone_rates["short"] or 0) * cap / 100 * BATCH_MS / 1000
+        times = batch_times(samples(suite.output(name)), start, node.now_us(), work)
+        p50, p90, most = (text(quantile(times, part), 1) for part in (0.5, 0.9, 1))
+        counted = {key: after[name][key] - before[name][key] for key in LOST[:3]}
+        counted["longest_edge_us"] = after[name]["longest_edge_us"]
+        print(f"{layout}, {rate} starts/s: {cap} percent has {have}; batches of {BATCH_MS} ms: "
+              f"p50 {p50} p90 {p90} max {most} ms; "
+              + " ".join(f"{key} {value}" for key, value in counted.items()))
+        check = f"{layout}, {rate} starts/s: {cap} percent holds within 1 point"
+        suite.report.check(check, within(have, cap, 1))
+
+
+def starter(tools, card, rate):
+    """A shell that starts CUDA programs on a card, at a pace that does not wait for their ends."""
+    environment = f"CUDA_VISIBLE_DEVICES={card}"
+    return (f"for n in $(seq {rate * STARTS_SECONDS}); do "
+            f"{environment} {tools}/cuda-load init >/dev/null & sleep {1 / rate:.3f}; done; "
+            f"wait; echo starts {rate * STARTS_SECONDS}")
+
+
+def lost(node):
+    """Returns what each container lost of its turns, and what its edges waited for."""
+    top = node.json("top", "-n", "1")
+    return {one["id"]: {key: one["cards"][0][key] for key in LOST} for one in top["containers"]}
 
 
 def endless(suite):

@@ -36,6 +36,25 @@ def rate(series, start_us, end_us):
     return None if start is None or end is None else (end - start) / (end_us - start_us) * 1e6
 
 
+def batch_times(series, start_us, end_us, work):
+    """Returns how long each batch of so much work took, between two instants; milliseconds."""
+    series = [one for one in series if start_us <= one[0] <= end_us]
+    if not series or work <= 0:
+        return []
+    ends, due = [], series[0][1]
+    for (before_us, old), (after_us, new) in zip(series, series[1:]):
+        while old <= due < new:
+            ends.append(before_us + (after_us - before_us) * (due - old) / (new - old))
+            due += work
+    return [(after - before) / 1000 for before, after in zip(ends, ends[1:])]
+
+
+def quantile(values, part):
+    """Returns the figure that so much of all are at most; none of no figures."""
+    values = sorted(values)
+    return values[min(int(len(values) * part), len(values) - 1)] if values else None
+
+
 def percent(part, whole):
     """Returns the part in percent of the whole, to a hundredth; a missing part is none."""
     return Percent(round(100 * (part or 0) / whole, 2) if whole else math.nan)

@@ -165,7 +165,9 @@ class FakeNode:
             return {"containers": [
                 {"id": name, "cards": [{
                     "achieved_1s_percent": achieved, "scheduler_cpu_us": self.now // 10_000,
-                    "scheduler_driver_cpu_us": self.now // 20_000}]} for name, achieved in cards]}
+                    "scheduler_driver_cpu_us": self.now // 20_000, "lost_us": self.now // 1000,
+                    "edge_wait_us": self.now // 500, "slow_edges": self.now // 1_000_000,
+                    "longest_edge_us": 41_000}]} for name, achieved in cards]}
         return []
 
     def nvidia_smi(self, *_):

@@ -28,6 +28,14 @@ class Statistics(unittest.TestCase):
         self.assertAlmostEqual(figures.rate(samples, 1_500_000, 2_500_000), 150.25)
         self.assertAlmostEqual(figures.rate(samples, 1_000_000, 3_500_000), 140.1)
 
+    def test_batches_are_timed_by_interpolation(self):
+        samples = [(0, 0.0), (50_000, 50.0), (100_000, 50.0), (200_000, 150.0)]
+        times = figures.batch_times(samples, 0, 200_000, 25.0)
+        self.assertEqual([round(time) for time in times], [25, 75, 25, 25, 25])
+        self.assertEqual(figures.batch_times([], 0, 10, 1), [])
+        self.assertEqual([figures.quantile(times, part) for part in (0.5, 1)], [25.0, 75.0])
+        self.assertIsNone(figures.quantile([], 0.5))
+
     def test_rate_of_samples_that_do_not_span_the_time_is_none(self):
         samples = [(1_000_000, 0.0), (2_000_000, 100.0)]
         self.assertIsNone(figures.rate(samples, 900_000, 1_500_000))

@@ -60,6 +60,14 @@ class Compute(unittest.TestCase):
         self.assertIn("PASS high has at least 90 percent", said)
         self.assertEqual(report.failed, 1)
 
+    def test_starts_print_batches_and_what_was_lost(self):
+        report, said = measure(compute.run, FakeNode(), COMPUTE="starts")
+        self.assertEqual((report.failed, report.passed), (0, 10), said)
+        self.assertIn("25+75, 5 starts/s: 75 percent has 75.00; batches of 100 ms: p50 100.0 p90 "
+                      "100.0 max 100.0 ms; lost_us 12800 edge_wait_us 25600 slow_edges ", said)
+        self.assertIn("CUDA_VISIBLE_DEVICES=GPU-0 /tools/cuda-load init >/dev/null & sleep 0.200; ",
+                      disturbed.starter("/tools", "GPU-0", 5))
+
     def test_an_unknown_measurement_is_refused_by_name(self):
         with self.assertRaisesRegex(SystemExit, "no measurement is called caps2: caps, together"):
             select(compute.PARTS, ["caps2"])
