@@ -19,7 +19,7 @@ use super::{Calls, Span, Timeline};
 
 /// A rest of a span that is shorter is not worth its two edges.
 const LEAST_US: u64 = 1_000;
-/// The most that a span is made longer by where little is free after it.
+/// Longest credit of a span with little free time after it.
 const LEAST_CREDIT_US: u64 = 2_000;
 /// Time before a neighbour's span, or the own next one, by which what is made up is over: the
 /// closing call may take that.
@@ -37,7 +37,7 @@ const MOST_TAKEOVER_US: u64 = 1_500;
 pub const MOST_WINDOW_LOSS_US: u64 = 2_000;
 /// The most that is ever taken off later spans: as much as ten periods of the default length.
 const MOST_DEBT_US: i64 = 1_000_000;
-/// The most that is carried on to be made up: one period of the default length.
+/// Longest deficit that is carried on to be made up: one period of the default length.
 const MOST_CARRY_US: i64 = 100_000;
 /// Most spans that are settled one by one: beyond them the debt is at its limit.
 const MOST_PASSED: usize = 1_000;
@@ -74,10 +74,10 @@ pub struct Pacer {
     settled_us: u64,
     /// Surplus (positive) or deficit of its spans.
     balance_us: i64,
-    /// The part of the deficit for which a neighbour had the card: the call that was to take over
+    /// Part of the deficit for which a neighbour had the card: the call that was to take over
     /// from it waited in the driver.
     left_to_neighbour_us: i64,
-    /// What it did not get of its spans, and will not.
+    /// Time of its spans that it did not get, and will not.
     lost_us: u64,
     /// No move before that.
     not_before_us: u64,

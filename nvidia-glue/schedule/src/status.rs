@@ -82,13 +82,13 @@ pub struct CardStatus {
     /// Time of its turns that it did not get, and will not: what was made up later does not count.
     #[serde(default)]
     pub lost_us: u64,
-    /// The part of it that was lost in the last second.
+    /// Part of it that was lost in the last second.
     #[serde(default)]
     pub lost_1s_us: u64,
     /// Time for which the calls of its edges waited in the driver: what each took beyond 2 ms.
     #[serde(default)]
     pub edge_wait_us: u64,
-    /// The longest that the calls of an edge took.
+    /// Longest time that the calls of an edge took.
     #[serde(default)]
     pub longest_edge_us: u64,
     /// Edges with a call that took more than 5 ms.

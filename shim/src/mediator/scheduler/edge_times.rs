@@ -11,8 +11,8 @@ const SLOW_US: u64 = 5_000;
 const SECOND_US: u64 = 1_000_000;
 /// Interval at which losses are logged.
 const LOG_INTERVAL_US: u64 = 10_000_000;
-/// The least that is logged as lost in a second, and that as a part of the turns. Edges that wait
-/// for nobody cost the shortest turns some per cent, which is a few milliseconds.
+/// Smallest loss in a second that is logged, and that as a part of the turns. Edges that wait for
+/// nobody cost the shortest turns some per cent, which is a few milliseconds.
 const LEAST_LOST_US: u64 = 5_000;
 const LEAST_LOST_PER_CENT: u64 = 2;
 
@@ -27,7 +27,7 @@ pub(super) struct EdgeTimes {
     pub(super) wait_us: u64,
     pub(super) longest_us: u64,
     pub(super) slow: u64,
-    /// The longest edge since the last window ended.
+    /// Longest edge since the last window ended.
     longest_of_late_us: u64,
     /// Windows of the last second: their end, what was lost until then in all, and the longest edge
     /// of each.
@@ -39,7 +39,7 @@ pub(super) struct EdgeTimes {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) lost_us: u64,
-    /// The longest edge in that time.
+    /// Longest edge in that time.
     pub(super) longest_edge_us: u64,
 }
 
