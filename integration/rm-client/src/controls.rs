@@ -78,7 +78,6 @@ const REFUSED: &[ControlRow] = &[
     ),
     ("FIFO_STOP_RUNLIST", Target::Device, NV0080_CTRL_CMD_FIFO_STOP_RUNLIST, 4, FirstParam::Number(1)),
     ("FIFO_START_RUNLIST", Target::Device, NV0080_CTRL_CMD_FIFO_START_RUNLIST, 4, FirstParam::Number(1)),
-    ("DEVICE_SET_TPC_PARTITION_MODE", Target::Device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, 32, FirstParam::Group),
     (
         "SUBDEVICE_SET_TPC_PARTITION_MODE",
         Target::Subdevice,
@@ -190,6 +189,7 @@ const OWN_ONLY: &[ControlRow] = &[
         32,
         FirstParam::SecondChannel,
     ),
+    ("DEVICE_SET_TPC_PARTITION_MODE", Target::Device, NV0080_CTRL_CMD_GR_SET_TPC_PARTITION_MODE, 32, FirstParam::Group),
     ("GROUP_GPFIFO_SCHEDULE", Target::Group, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE, 3, FirstParam::Nothing),
     ("GROUP_BIND", Target::Group, NVA06C_CTRL_CMD_BIND, 4, FirstParam::Nothing),
     ("GROUP_SET_TIMESLICE", Target::Group, NVA06C_CTRL_CMD_SET_TIMESLICE, 8, FirstParam::Number(1)),
