@@ -2,8 +2,8 @@
 //! pushes others' out.
 //!
 //! Of each kind the first is recorded at once, and what follows is recorded in sums, after ten
-//! seconds, then twenty, and so on to ten minutes. Each warning is a kind of its own: one that comes
-//! all the time hides no other.
+//! seconds, then twenty, and so on to ten minutes. Each warning is a kind of its own, and each bound
+//! besides cards' memory that a container is denied for: one that comes all the time hides no other.
 
 use std::{
     collections::HashMap,
@@ -65,7 +65,8 @@ impl Incidents {
     /// `Some`: to be recorded at once, and what it is summed up with from now on.
     fn take(&self, kind: Kind, entry: Entry) -> Option<(Subject, Entry)> {
         let mut since = lock(&self.since);
-        let mut subject = (kind, if kind == Kind::Warning { entry.text.clone() } else { String::new() });
+        let has_own = kind == Kind::Warning || (kind == Kind::Denied && entry.card.is_none());
+        let mut subject = (kind, if has_own { entry.text.clone() } else { String::new() });
         if !since.contains_key(&subject) && since.len() >= MOST_TEXTS {
             subject.1.clear();
         }
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn the_first_is_reported_at_once_and_the_others_in_sums() {
         let incidents = incidents(EventLog::disabled());
-        let entry = |kind, count| Entry::new(kind, &incidents.container).counting(count);
+        let entry = |kind, count| Entry::new(kind, &incidents.container).on_card(Some("GPU-1")).counting(count);
         let denied = (Kind::Denied, String::new());
         assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some());
         assert!(incidents.take(Kind::Killed, entry(Kind::Killed, 1)).is_some(), "each kind by itself");
@@ -156,6 +157,16 @@ mod tests {
         // However many texts there are, so many events at once, and one for the others.
         let told = (0..1000).filter(|number| incidents.take(Kind::Warning, warning(&number.to_string())).is_some());
         assert_eq!(told.count(), MOST_TEXTS - 2 + 1);
+    }
+
+    #[test]
+    fn bounds_are_told_each_by_itself_and_beside_memory() {
+        let incidents = incidents(EventLog::disabled());
+        let denied = |text: &str| Entry::new(Kind::Denied, &incidents.container).with_text(text);
+        assert!(incidents.take(Kind::Denied, denied("too much").on_card(Some("GPU-1"))).is_some());
+        assert!(incidents.take(Kind::Denied, denied("too much again").on_card(Some("GPU-1"))).is_none());
+        assert!(incidents.take(Kind::Denied, denied("channels")).is_some());
+        assert!(incidents.take(Kind::Denied, denied("pinned memory")).is_some());
     }
 
     #[tokio::test(start_paused = true)]

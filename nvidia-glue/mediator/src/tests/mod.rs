@@ -24,6 +24,7 @@ mod pinned;
 mod preemption;
 mod replay;
 mod scheduling;
+mod shortages;
 mod spy;
 mod uncharged;
 mod unknown;
