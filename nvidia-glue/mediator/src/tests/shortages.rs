@@ -1,7 +1,7 @@
 //! Refusals for want of something that is no card memory of the container's: none is without a
 //! word, and none floods a log.
 
-use abi::{Status, classes::NV01_MEMORY_SYSTEM};
+use abi::{Status, classes::NV01_MEMORY_SYSTEM, controls::NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR};
 use account::{Accounts, ObjectLimits};
 use base::Bytes;
 
@@ -77,8 +77,9 @@ fn what_is_told_otherwise_or_is_no_want_is_not_told() {
     let context = program.context(0);
     assert_eq!(context.memory(2 * GIB), Err(Status::NO_MEMORY));
     assert_eq!(lock(&container.observed.over_memory).len(), 1, "over its quota: told as that");
-    // NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR, answered as if the table were full.
-    assert_eq!(context.subdevice_control(0x9096_0101, &mut [0; 4]), Err(Status::INSUFFICIENT_RESOURCES));
+    // Answered as if the table were full.
+    let full = context.subdevice_control(NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR, &mut [0; 4]);
+    assert_eq!(full, Err(Status::INSUFFICIENT_RESOURCES));
     assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
     assert_eq!(told(&container), []);
     let usage = container.session.usage();

@@ -3,7 +3,8 @@
 use abi::{
     layout::write_u32,
     params::{
-        Field, NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
+        Field, NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE_PARAMS as ConfComputeSize,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 as Region525,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 as RegionInfo525, NVOS32_PARAMETERS,
@@ -87,6 +88,15 @@ pub(crate) fn as_asked(list: &mut [u8], replaced: &[(usize, u32)]) {
     for (at, index) in replaced {
         let _ = write_u32(list, at * Info::SIZE, *index);
     }
+}
+
+/// Memory of which confidential computing makes all of a card protected or none: the quota is what
+/// the card has of either.
+pub(crate) fn conf_compute_size(params: &mut [u8], shown: ShownMemory) {
+    let is_protected = ConfComputeSize::protectedMemSizeInKb.get(params).is_some_and(|kib| kib > 0);
+    let (protected, unprotected) = if is_protected { (shown.total_kib(), 0) } else { (0, shown.total_kib()) };
+    let _ = ConfComputeSize::protectedMemSizeInKb.set(params, protected);
+    let _ = ConfComputeSize::unprotectedMemSizeInKb.set(params, unprotected);
 }
 
 /// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are
