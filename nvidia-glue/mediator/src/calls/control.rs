@@ -100,6 +100,9 @@ impl Session {
         {
             return answer;
         }
+        if matches!(kind, ViewKind::FbInfo | ViewKind::FbInfoV2) {
+            self.look_for_freed(flight, kind);
+        }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
         self.objects.locks.with(&[LockName::Client(control.client)], || {
             let status = self.execute_view(flight, control, kind)?;

@@ -40,6 +40,15 @@ impl Session {
         status
     }
 
+    /// Before a program is told what is free: what it has just freed of managed memory is. No call of
+    /// its `munmap` comes here.
+    pub(crate) fn look_for_freed(&self, flight: &mut InFlightCall<'_>, kind: ViewKind) {
+        let (list, count) = fb_info_list(flight, kind);
+        if view::memory::asks_for_free(list, count) {
+            self.managed.look_again(&self.scan_env(), flight.pid);
+        }
+    }
+
     pub(crate) fn rewrite_sizes(
         &self,
         flight: &mut InFlightCall<'_>,

@@ -16,6 +16,7 @@ mod granted;
 mod host_mappings;
 mod lent;
 mod managed;
+mod managed_free;
 mod memory;
 mod monitor;
 mod neighbours;

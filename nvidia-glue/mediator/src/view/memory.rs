@@ -64,6 +64,13 @@ pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     }
 }
 
+/// Returns whether entries of `NV2080_CTRL_CMD_FB_GET_INFO` ask what is free.
+pub(crate) fn asks_for_free(list: &[u8], count: u32) -> bool {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut asked = list.chunks_exact(Info::SIZE).take(count).filter_map(|entry| Info::index.get(entry));
+    asked.any(|index| FREE.contains(&index))
+}
+
 /// Of the aperture through which processors reach the card's memory: all of it (BAR1_SIZE), and
 /// what nobody has mapped (BAR1_AVAIL_SIZE, BAR1_MAX_CONTIGUOUS_AVAIL_SIZE).
 const BAR1: u32 = 0x05;
