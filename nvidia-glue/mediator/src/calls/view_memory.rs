@@ -40,8 +40,8 @@ impl Session {
         status
     }
 
-    /// Before a program is told what is free: what it has just freed of managed memory is. No call of
-    /// its `munmap` comes here.
+    /// Lets go of managed memory that a program has just freed, before it is told what is free: its
+    /// `munmap` does not come here.
     pub(crate) fn look_for_freed(&self, flight: &mut InFlightCall<'_>, kind: ViewKind) {
         let (list, count) = fb_info_list(flight, kind);
         if view::memory::asks_for_free(list, count) {

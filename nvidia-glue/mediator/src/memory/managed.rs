@@ -259,9 +259,9 @@ impl ManagedMemory {
         }
     }
 
-    /// Looks for what a process that asks what is free has unmapped; what others have stays charged.
-    /// Waits for no scan, which a process can make last: then, and if it has just been done, the
-    /// answer is as of the last one.
+    /// Looks for what a process that asks what is free has unmapped; what others have stays
+    /// charged. Waits for no scan, which a process can make last: then, and if it has just been
+    /// done, the answer is as of the last one.
     pub(crate) fn look_again(&self, env: &ScanEnv<'_>, pid: Pid) {
         let Ok(_one_at_a_time) = self.scanning.try_lock() else { return };
         let mut own = lock(&self.spaces).of(|of| of == pid);
