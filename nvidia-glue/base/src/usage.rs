@@ -17,8 +17,14 @@ pub struct Usage {
     /// As much as may be; 0: an older mediator, which does not say, or none.
     #[serde(default)]
     pub pinned_memory_limit_bytes: Bytes,
-    /// Calls that were refused for want of memory.
+    /// Calls that were refused for want of memory of a card.
     pub denials: u64,
+    /// Calls that were refused for want of something else that a container has a limited number of.
+    #[serde(default)]
+    pub refused_by_bounds: u64,
+    /// Calls that the driver itself has refused for want of memory or resources.
+    #[serde(default)]
+    pub refused_by_driver: u64,
     /// Processes that were to be killed for asking too much.
     pub kills: u64,
     /// Calls that no table has and that were passed.

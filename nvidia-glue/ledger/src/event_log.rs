@@ -69,7 +69,7 @@ pub enum Kind {
     Changed,
     /// A card's policy or period was set.
     Policy,
-    /// A container asked for more memory than it may have, and was refused.
+    /// A container asked for more than it may have, or than the driver has, and was refused.
     Denied,
     /// A process was ended for that.
     Killed,

@@ -7,7 +7,7 @@ use abi::{
     decode::Row,
     layout::{Descriptor, Direction, Pointer, read_u64},
 };
-use account::{Card, ObjectName};
+use account::{Card, ObjectName, Refusal};
 use base::Pid;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 
@@ -22,6 +22,10 @@ pub(crate) enum CallEnd {
     /// The driver's struct gets this status, and the system call succeeds, as with the driver's own
     /// refusals.
     Status(Status),
+    /// The accounts refuse it, with the status that the driver would have.
+    Refused(Refusal),
+    /// The driver's struct gets [`Status::INSUFFICIENT_RESOURCES`], for this reason.
+    Insufficient(&'static str),
     /// The caller is to be killed.
     Kill,
 }
@@ -35,6 +39,12 @@ impl From<CallerError> for CallEnd {
             CallerError::BadDescriptor { .. } => libc::EBADF,
             CallerError::Other(_) => libc::EIO,
         })
+    }
+}
+
+impl From<Refusal> for CallEnd {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
     }
 }
 
@@ -361,12 +371,14 @@ impl<'a> InFlightCall<'a> {
             CallEnd::Errno(errno) => return Answer::Errno(errno),
             CallEnd::Kill => return Answer::KillCaller,
             CallEnd::Status(status) => status,
+            CallEnd::Refused(refusal) => refusal.status(),
+            CallEnd::Insufficient(_) => Status::INSUFFICIENT_RESOURCES,
         };
         let Some(at) = self.row.status_at() else { return Answer::Errno(errno_of(status)) };
         match self.write_if_waiting(&mut false, self.address, at, &status.0.to_le_bytes()) {
             Ok(()) => Answer::Return(0),
             Err(CallEnd::Errno(errno)) => Answer::Errno(errno),
-            Err(CallEnd::Status(_) | CallEnd::Kill) => Answer::Errno(libc::EIO),
+            Err(_) => Answer::Errno(libc::EIO),
         }
     }
 }

@@ -12,6 +12,10 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// A process asked for more memory than its container was granted.
     fn over_memory(&self, event: &OverMemoryEvent);
 
+    /// Calls were refused for want of something else: the first of a kind at once, the others in
+    /// sums.
+    fn shortage(&self, _shortage: &Shortage) {}
+
     /// A process made its first driver call. It should be watched:
     /// [`Session::process_ended`](crate::Session::process_ended) when it is gone.
     fn new_process(&self, pid: Pid);
@@ -55,6 +59,15 @@ pub struct OverMemoryEvent {
     pub bound: Bound,
     /// Action that follows.
     pub action: OverMemory,
+}
+
+/// Calls that were refused for want of something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shortage {
+    /// The bound that they met, in a line.
+    pub text: String,
+    /// Number of them since it was last told.
+    pub count: u64,
 }
 
 /// A call that is in none of the tables.

@@ -40,7 +40,7 @@ pub use plan::{can_be_laid_out, plan};
 pub use plan_settings::PlanSettings;
 pub use residency::Residency;
 pub use shares::Member;
-pub use status::{CardStatus, Running, Status, StatusFile};
+pub use status::{CardStatus, Running, Status, StatusFile, ThreadPriority};
 pub use switches::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 pub use timeline::{Span, Timeline};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};

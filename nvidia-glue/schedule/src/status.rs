@@ -24,8 +24,26 @@ pub struct Status {
     pub process: u32,
     /// Processes of the container have the driver open (policy `preemptive` counts those).
     pub has_processes: bool,
+    /// Priority of the threads that begin and end turns; `None`: an older mediator, which does not
+    /// say.
+    #[serde(default)]
+    pub priority: Option<ThreadPriority>,
     /// Card by card, in the container's order.
     pub cards: Vec<CardStatus>,
+}
+
+/// Priority of a mediator's threads that begin and end turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ThreadPriority {
+    /// The lowest real-time one.
+    RealTime,
+    /// The highest of the others (nice -20), which weighs within the shim's cgroup only: some
+    /// kernels give no real-time one to a cgroup without a budget for it
+    /// (`CONFIG_RT_GROUP_SCHED`).
+    Nice,
+    /// The kernel grants neither.
+    None,
 }
 
 impl Status {

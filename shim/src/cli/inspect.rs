@@ -233,9 +233,11 @@ fn used(usage: &Usage) -> Vec<(&'static str, String)> {
         let cards = if cards.is_empty() { "nothing".to_owned() } else { cards.join(", ") };
         ("process", format!("{} (in the container {}): {cards}", process.pid, process.pid_in_container))
     });
-    let Usage { denials, kills, unknown_passed, unknown_refused, calls, .. } = usage;
+    let Usage { denials, refused_by_bounds, refused_by_driver, .. } = usage;
+    let Usage { kills, unknown_passed, unknown_refused, calls, .. } = usage;
     let counts = format!(
-        "{calls} calls, {denials} refused for want of memory, {kills} kills, unknown: {unknown_passed} passed and \
+        "{calls} calls, {denials} refused for want of memory, {refused_by_bounds} for want of other things, \
+         {refused_by_driver} by the driver itself for want of either, {kills} kills, unknown: {unknown_passed} passed and \
          {unknown_refused} refused"
     );
     cards.chain(pinned).chain(processes).chain([("driver calls", counts)]).collect()
@@ -325,6 +327,8 @@ mod tests {
             pinned_memory_used_bytes: Bytes(70 << 20),
             pinned_memory_limit_bytes: Bytes(16 << 30),
             denials: 3,
+            refused_by_bounds: 5,
+            refused_by_driver: 1,
             calls: 400,
             ..Usage::default()
         };
@@ -338,7 +342,8 @@ mod tests {
             "mediator         -\n",
             "used             GPU-a: 64MiB / 3276MiB, at most 70MiB so far; 20 of 512 channels\n",
             "pinned memory    70MiB / 16384MiB of the host's\n",
-            "driver calls     400 calls, 3 refused for want of memory, 0 kills",
+            "driver calls     400 calls, 3 refused for want of memory, 5 for want of other things, 1 by the driver itself for want \
+             of either, 0 kills",
             "3276MiB of memory, 10% of its time, policy fixed, held by its mediator, its time by windows",
             ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory\n",
             ": 20.0 to 30.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory, from 150 ms from now on\n",

@@ -108,6 +108,7 @@ fn schedules(record: &Record) -> Schedules {
         next_by_us: Some(NOW_US + 50_000),
         process: 4001,
         has_processes: true,
+        priority: None,
         cards: vec![status],
     };
     let turn = |windows| Turn {

@@ -50,6 +50,13 @@ pub enum FromMediator {
         #[serde(rename = "untold")]
         suppressed: u64,
     },
+    /// Calls were refused for want of something that is no card memory of the container's.
+    Short {
+        /// The bound that they met, in a line.
+        text: String,
+        /// Number of them since it was last told.
+        count: u64,
+    },
     /// A process is to be killed; a pidfd of it comes with the message.
     Kill {
         /// Its pid in the shim's namespace.
@@ -107,6 +114,7 @@ impl FromMediator {
             | Self::EndContainer { text }
             | Self::StillHeld { text }
             | Self::Drift { text }
+            | Self::Short { text, .. }
             | Self::Log { text, .. } => text,
             Self::Denied { excess: Excess { card, .. }, .. }
             | Self::Kill { reason: KillReason::OverMemory(Excess { card, .. }), .. }

@@ -8,7 +8,7 @@ use std::{
 
 use nvidia_glue::{
     account::Bound,
-    mediate::{Drift, Observer, OverMemoryEvent, Pid, UnknownCall},
+    mediate::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownCall},
 };
 use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
@@ -94,6 +94,11 @@ impl Observer for Reporter {
                 }
             }
         }
+    }
+
+    fn shortage(&self, shortage: &Shortage) {
+        let Shortage { text, count } = shortage.clone();
+        self.outbox.put(FromMediator::Short { text, count }, None);
     }
 
     fn new_process(&self, _: Pid) {

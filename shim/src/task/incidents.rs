@@ -2,7 +2,8 @@
 //! pushes others' out.
 //!
 //! Of each kind the first is recorded at once, and what follows is recorded in sums, after ten
-//! seconds, then twenty, and so on to ten minutes.
+//! seconds, then twenty, and so on to ten minutes. Each warning is a kind of its own, and so is each
+//! bound besides cards' memory that a container met: one that comes all the time hides no other.
 
 use std::{
     collections::HashMap,
@@ -21,6 +22,8 @@ use crate::sync::lock;
 
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
 const LONGEST_WINDOW: Duration = Duration::from_secs(600);
+/// So many texts are summed up each by itself; others together.
+const MOST_TEXTS: usize = 16;
 
 /// One container's.
 #[derive(Debug)]
@@ -30,9 +33,12 @@ pub(super) struct Incidents {
     pod: Option<PodContainer>,
     /// Its cards' UUIDs, and their indices on the node.
     cards: Vec<(String, u32)>,
-    /// Kinds of which something was recorded a short while ago, and what came since.
-    since: Mutex<HashMap<Kind, Option<Entry>>>,
+    /// Of what something was recorded a short while ago, and what came since.
+    since: Mutex<HashMap<Subject, Option<Entry>>>,
 }
+
+/// Kind of an incident, and its text if it is summed up by its text.
+type Subject = (Kind, String);
 
 impl Incidents {
     pub(super) fn new(
@@ -49,20 +55,25 @@ impl Incidents {
         let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
         let entry = Entry::new(kind, name).on_card(card).counting(count).with_text(text);
         let entry = Entry { card_index: index, ..entry };
-        if let Some(first) = self.take(kind, entry) {
+        if let Some((subject, first)) = self.take(kind, entry) {
             self.write(vec![first]);
             let incidents = Arc::clone(self);
-            tokio::spawn(async move { incidents.record_sums(kind).await });
+            tokio::spawn(async move { incidents.record_sums(&subject).await });
         }
     }
 
-    /// `Some`: to be recorded at once.
-    fn take(&self, kind: Kind, entry: Entry) -> Option<Entry> {
+    /// `Some`: to be recorded at once, and what it is summed up with from now on.
+    fn take(&self, kind: Kind, entry: Entry) -> Option<(Subject, Entry)> {
         let mut since = lock(&self.since);
-        match since.get_mut(&kind) {
+        let has_own = kind == Kind::Warning || (kind == Kind::Denied && entry.card.is_none());
+        let mut subject = (kind, if has_own { entry.text.clone() } else { String::new() });
+        if !since.contains_key(&subject) && since.len() >= MOST_TEXTS {
+            subject.1.clear();
+        }
+        match since.get_mut(&subject) {
             None => {
-                since.insert(kind, None);
-                Some(entry)
+                since.insert(subject.clone(), None);
+                Some((subject, entry))
             }
             Some(waiting) => {
                 let before = waiting.as_ref().map_or(0, |waiting| waiting.count);
@@ -75,20 +86,20 @@ impl Incidents {
 
     /// Returns the sum of what came since the last entry; `None`: nothing did, and the next is the
     /// first again.
-    fn due(&self, kind: Kind) -> Option<Entry> {
+    fn due(&self, subject: &Subject) -> Option<Entry> {
         let mut since = lock(&self.since);
-        let waiting = since.get_mut(&kind).and_then(Option::take);
+        let waiting = since.get_mut(subject).and_then(Option::take);
         if waiting.is_none() {
-            since.remove(&kind);
+            since.remove(subject);
         }
         waiting
     }
 
-    async fn record_sums(&self, kind: Kind) {
+    async fn record_sums(&self, subject: &Subject) {
         let mut window = FIRST_WINDOW;
         loop {
             sleep(window).await;
-            let Some(entry) = self.due(kind) else { return };
+            let Some(entry) = self.due(subject) else { return };
             self.write(vec![entry]);
             window = (window * 2).min(LONGEST_WINDOW);
         }
@@ -120,17 +131,42 @@ mod tests {
     #[test]
     fn the_first_is_reported_at_once_and_the_others_in_sums() {
         let incidents = incidents(EventLog::disabled());
-        let entry = |kind, count| Entry::new(kind, &incidents.container).counting(count);
+        let entry = |kind, count| Entry::new(kind, &incidents.container).on_card(Some("GPU-1")).counting(count);
+        let denied = (Kind::Denied, String::new());
         assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some());
         assert!(incidents.take(Kind::Killed, entry(Kind::Killed, 1)).is_some(), "each kind by itself");
         for _ in 0..1000 {
             assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 3)).is_none());
         }
-        assert_eq!(incidents.due(Kind::Denied).map(|entry| entry.count), Some(3000));
+        assert_eq!(incidents.due(&denied).map(|entry| entry.count), Some(3000));
         assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 2)).is_none(), "it goes on");
-        assert_eq!(incidents.due(Kind::Denied).map(|entry| entry.count), Some(2));
-        assert_eq!(incidents.due(Kind::Denied), None);
+        assert_eq!(incidents.due(&denied).map(|entry| entry.count), Some(2));
+        assert_eq!(incidents.due(&denied), None);
         assert!(incidents.take(Kind::Denied, entry(Kind::Denied, 1)).is_some(), "it was over");
+    }
+
+    #[test]
+    fn a_warning_that_comes_all_the_time_hides_no_other() {
+        let incidents = incidents(EventLog::disabled());
+        let warning = |text: &str| Entry::new(Kind::Warning, &incidents.container).with_text(text);
+        assert!(incidents.take(Kind::Warning, warning("chatty")).is_some());
+        assert!(incidents.take(Kind::Warning, warning("chatty")).is_none());
+        assert!(incidents.take(Kind::Warning, warning("quiet")).is_some(), "another one");
+        let due = incidents.due(&(Kind::Warning, "chatty".to_owned()));
+        assert_eq!(due.map(|entry| (entry.text, entry.count)), Some(("chatty".to_owned(), 1)));
+        // However many texts there are, so many events at once, and one for the others.
+        let told = (0..1000).filter(|number| incidents.take(Kind::Warning, warning(&number.to_string())).is_some());
+        assert_eq!(told.count(), MOST_TEXTS - 2 + 1);
+    }
+
+    #[test]
+    fn bounds_are_told_each_by_itself_and_beside_memory() {
+        let incidents = incidents(EventLog::disabled());
+        let denied = |text: &str| Entry::new(Kind::Denied, &incidents.container).with_text(text);
+        assert!(incidents.take(Kind::Denied, denied("too much").on_card(Some("GPU-1"))).is_some());
+        assert!(incidents.take(Kind::Denied, denied("too much again").on_card(Some("GPU-1"))).is_none());
+        assert!(incidents.take(Kind::Denied, denied("channels")).is_some());
+        assert!(incidents.take(Kind::Denied, denied("pinned memory")).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -244,6 +244,10 @@ impl Container {
                 let count = suppressed.saturating_add(1);
                 incidents.record(Kind::Denied, Some(&excess.card), count, &ExcessText(&excess).to_string());
             }
+            FromMediator::Short { text, count } => {
+                tracing::info!(container = id, count, "refused: {text}");
+                incidents.record(Kind::Denied, None, count, &text);
+            }
             FromMediator::Drift { text } => {
                 tracing::warn!(container = id, "{text}");
                 incidents.record(Kind::Drift, None, 1, &text);

@@ -43,6 +43,12 @@ fn channels(node: &Node) {
     eventually("its status says that it has them", || {
         (mediator_usage(node, "greedy2")["cards"][0]["channels_used"] == 196).then_some(())
     });
+    eventually("an event names the bound", || {
+        let denied = node.egpu_json(&["events", "--kind", "denied"]).to_string();
+        denied.contains("there are 196 channels of a card already").then_some(())
+    });
+    let counted = mediator_usage(node, "greedy2")["refused_by_bounds"].as_u64();
+    assert!(counted >= Some(1), "{counted:?}");
     let fifth = idle(node, "fifth", 512);
     assert_eq!(fifth.read("rm-client channels --count 24"), "channels 24 status 0x0");
     fifth.end();

@@ -229,6 +229,11 @@ fn found_degraded(node: &Node) {
         eventually("its grant says so", || said(&["inspect", container]).contains("weights only").then_some(()));
     }
     let report = said(&["doctor"]);
+    assert!(report.contains("  priority "), "{report}");
+    for container in ["less", "more"] {
+        let priority = node.egpu_json(&["inspect", container])["schedule"]["priority"].take();
+        assert!(["real-time", "nice", "none"].iter().any(|known| priority == *known), "{priority}");
+    }
     assert!(report.contains("cannot be taken off their cards: their shares are weights only"), "{report}");
     end([less, more]);
 }

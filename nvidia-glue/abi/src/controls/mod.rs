@@ -113,6 +113,16 @@ pub enum ViewKind {
     PidInfo,
     /// `NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS`, `NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS`.
     SessionStats,
+    /// `NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO`, its `_V2`, `..._NVFBC_SW_SESSION_INFO`: the
+    /// sessions of all who use the card, one by one. Answered as if there were none.
+    Sessions,
+    /// `NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE`: of all processes of the card. Answered as if
+    /// it were off.
+    AccountingState,
+    /// `NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_PIDS`. Answered as if there were none.
+    AccountingPids,
+    /// `NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE`.
+    ConfComputeSize,
     /// `NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2`.
     UtilSamples,
     /// `NV2080_CTRL_CMD_PERF_GET_VID_ENG_PERFMON_SAMPLE`.
@@ -178,6 +188,8 @@ impl ViewKind {
                 | Self::DrainState
                 | Self::VideoLinks
                 | Self::SvmSize
+                | Self::AccountingState
+                | Self::AccountingPids
         )
     }
 }
@@ -328,6 +340,11 @@ pub fn rule_of(id: u32) -> ControlRule {
         None if goes_to_the_firmware(id) || is_of_the_binary_api(id) => ControlRule::Pass,
         None => ControlRule::Refuse(Status::NOT_SUPPORTED, "no known release has it"),
     }
+}
+
+/// Returns whether programs are known to ask for a control that has no row.
+pub fn is_seen(id: u32) -> bool {
+    NAMELESS.contains(&id) || NAMELESS_UNSUPPORTED.contains(&id)
 }
 
 /// Returns whether the kernel hands a control's parameters to the card's firmware without looking

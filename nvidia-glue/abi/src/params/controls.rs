@@ -1,7 +1,7 @@
 //! Parameters of the controls of `NV_ESC_RM_CONTROL` (ctrl/).
 
 use super::{
-    Field, FieldInfo, Handle, Layout, R545, R550, R555, R565, R570, R580, R595, Releases, Struct, params, ptr,
+    Field, FieldInfo, Handle, Layout, R535, R545, R550, R555, R565, R570, R580, R595, Releases, Struct, params, ptr,
 };
 
 params! {
@@ -160,6 +160,14 @@ params! {
     NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS [55888] since R570 {
         r#type = "type": u8 @0, bufSize: u32 @4, count: u32 @8, tracker: u32 @12,
         samples: [NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE; 72] @16,
+    }
+    NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS [12] { gpuId: u32 @0, pid: u32 @4, state: u32 @8 }
+    NV0000_CTRL_GPUACCT_GET_ACCOUNTING_PIDS_PARAMS [16012] {
+        gpuId: u32 @0, pid: u32 @4, pidTbl: [u32; 4000] @8, pidCount: u32 @16008,
+    }
+    NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO_PARAMS [16] { sessionInfoTblEntry: u32 @0, sessionInfoTbl: ptr @8 }
+    NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE_PARAMS [24] since R535 {
+        hSubDevice: Handle @0, protectedMemSizeInKb: u64 @8, unprotectedMemSizeInKb: u64 @16,
     }
     NV2080_CTRL_TIMER_GPU_CPU_TIME_SAMPLE [16] { cpuTime: u64 @0, gpuTime: u64 @8 }
     NV2080_CTRL_TIMER_GET_GPU_CPU_TIME_CORRELATION_INFO_PARAMS [264] {

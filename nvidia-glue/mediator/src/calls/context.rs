@@ -53,7 +53,7 @@ impl Session {
             self.unmake_locked(&flight.file, ObjectName { client, object: charged });
             match refusal {
                 Refusal::OverQuota(over) => AllocAbort::CommitRefused(CommitError::OverQuota(over)),
-                refusal => AllocAbort::End(CallEnd::Status(refusal.status())),
+                refusal => AllocAbort::End(refusal.into()),
             }
         })
     }

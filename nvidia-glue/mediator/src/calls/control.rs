@@ -3,13 +3,17 @@
 use abi::{
     Handle, Status,
     controls::{
-        ControlRule, NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, ViewKind, rule_of,
+        ControlRule, NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, ViewKind, is_seen,
+        rule_of,
     },
     decode::Control,
     layout::read_u32,
     params::{
         NV0000_CTRL_CLIENT_SET_INHERITED_SHARE_POLICY_PARAMS, NV0000_CTRL_CLIENT_SHARE_OBJECT_PARAMS,
-        NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS, NVOS54_PARAMETERS,
+        NV0000_CTRL_GPU_GET_UUID_INFO_PARAMS, NV0000_CTRL_GPUACCT_GET_ACCOUNTING_PIDS_PARAMS as AccountingPids,
+        NV0000_CTRL_GPUACCT_GET_ACCOUNTING_STATE_PARAMS as AccountingState,
+        NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO_PARAMS as NvencSessions, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS,
+        NVOS54_PARAMETERS,
     },
 };
 use driver::Holder;
@@ -26,7 +30,7 @@ impl Session {
     pub(crate) fn control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         self.own_client(control.client)?;
         let rule = rule_of(control.id);
-        if control.row().is_none() {
+        if control.row().is_none() && !is_seen(control.id) {
             self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
         }
         if let ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) = rule {
@@ -88,10 +92,16 @@ impl Session {
         if kind == ViewKind::PidInfo {
             return self.pid_info(flight, control);
         }
+        if matches!(kind, ViewKind::Sessions | ViewKind::AccountingState | ViewKind::AccountingPids) {
+            return answer_none(flight, kind);
+        }
         if kind == ViewKind::PageData
             && let Some(answer) = self.poll_page(flight, control)
         {
             return answer;
+        }
+        if matches!(kind, ViewKind::FbInfo | ViewKind::FbInfoV2) {
+            self.look_for_freed(flight, kind);
         }
         // Nobody makes another card's object of the handle between the answer and its rewriting.
         self.objects.locks.with(&[LockName::Client(control.client)], || {
@@ -105,6 +115,7 @@ impl Session {
         let names = self.grant.names();
         match kind {
             ViewKind::FbInfo | ViewKind::FbInfoV2 | ViewKind::FbRegionInfo => self.rewrite_sizes(flight, control, kind)?,
+            ViewKind::ConfComputeSize => self.rewrite_conf_compute_size(flight, control.client)?,
             ViewKind::Pids => self.list_processes(flight, control),
             ViewKind::SessionStats => self.rewrite_sessions(flight, control),
             ViewKind::UtilSamples => self.rewrite_samples(flight, control),
@@ -137,7 +148,10 @@ impl Session {
             | ViewKind::SvmSize
             // Answered, but for who sees the driver's own page.
             | ViewKind::PageData
-            | ViewKind::PidInfo => {}
+            | ViewKind::PidInfo
+            | ViewKind::Sessions
+            | ViewKind::AccountingState
+            | ViewKind::AccountingPids => {}
         }
         Ok(())
     }
@@ -150,11 +164,7 @@ impl Session {
         }
         let own = self.shown_processes(flight, control);
         view::processes::pid_info(flight.params_mut(), &own);
-        let row = flight.row;
-        if !row.set_status(&mut flight.args, Status::OK) {
-            return Err(CallEnd::Errno(libc::EINVAL));
-        }
-        flight.finish()
+        succeed(flight)
     }
 
     /// Refuses parameters that name a client of somebody else's.
@@ -177,4 +187,28 @@ impl Session {
         flight.execute(self.driver.as_ref())?;
         flight.finish()
     }
+}
+
+/// Answers a question about other containers' doings as where there are none; the driver, which
+/// would tell everybody's, is not asked.
+fn answer_none(flight: &mut InFlightCall<'_>, kind: ViewKind) -> Result<Answer, CallEnd> {
+    /// `NV0000_CTRL_GPU_ACCOUNTING_STATE_DISABLED`.
+    const DISABLED: u32 = 1;
+    let params = flight.params_mut();
+    let is_answered = match kind {
+        ViewKind::AccountingState => AccountingState::state.set(params, DISABLED),
+        ViewKind::AccountingPids => AccountingPids::pidCount.set(params, 0),
+        // All three begin with the number of sessions.
+        _ => NvencSessions::sessionInfoTblEntry.set(params, 0),
+    };
+    if is_answered { succeed(flight) } else { Err(CallEnd::Status(Status::INVALID_ARGUMENT)) }
+}
+
+/// Ends a call that was answered without the driver.
+fn succeed(flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+    let row = flight.row;
+    if !row.set_status(&mut flight.args, Status::OK) {
+        return Err(CallEnd::Errno(libc::EINVAL));
+    }
+    flight.finish()
 }

@@ -45,11 +45,14 @@ impl Session {
         lock(&self.objects.accounts).thread_called(caller.thread());
         let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {
             Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
-            Trapped::Mmap { .. } => self.mmap(caller, stopped),
+            Trapped::Mmap { .. } => {
+                self.mmap(caller, stopped).inspect_err(|end| self.report_shortage(*end, "mmap", false))
+            }
         });
         let answer = answer.unwrap_or_else(|end| match end {
             CallEnd::Errno(errno) => Answer::Errno(errno),
-            CallEnd::Status(_) => Answer::Errno(libc::EINVAL),
+            CallEnd::Refused(_) if matches!(stopped, Trapped::Mmap { .. }) => Answer::Errno(libc::ENOMEM),
+            CallEnd::Status(_) | CallEnd::Refused(_) | CallEnd::Insufficient(_) => Answer::Errno(libc::EINVAL),
             CallEnd::Kill => Answer::KillCaller,
         });
         if answer == Answer::KillCaller {
@@ -104,6 +107,7 @@ impl Session {
         let made = std::mem::take(&mut flight.made);
         let pinning = flight.pinning;
         *undo = (!made.is_empty() || pinning.is_some()).then(|| Undo { file: flight.file.clone(), made, pinning });
+        self.report_shortage_of(&flight, &result);
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }
 

@@ -157,7 +157,7 @@ impl Session {
                 Ok(hold) => held.push((*index, hold)),
                 Err(refusal) => {
                     held.into_iter().for_each(|(_, hold)| lock(&self.objects.accounts).release(hold));
-                    return Err(CallEnd::Status(refusal.status()));
+                    return Err(refusal.into());
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Session {
                     Ok(reservation) => reserved.push(reservation),
                     Err(refusal) => {
                         reserved.into_iter().for_each(|reservation| lock(&self.objects.accounts).cancel(reservation));
-                        return Err(CallEnd::Status(refusal.status()));
+                        return Err(refusal.into());
                     }
                 }
             }
@@ -283,7 +283,7 @@ impl Session {
         if !lock(&self.objects.files).has_room_for_a_token() {
             self.drop_unheld_tokens(crate::TRANSIT);
             if !lock(&self.objects.files).has_room_for_a_token() {
-                return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
+                return Err(CallEnd::Insufficient("the container holds as many exports open as it may"));
             }
         }
         let own = self.driver.open(Node::Control).map_err(errno)?;

@@ -34,7 +34,10 @@ impl Session {
             VidHeapFunction::Alloc(alloc) => return self.vid_heap_alloc(flight, heap, alloc),
             VidHeapFunction::Free { memory } => return self.free(flight, heap.client, memory),
             VidHeapFunction::Refused(_) => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
-            VidHeapFunction::Info => self.execute_row(flight).map(|_| Some(INFO_LARGEST)),
+            VidHeapFunction::Info => {
+                self.managed.look_again(&self.scan_env(), flight.pid);
+                self.execute_row(flight).map(|_| Some(INFO_LARGEST))
+            }
             VidHeapFunction::Other(_) => self.execute_row(flight).map(|_| None),
         };
         let largest = answer?;

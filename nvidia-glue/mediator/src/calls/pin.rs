@@ -41,7 +41,7 @@ impl Session {
             self.settle_pins_of_exited(|_| true);
         }
         if is_full() {
-            return Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES));
+            return Err(CallEnd::Insufficient("as many calls that pin memory are under way as a container may make"));
         }
         let (pid, length) = (flight.pid, alloc.limit.saturating_add(1));
         let reservation = self.reserve(pid, |accounts| accounts.pin(pid, names.client, length))?;

@@ -86,7 +86,7 @@ impl Session {
                     );
                 }
                 // As where there are too many: CUDA knows it.
-                Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES))
+                Err(CallEnd::Insufficient("the driver does not make kernels preemptible"))
             }
         }
     }

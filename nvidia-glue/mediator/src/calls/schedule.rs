@@ -312,7 +312,7 @@ impl Session {
             Ok((Status::OK | Status::NOT_SUPPORTED, _)) => Ok(()),
             _ => {
                 self.unmake_locked(&flight.file, made);
-                Err(CallEnd::Status(Status::INSUFFICIENT_RESOURCES).into())
+                Err(CallEnd::Insufficient("the driver does not mute a debugger's session").into())
             }
         }
     }

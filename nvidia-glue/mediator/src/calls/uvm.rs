@@ -138,7 +138,7 @@ impl Session {
         let card = self.grant.by_uuid_bytes(object.uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         // It makes channels and page tables of its own there, for whoever may have memory to map.
         if self.grant.get(card).is_some_and(|own| own.granted.monitored) {
-            return Err(CallEnd::Status(Status::NO_MEMORY));
+            return Err(CallEnd::Status(Status::INSUFFICIENT_PERMISSIONS));
         }
         // CUDA names no client (and -1 for its file), except for a part of a card.
         if object.client == Handle::NONE {
@@ -265,8 +265,7 @@ impl Session {
         self.reserve(flight.pid, |accounts| accounts.external_range_fits())?;
         let tables = self.reserve(flight.pid, |accounts| accounts.reserve_page_tables(&cards, range.length))?;
         let answer = self.in_order_with(flight, file, &[LockName::Client(memory.client)], |flight| {
-            let hold =
-                lock(&self.objects.accounts).hold(memory).map_err(|refusal| CallEnd::Status(refusal.status()))?;
+            let hold = lock(&self.objects.accounts).hold(memory)?;
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.objects.accounts);
             if status.is_ok_and(Status::is_ok) {
@@ -408,11 +407,7 @@ impl Session {
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
-        let reserved = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)));
-        let reservation = reserved.map_err(|end| match end {
-            CallEnd::Status(_) => CallEnd::Errno(libc::ENOMEM),
-            end => end,
-        })?;
+        let reservation = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)))?;
         self.commit_mapping(id, reservation, (memory, caller.thread()))
     }
 

@@ -1,6 +1,14 @@
 //! Controls that tell sizes of a card's memory.
 
-use abi::{Status, controls::ViewKind, decode::Control, params::NV2080_CTRL_FB_GET_INFO_V2_PARAMS as FbInfo};
+use abi::{
+    Handle, Status,
+    controls::ViewKind,
+    decode::Control,
+    params::{
+        NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE_PARAMS as ConfComputeSize,
+        NV2080_CTRL_FB_GET_INFO_V2_PARAMS as FbInfo,
+    },
+};
 
 use crate::{
     Session,
@@ -32,6 +40,15 @@ impl Session {
         status
     }
 
+    /// Lets go of managed memory that a program has just freed, before it is told what is free: its
+    /// `munmap` does not come here.
+    pub(crate) fn look_for_freed(&self, flight: &mut InFlightCall<'_>, kind: ViewKind) {
+        let (list, count) = fb_info_list(flight, kind);
+        if view::memory::asks_for_free(list, count) {
+            self.managed.look_again(&self.scan_env(), flight.pid);
+        }
+    }
+
     pub(crate) fn rewrite_sizes(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -46,6 +63,26 @@ impl Session {
         } else {
             let (list, count) = fb_info_list(flight, kind);
             view::memory::fb_info(list, count, shown);
+        }
+        Ok(())
+    }
+
+    /// `NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE`: of the card whose subdevice the parameters
+    /// name.
+    ///
+    /// That NVML asks this is read off its name and struct: it is the only control that tells the
+    /// two sizes (ctrlcb33.h).
+    pub(crate) fn rewrite_conf_compute_size(
+        &self,
+        flight: &mut InFlightCall<'_>,
+        client: Handle,
+    ) -> Result<(), CallEnd> {
+        let subdevice = ConfComputeSize::hSubDevice.get(flight.params());
+        let card = subdevice.and_then(|subdevice| self.objects.card_of(client, subdevice));
+        let card = card.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let shown = ShownMemory::of(&self.grant, card, &lock(&self.objects.accounts));
+        if let Some(shown) = shown {
+            view::memory::conf_compute_size(flight.params_mut(), shown);
         }
         Ok(())
     }

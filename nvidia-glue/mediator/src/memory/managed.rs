@@ -34,6 +34,9 @@ pub(crate) const MOST: usize = if cfg!(test) { 48 } else { 16384 };
 /// Longest work and duration of a scan.
 const MOST_WORK: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
+/// Rest after a look of [`ManagedMemory::look_again`]: multiples of its duration, and the least.
+const REST: u32 = 9;
+const LEAST_REST: Duration = Duration::from_millis(5);
 /// One that takes longer may have met a busy host; so many in a row have not.
 const TOO_LONG: u32 = 2;
 /// For those who are killed to be gone, and for a child that shares its parent's memory (`vfork`),
@@ -143,6 +146,20 @@ struct ManagedScan {
     perhaps: BTreeMap<Mm, BTreeSet<Pid>>,
 }
 
+impl ManagedScan {
+    fn new(sync: ManagedSync, clock: &dyn Clock) -> Self {
+        Self {
+            sync,
+            began: clock.now(),
+            worked: clock.worked(),
+            read: BTreeSet::new(),
+            large: Vec::new(),
+            is_starved: false,
+            perhaps: BTreeMap::new(),
+        }
+    }
+}
+
 /// Environment of a scan.
 pub(crate) struct ScanEnv<'a> {
     pub(crate) accounts: &'a Mutex<Accounts>,
@@ -163,6 +180,8 @@ pub(crate) struct ManagedMemory {
     /// Memory that was found and is not reported yet.
     uncharged: Mutex<BTreeMap<Mm, UnchargedMemory>>,
     progress: ScanProgress,
+    /// Time from which on a process may be looked at again because it asks what is free.
+    next_look: Mutex<Duration>,
 }
 
 impl ManagedMemory {
@@ -240,6 +259,32 @@ impl ManagedMemory {
         }
     }
 
+    /// Looks for what a process that asks what is free has unmapped; what others have stays
+    /// charged. Waits for no scan, which a process can make last: then, and if it has just been
+    /// done, the answer is as of the last one.
+    pub(crate) fn look_again(&self, env: &ScanEnv<'_>, pid: Pid) {
+        let Ok(_one_at_a_time) = self.scanning.try_lock() else { return };
+        let mut own = lock(&self.spaces).of(|of| of == pid);
+        own.retain(|space| lock(env.accounts).has_any_managed(space.mm));
+        let began = env.clock.now();
+        if own.is_empty() || began < *lock(&self.next_look) {
+            return;
+        }
+        let mut scan = ManagedScan::new(lock(env.accounts).begin_sync(), env.clock);
+        lock(&self.spaces).all.keys().for_each(|mm| scan.sync.stays(*mm));
+        own.iter().all(|space| self.scan_space(env, &mut scan, space));
+        lock(env.accounts).finish_sync(scan.sync);
+        let now = env.clock.now();
+        *lock(&self.next_look) = now.saturating_add((now.saturating_sub(began) * REST).max(LEAST_REST));
+    }
+
+    /// Does `work` as if another thread scanned.
+    #[cfg(test)]
+    pub(crate) fn while_scanning(&self, work: impl FnOnce()) {
+        let _scan = lock(&self.scanning);
+        work();
+    }
+
     fn scan_locked(&self, env: &ScanEnv<'_>) {
         let pending = lock(env.accounts).pending_threads();
         for thread in pending.into_iter().filter(|thread| !env.processes.is_thread_running(*thread)) {
@@ -247,16 +292,7 @@ impl ManagedMemory {
         }
         let clock = env.clock;
         let sync = lock(env.accounts).begin_sync();
-        let (began, worked) = (clock.now(), clock.worked());
-        let mut scan = ManagedScan {
-            sync,
-            began,
-            worked,
-            read: BTreeSet::new(),
-            large: Vec::new(),
-            is_starved: false,
-            perhaps: BTreeMap::new(),
-        };
+        let mut scan = ManagedScan::new(sync, clock);
         // All who have charges are among them: none comes to have some of which there was no view
         // before.
         let living = lock(&self.spaces).living();

@@ -2,7 +2,7 @@
 //! first, as nobody knows who else may have them by then (in a socket on its way, or in another
 //! container, which no grant reaches).
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use abi::{
     Handle, Node, Status,
@@ -69,7 +69,9 @@ impl Session {
                 self.drop_unheld_control_files(|_| true);
                 let known = lock(&self.objects.files).control(file, pid);
                 known.map_err(|error| match error.raw_os_error() {
-                    Some(libc::EMFILE) => CallEnd::Status(Status::INSUFFICIENT_RESOURCES),
+                    Some(libc::EMFILE) => {
+                        CallEnd::Insufficient("the container has as many control files open as it may")
+                    }
                     _ => errno(error),
                 })
             }
@@ -234,6 +236,7 @@ impl Session {
         self.uvm_files_in_order().iter().for_each(|kept| self.end_uvm_file(kept, true));
         let is_staging_left = self.end_staging();
         self.host_mappings.log_left(&self.objects.accounts);
+        self.tell_shortages(Duration::MAX);
         let left: usize = lock(&self.objects.files).all_controls().iter().map(|kept| kept.clients.len()).sum();
         match left + usize::from(is_staging_left) {
             0 => Ok(()),

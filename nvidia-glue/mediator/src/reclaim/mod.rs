@@ -145,6 +145,7 @@ impl Session {
     pub fn compare(&self) -> Vec<Drift> {
         self.managed.scan(&self.scan_env());
         self.settle_staging();
+        self.tell_shortages(self.reclaim_throttle.clock.now());
         if lock(&self.objects.accounts).has_freed_while_mapped() {
             self.host_mappings.drop_gone(&self.objects.accounts);
         }

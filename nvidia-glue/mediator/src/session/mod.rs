@@ -27,7 +27,9 @@ use crate::{
         pinned::PinnedMemory,
     },
     objects::Objects,
-    session::{failures::FailureThrottle, process_table::ProcessTable, reclaim_throttle::ReclaimThrottle},
+    session::{
+        failures::FailureThrottle, process_table::ProcessTable, reclaim_throttle::ReclaimThrottle, shortages::Shortages,
+    },
     view::{View, card_utilization::CardUtilization},
 };
 
@@ -36,6 +38,7 @@ mod freeing;
 pub(crate) mod process_table;
 pub(crate) mod reclaim_throttle;
 mod scheduling;
+pub(crate) mod shortages;
 mod staging;
 pub(crate) mod usage;
 
@@ -63,6 +66,7 @@ pub struct Session {
     pub(crate) over_since: Mutex<Option<Duration>>,
     /// Objects that the driver was asked for and did not make.
     pub(crate) failures: FailureThrottle,
+    pub(crate) shortages: Shortages,
     /// The driver's own version, once it is known.
     pub(crate) driver_version: Mutex<Option<Vec<u8>>>,
     /// The driver has refused a client that is known here, which most likely went with its file. It
@@ -156,6 +160,7 @@ impl Session {
             reclaim_throttle: ReclaimThrottle::default(),
             over_since: Mutex::default(),
             failures: FailureThrottle::default(),
+            shortages: Shortages::default(),
             driver_version: Mutex::default(),
             checks_clients: AtomicBool::new(false),
             graphics_reported: AtomicBool::new(false),

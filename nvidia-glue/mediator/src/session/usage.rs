@@ -26,6 +26,7 @@ impl Session {
             let host = accounts.card(Card::HOST).map(|host| (Bytes(host.used.0.saturating_add(kept.0)), host.limit));
             (cards, users, host.unwrap_or_default())
         };
+        let (refused_by_bounds, refused_by_driver) = self.shortages.counts();
         let denials = cards.iter().fold(0_u64, |sum, (_, usage, _)| sum.saturating_add(usage.denials));
         let of_card = |(card, usage, channels): (Card, account::CardUsage, (u32, u32))| CardUsage {
             uuid: self.grant.uuid(card).to_owned(),
@@ -55,6 +56,8 @@ impl Session {
             cards: cards.into_iter().map(of_card).collect(),
             processes,
             denials,
+            refused_by_bounds,
+            refused_by_driver,
             pinned_memory_used_bytes: pinned_memory.0,
             pinned_memory_limit_bytes: pinned_memory.1,
             kills: self.counters.kills.load(Ordering::Relaxed),

@@ -76,7 +76,7 @@ fn it_can_have_nothing() {
         }
         let uvm = program.uvm_file();
         let mut gpu = [uuid_bytes(&monitor.inventory.cards[0].uuid).to_vec(), vec![0; 24]].concat();
-        assert_eq!(program.uvm(uvm, 37, &mut gpu, 36), Err(Status::NO_MEMORY));
+        assert_eq!(program.uvm(uvm, 37, &mut gpu, 36), Err(Status::INSUFFICIENT_PERMISSIONS));
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
         assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
         // Nor of the host's memory: the ledger counts none for it.

@@ -4,8 +4,11 @@ use abi::{
     Status,
     classes::{HOPPER_A, HOPPER_COMPUTE_A, NV20_SUBDEVICE_0},
     controls::{
-        NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS,
-        NV2080_CTRL_CMD_GPU_GET_PID_INFO, NV2080_CTRL_CMD_GPU_GET_PIDS, NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS,
+        NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE, NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_PIDS,
+        NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE, NV2080_CTRL_CMD_FB_GET_INFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
+        NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS, NV2080_CTRL_CMD_GPU_GET_PID_INFO, NV2080_CTRL_CMD_GPU_GET_PIDS,
+        NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO, NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO_V2,
+        NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS, NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_INFO,
         NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS,
     },
     layout::{read_u32, read_u64, write_u32},
@@ -171,6 +174,71 @@ fn nobody_elses_encoders_are_told() {
         let mut params = [1; 12];
         program.context(0).subdevice_control(sums, &mut params).unwrap();
         assert_eq!(params, [0; 12], "{sums:#x}");
+    }
+}
+
+/// NVML asks so for accounting and for sessions of encoders and captures; outside, a card without
+/// either answers the same.
+#[test]
+fn sessions_and_accounting_are_answered_as_where_there_are_none() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    for sessions in [
+        NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO,
+        NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO_V2,
+        NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_INFO,
+    ] {
+        spy.answer(sessions, words(&[3, 0, 0, 0]));
+    }
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    for sessions in [NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO_V2, NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_INFO] {
+        let mut params = words(&[512, 7, 7, 7]);
+        context.subdevice_control(sessions, &mut params).unwrap();
+        assert_eq!(params, words(&[0, 7, 7, 7]), "{sessions:#x}");
+    }
+    // Its list is behind a pointer, which stays.
+    let list = program.put(&[7; 64]);
+    let mut params = [words(&[2, 0]), list.to_le_bytes().to_vec()].concat();
+    context.subdevice_control(NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO, &mut params).unwrap();
+    assert_eq!(params, [words(&[0, 0]), list.to_le_bytes().to_vec()].concat());
+    assert_eq!(program.take(list), [7; 64]);
+    let ask = |id: u32, gpu: u32, size: usize| {
+        let mut params = words(&vec![gpu; size / 4]);
+        let answer = program.control(context.control, (context.client, context.client), id, &mut params);
+        answer.map(|()| read_u32(&params, size - 4).unwrap())
+    };
+    let own = container.session.grant.names()[0].gpu_id;
+    assert_eq!(ask(NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE, own, 12), Ok(1), "off");
+    assert_eq!(ask(NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_PIDS, own, 16012), Ok(0));
+    assert_eq!(ask(NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_PIDS, own, 8), Err(Status::INVALID_ARGUMENT));
+    let other = own ^ 0x100;
+    assert_eq!(ask(NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE, other, 12), Err(Status::INVALID_ARGUMENT));
+    let asked = [NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_INFO, NV0000_CTRL_CMD_GPUACCT_GET_ACCOUNTING_STATE];
+    assert!(spy.seen().iter().all(|seen| !asked.contains(&seen.id)), "the driver is not asked");
+}
+
+/// All of a card is protected memory, or none.
+#[test]
+fn memory_for_confidential_computing_is_the_quota() {
+    const SIZES: u32 = NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE;
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    let quota = u32::try_from((8 * GIB) >> 10).unwrap();
+    for (told, shown) in [([9, 0], [quota, 0]), ([0, 9], [0, quota])] {
+        let answer = |subdevice: u32, [protected, not]: [u32; 2]| words(&[subdevice, 0, protected, 0, not, 0]);
+        spy.answer(SIZES, answer(context.subdevice, told));
+        let mut params = answer(context.subdevice, [0, 0]);
+        program.control(context.control, (context.client, context.client), SIZES, &mut params).unwrap();
+        assert_eq!(params, answer(context.subdevice, shown));
+        let mut of_nobody = answer(0x7777, [0, 0]);
+        spy.answer(SIZES, answer(0x7777, told));
+        let refused = program.control(context.control, (context.client, context.client), SIZES, &mut of_nobody);
+        assert_eq!((refused, of_nobody), (Err(Status::OBJECT_NOT_FOUND), answer(0x7777, [0, 0])));
     }
 }
 

@@ -27,8 +27,8 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Trapped, UnknownCall, UvmMapping, clock::tests::TestClock,
-    locks::lock,
+    Processes, Session, SessionError, SessionSetup, Shortage, Trapped, UnknownCall, UvmMapping,
+    clock::tests::TestClock, locks::lock,
 };
 
 pub(super) const MIB: u64 = Bytes::MIB;
@@ -159,6 +159,7 @@ impl Machine {
 #[derive(Debug, Default)]
 pub(super) struct Recorder {
     pub(super) over_memory: Mutex<Vec<OverMemoryEvent>>,
+    pub(super) shortages: Mutex<Vec<Shortage>>,
     pub(super) new_processes: Mutex<Vec<Pid>>,
     pub(super) unknown: Mutex<Vec<UnknownCall>>,
     pub(super) drifts: Mutex<Vec<Drift>>,
@@ -173,6 +174,9 @@ pub(super) struct Recorder {
 impl Observer for Recorder {
     fn over_memory(&self, event: &OverMemoryEvent) {
         lock(&self.over_memory).push(event.clone());
+    }
+    fn shortage(&self, shortage: &Shortage) {
+        lock(&self.shortages).push(shortage.clone());
     }
     fn new_process(&self, pid: Pid) {
         lock(&self.new_processes).push(pid);

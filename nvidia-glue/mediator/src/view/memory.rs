@@ -3,7 +3,8 @@
 use abi::{
     layout::write_u32,
     params::{
-        Field, NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
+        Field, NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE_PARAMS as ConfComputeSize,
+        NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO as Region,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_FB_REGION_INFO_525 as Region525,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS as RegionInfo,
         NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO_PARAMS_525 as RegionInfo525, NVOS32_PARAMETERS,
@@ -63,6 +64,13 @@ pub(crate) fn fb_info(list: &mut [u8], count: u32, shown: ShownMemory) {
     }
 }
 
+/// Returns whether entries of `NV2080_CTRL_CMD_FB_GET_INFO` ask what is free.
+pub(crate) fn asks_for_free(list: &[u8], count: u32) -> bool {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut asked = list.chunks_exact(Info::SIZE).take(count).filter_map(|entry| Info::index.get(entry));
+    asked.any(|index| FREE.contains(&index))
+}
+
 /// Of the aperture through which processors reach the card's memory: all of it (BAR1_SIZE), and
 /// what nobody has mapped (BAR1_AVAIL_SIZE, BAR1_MAX_CONTIGUOUS_AVAIL_SIZE).
 const BAR1: u32 = 0x05;
@@ -87,6 +95,15 @@ pub(crate) fn as_asked(list: &mut [u8], replaced: &[(usize, u32)]) {
     for (at, index) in replaced {
         let _ = write_u32(list, at * Info::SIZE, *index);
     }
+}
+
+/// Memory of which confidential computing makes all of a card protected or none: the quota is what
+/// the card has of either.
+pub(crate) fn conf_compute_size(params: &mut [u8], shown: ShownMemory) {
+    let is_protected = ConfComputeSize::protectedMemSizeInKb.get(params).is_some_and(|kib| kib > 0);
+    let (protected, unprotected) = if is_protected { (shown.total_kib(), 0) } else { (0, shown.total_kib()) };
+    let _ = ConfComputeSize::protectedMemSizeInKb.set(params, protected);
+    let _ = ConfComputeSize::unprotectedMemSizeInKb.set(params, unprotected);
 }
 
 /// The regions of the frame buffer: their sum is cut to the grant, from the last on. They are

@@ -6,6 +6,7 @@
 mod containerd;
 mod containerd_config;
 mod fence;
+mod priority;
 mod runtime;
 mod schedules;
 mod state;
@@ -31,6 +32,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.extend(doctor::examine(&config, crate::sys::kernel_features()));
             checks.extend(state::checks(&config));
             checks.extend(schedules::check(&config));
+            checks.extend(priority::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));
         }
         // Without it neither the driver to look for nor the state directory is known.

@@ -22,7 +22,7 @@ use super::{
 Kinds:
   admitted, refused, rolled-back, released, reclaimed   requests and grants
   changed, policy                                       what an administrator set
-  denied, killed                                        more memory was asked for than the container may have
+  denied, killed                                        more was asked for than the container may have, or the driver has
   drift                                                 the accounts of a container and the driver disagree
   degraded, recovered                                   a card can no longer take a container off, or can again
   stalled, mediator-ended                               the quota of a container was not enforced: it was ended

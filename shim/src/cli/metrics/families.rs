@@ -186,8 +186,11 @@ fn of_containers(text: &mut Exposition, containers: &[ContainerMetrics<'_>]) {
     let kind = |kind: &'static str| move |(labels, value): (Labels, Value)| (labels.and("kind", kind), value);
     let denials = reported(|reported| reported.denials).map(kind("memory"));
     let unknown = reported(|reported| reported.unknown_refused).map(kind("unknown-call"));
-    let help = "Driver calls that were refused: over the memory that the container may have, or not known to egpu.";
-    text.family(("egpu_container_denials_total", Counter), help, denials.chain(unknown));
+    let bounds = reported(|reported| reported.refused_by_bounds).map(kind("bound"));
+    let driver = reported(|reported| reported.refused_by_driver).map(kind("driver"));
+    let help = "Driver calls that were refused: over the memory that the container may have, over another bound of it, by \
+                the driver itself for want of memory or resources, or not known to egpu.";
+    text.family(("egpu_container_denials_total", Counter), help, denials.chain(bounds).chain(driver).chain(unknown));
     let help = "Processes that were ended for asking for more memory than the container may have.";
     text.family(("egpu_container_kills_total", Counter), help, reported(|reported| reported.kills));
     text.family(("egpu_container_driver_calls_total", Counter), "Driver calls.", reported(|reported| reported.calls));

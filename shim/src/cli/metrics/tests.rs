@@ -24,6 +24,8 @@ fn exposition() -> String {
         pinned_memory_used_bytes: Bytes(70 << 20),
         pinned_memory_limit_bytes: Bytes(16 << 30),
         denials: 7,
+        refused_by_bounds: 5,
+        refused_by_driver: 1,
         kills: 1,
         unknown_refused: 2,
         calls: 4096,

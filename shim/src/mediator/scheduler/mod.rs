@@ -117,14 +117,17 @@ impl Scheduler {
         let mailboxes = setup.cards.iter().map(|card| Ok((Arc::new(Mailbox::new(card.uuid.clone())?), card.is_capped)));
         let mailboxes = mailboxes.collect::<io::Result<Vec<_>>>()?;
         let file = StatusFile::create(&setup.status_file)?;
+        let epoch = Alarm::new()?;
+        let priority = thread_priority::take();
+        let uuids = setup.cards.iter().map(|card| card.uuid.clone());
         Ok(PreparedScheduler {
             grant_id: setup.grant_id.clone(),
             state_dir: setup.state_dir.clone(),
             watch,
-            epoch: Alarm::new()?,
-            status_page: Arc::new(StatusPage::new(file, setup.cards.iter().map(|card| card.uuid.clone()))),
+            epoch,
+            status_page: Arc::new(StatusPage::new(file, uuids, Some(priority.granted))),
             mailboxes,
-            priority: thread_priority::take(),
+            priority,
         })
     }
 

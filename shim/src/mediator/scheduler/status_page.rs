@@ -7,7 +7,7 @@ use std::{
 
 use nvidia_glue::{
     mediate::Seen,
-    schedule::{CardStatus, Status, StatusFile, meter::Measured, now_us},
+    schedule::{CardStatus, Status, StatusFile, ThreadPriority, meter::Measured, now_us},
 };
 
 use super::super::mediation::Mediation;
@@ -42,10 +42,10 @@ struct Published {
 }
 
 impl StatusPage {
-    pub(super) fn new(file: StatusFile, uuids: impl Iterator<Item = String>) -> Self {
+    pub(super) fn new(file: StatusFile, uuids: impl Iterator<Item = String>, priority: Option<ThreadPriority>) -> Self {
         let cards: Vec<CardStatus> = uuids.map(|uuid| CardStatus { uuid, ..CardStatus::default() }).collect();
         let next_by_us = vec![None; cards.len()];
-        let status = Status { process: std::process::id(), cards, ..Status::default() };
+        let status = Status { process: std::process::id(), cards, priority, ..Status::default() };
         let published = Mutex::new(Published { status, next_by_us, is_failure_logged: false });
         Self { file, published, mediation: OnceLock::new() }
     }
@@ -107,7 +107,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("schedule");
         let uuids = ["GPU-a", "GPU-b"].map(str::to_owned).into_iter();
-        let status_page = StatusPage::new(StatusFile::create(&path).unwrap(), uuids);
+        let status_page = StatusPage::new(StatusFile::create(&path).unwrap(), uuids, Some(ThreadPriority::Nice));
         let card = |uuid: &str, edges| CardStatus { uuid: uuid.into(), edges, ..CardStatus::default() };
         status_page.publish(1, card("GPU-b", 3), Some(50));
         status_page.publish(0, card("GPU-a", 7), Some(70));
@@ -117,5 +117,6 @@ mod tests {
         status_page.set_presence(true);
         let read = StatusFile::read(&path).unwrap();
         assert_eq!((read.next_by_us, read.has_processes), (Some(70), true));
+        assert_eq!(read.priority, Some(ThreadPriority::Nice));
     }
 }

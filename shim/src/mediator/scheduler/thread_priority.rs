@@ -7,32 +7,20 @@
 
 use std::{
     io,
-    sync::{
-        atomic::{AtomicBool, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
+    sync::mpsc::{Receiver, SyncSender, sync_channel},
     thread,
 };
 
+use nvidia_glue::schedule::ThreadPriority;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use super::{STACK, card::CardScheduler, clock::Monotonic};
 use crate::sys;
 
-/// The priority that the kernel granted.
-#[derive(Debug)]
-enum Granted {
-    RealTime,
-    /// The highest of the others, and the error of taking a real-time one: some kernels give none
-    /// to a cgroup that has no budget for it (`CONFIG_RT_GROUP_SCHED`).
-    Preferred(io::Error),
-    Nothing(io::Error),
-}
-
 /// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
 pub(super) struct TakenPriority {
-    granted: Granted,
+    pub(super) granted: ThreadPriority,
     /// The thread's nice value before.
     nice: i32,
 }
@@ -42,9 +30,9 @@ pub(super) fn take() -> TakenPriority {
     // 0: this thread.
     let nice = getpriority_process(None).unwrap_or(0);
     let granted = match sys::become_real_time() {
-        Ok(()) => Granted::RealTime,
-        Err(error) if setpriority_process(None, -20).is_ok() => Granted::Preferred(error),
-        Err(error) => Granted::Nothing(error),
+        Ok(()) => ThreadPriority::RealTime,
+        Err(_) if setpriority_process(None, -20).is_ok() => ThreadPriority::Nice,
+        Err(_) => ThreadPriority::None,
     };
     TakenPriority { granted, nice }
 }
@@ -56,12 +44,9 @@ pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
 impl TakenPriority {
     /// Hands the priority over to a thread of its own; the calling one has what it had before.
     pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
-        let Self { granted, nice } = self;
+        let nice = self.nice;
         let (sender, receiver) = sync_channel(0);
-        thread::Builder::new()
-            .name("starter".into())
-            .stack_size(STACK)
-            .spawn(move || start_all(&receiver, &granted))?;
+        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&receiver))?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
         Ok(ThreadStarter(sender))
@@ -75,9 +60,8 @@ impl ThreadStarter {
     }
 }
 
-fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Granted) {
+fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>) {
     while let Ok(scheduler) = schedulers.recv() {
-        warn_once(granted);
         let run = move || {
             let error = scheduler.run();
             // The shim sees the exit; a message might not get there.
@@ -88,19 +72,6 @@ fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>, granted: &Gra
             tracing::error!(%error, "cannot start the scheduler of a card");
             sys::exit_now(1);
         }
-    }
-}
-
-/// Warns once if no real-time priority was granted.
-fn warn_once(granted: &Granted) {
-    static WARNED: AtomicBool = AtomicBool::new(false);
-    let (error, is_preferred) = match granted {
-        Granted::RealTime => return,
-        Granted::Preferred(error) => (error, true),
-        Granted::Nothing(error) => (error, false),
-    };
-    if !WARNED.swap(true, Ordering::Relaxed) {
-        tracing::warn!(%error, is_preferred, "no real-time priority was granted: on a busy host, turns may begin and end late");
     }
 }
 
@@ -137,7 +108,7 @@ mod tests {
     /// Drops privileges as a mediator does.
     fn gives_up_rights() {
         let taken = take();
-        if matches!(taken.granted, Granted::Nothing(_)) {
+        if taken.granted == ThreadPriority::None {
             skipped("this machine gives nobody a priority");
         }
         // Limits as the parent may have left them. Without the right to set them there is nothing

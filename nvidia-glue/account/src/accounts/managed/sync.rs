@@ -54,6 +54,12 @@ impl Accounts {
         ManagedSync { epoch: self.managed.epoch, looked_at: BTreeSet::new() }
     }
 
+    /// Returns whether anything is charged to `mm`.
+    #[must_use]
+    pub fn has_any_managed(&self, mm: Mm) -> bool {
+        self.managed.of(mm).next().is_some()
+    }
+
     /// Returns whether all of these mappings are charged to `mm`.
     #[must_use]
     pub fn has_managed(&self, mm: Mm, seen: &[Mapping]) -> bool {

@@ -310,7 +310,7 @@ impl Fixture {
 
 fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (CardPlace, Arc<Mailbox>, Arc<StatusPage>) {
     let file = StatusFile::create(&directory.path().join("status")).unwrap();
-    let status_page = Arc::new(StatusPage::new(file, ["GPU-a".to_owned()].into_iter()));
+    let status_page = Arc::new(StatusPage::new(file, ["GPU-a".to_owned()].into_iter(), None));
     let state_dir = directory.path().to_owned();
     let place = CardPlace { index: 0, grant_id: "own".into(), state_dir, is_capped, is_without_windows: false };
     (place, Arc::new(Mailbox::new("GPU-a".into()).unwrap()), status_page)

@@ -1,0 +1,87 @@
+//! Refusals for want of something that is no card memory of the container's: none is without a
+//! word, and none floods a log.
+
+use abi::{Status, classes::NV01_MEMORY_SYSTEM, controls::NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR};
+use account::{Accounts, ObjectLimits};
+use base::Bytes;
+
+use super::{
+    uncharged::limited,
+    world::{Container, GIB, MIB, Machine, host_memory_params, result, words},
+};
+use crate::{Answer, locks::lock};
+
+/// Texts and counts that the observer was told since it was last asked.
+fn told(container: &Container) -> Vec<(String, u64)> {
+    let told = std::mem::take(&mut *lock(&container.observed.shortages));
+    told.into_iter().map(|shortage| (shortage.text, shortage.count)).collect()
+}
+
+#[test]
+fn a_bound_is_told_at_once_and_then_in_sums() {
+    let machine = Machine::new(1);
+    let container = limited(&machine, ObjectLimits { os_events: 1, ..ObjectLimits::default() });
+    let program = container.program();
+    let context = program.context(0);
+    let event = |fd| {
+        let mut args = words(&[context.client, context.device, fd, 0]);
+        result(program.escape(context.control, 0xce, &mut args), &args, 12)
+    };
+    event(20).unwrap();
+    assert_eq!(told(&container), [], "nothing was refused");
+    (0..5).for_each(|_| assert_eq!(event(21), Err(Status::INSUFFICIENT_RESOURCES)));
+    let text = "there are 1 events that wake files already, the most that a container may have";
+    assert_eq!(told(&container), [(text.to_owned(), 1)]);
+    container.session.end().unwrap();
+    assert_eq!(told(&container), [(text.to_owned(), 4)], "none is left untold");
+    let usage = container.session.usage();
+    assert_eq!((usage.refused_by_bounds, usage.refused_by_driver, usage.denials), (5, 0, 0));
+}
+
+#[test]
+fn pinned_memory_and_managed_ranges_are_told_by_name() {
+    let machine = Machine::new(1);
+    let limits = ObjectLimits { host_memory: Bytes(4 * MIB), managed_ranges: 0, ..ObjectLimits::default() };
+    let container = machine.container(&[0], GIB);
+    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(GIB)], limits);
+    let program = container.program();
+    let context = program.context(0);
+    let pinned = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(8 * MIB));
+    assert_eq!((pinned(), pinned()), (Err(Status::NO_MEMORY), Err(Status::NO_MEMORY)));
+    let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
+    assert!(text.contains("more of the host's memory") && text.contains("4MiB"), "{text}");
+    let uvm = program.uvm_file();
+    assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 2 * MIB, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
+    let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
+    assert!(text.starts_with("there are 0 ranges of managed memory already"), "{text}");
+}
+
+#[test]
+fn the_drivers_own_refusal_is_said_to_be_the_drivers() {
+    let machine = Machine::new(1);
+    // More than the card has.
+    let container = machine.container(&[0], 1 << 40);
+    let program = container.program();
+    let context = program.context(0);
+    (0..3).for_each(|_| assert_eq!(context.memory(512 * GIB), Err(Status::NO_MEMORY)));
+    let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
+    assert!(text.starts_with("the driver itself refused NV_ESC_RM_ALLOC of NV01_MEMORY_LOCAL_USER"), "{text}");
+    assert_eq!(container.session.usage().refused_by_driver, 3);
+}
+
+#[test]
+fn what_is_told_otherwise_or_is_no_want_is_not_told() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], GIB);
+    let program = container.program();
+    let context = program.context(0);
+    assert_eq!(context.memory(2 * GIB), Err(Status::NO_MEMORY));
+    assert_eq!(lock(&container.observed.over_memory).len(), 1, "over its quota: told as that");
+    // Answered as if the table were full.
+    let full = context.subdevice_control(NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR, &mut [0; 4]);
+    assert_eq!(full, Err(Status::INSUFFICIENT_RESOURCES));
+    assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
+    assert_eq!(told(&container), []);
+    let usage = container.session.usage();
+    assert_eq!((usage.refused_by_bounds, usage.refused_by_driver), (0, 0));
+}
