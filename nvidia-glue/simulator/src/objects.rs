@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex, Weak},
 };
 
 use abi::Status;
@@ -38,11 +38,33 @@ pub(super) struct HostMemory {
     pub(super) _piece: Option<Piece>,
 }
 
-/// Memory of either sort, held by what outlives its handle.
+/// A block of addresses on the fabric: every handle, mapping and export of it holds one `Arc`.
+#[derive(Debug)]
+pub(super) struct FabricAddresses {
+    /// Its card, by its place in the inventory.
+    pub(super) card: usize,
+    /// Bytes.
+    pub(super) length: u64,
+    /// Attached memory, by its offset.
+    pub(super) attached: Mutex<BTreeMap<u64, Attachment>>,
+}
+
+/// Memory at an offset within a block of addresses.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) client: u32,
+    /// Handle of the addresses that it was attached by.
+    pub(super) by: u32,
+    /// Its handle, and what that stood for.
+    pub(super) memory: (u32, Weak<VideoMemory>),
+}
+
+/// Memory of either sort, or addresses to which some is attached, held by what outlives its handle.
 #[derive(Debug, Clone)]
 pub(super) enum Memory {
     Video(Arc<VideoMemory>),
     Host(Arc<HostMemory>),
+    Fabric(Arc<FabricAddresses>),
 }
 
 impl Memory {
@@ -51,6 +73,7 @@ impl Memory {
         match kind {
             Kind::VideoMemory(memory) => Some(Self::Video(Arc::clone(memory))),
             Kind::SystemMemory(memory) => Some(Self::Host(Arc::clone(memory))),
+            Kind::Fabric(addresses) => Some(Self::Fabric(Arc::clone(addresses))),
             _ => None,
         }
     }
@@ -59,6 +82,7 @@ impl Memory {
         match self {
             Self::Video(memory) => memory.length,
             Self::Host(memory) => memory.length,
+            Self::Fabric(addresses) => addresses.length,
         }
     }
 
@@ -67,7 +91,7 @@ impl Memory {
     pub(super) fn video(&self) -> Option<Arc<VideoMemory>> {
         match self {
             Self::Video(memory) => Some(Arc::clone(memory)),
-            Self::Host(_) => None,
+            Self::Host(_) | Self::Fabric(_) => None,
         }
     }
 }
@@ -83,6 +107,8 @@ pub(super) enum Kind {
     },
     VideoMemory(Arc<VideoMemory>),
     SystemMemory(Arc<HostMemory>),
+    /// Addresses on the fabric.
+    Fabric(Arc<FabricAddresses>),
     /// Addresses only.
     VirtualMemory,
     AddressSpace,
