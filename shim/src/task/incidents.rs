@@ -2,8 +2,9 @@
 //! pushes others' out.
 //!
 //! Of each kind the first is recorded at once, and what follows is recorded in sums, after ten
-//! seconds, then twenty, and so on to ten minutes. Each warning is a kind of its own, and so is each
-//! bound besides cards' memory that a container met: one that comes all the time hides no other.
+//! seconds, then twenty, and so on to ten minutes. Each warning is a kind of its own, and so is
+//! each bound besides cards' memory that a container met: one that comes all the time hides no
+//! other.
 
 use std::{
     collections::HashMap,
