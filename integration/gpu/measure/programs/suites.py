@@ -1,0 +1,151 @@
+"""Test suites of other people, under pytest, test by test."""
+
+import glob
+import os
+from dataclasses import dataclass
+
+from measure.node import call
+from measure.programs import junit
+from measure.programs.compare import FAILED, settled
+from measure.programs.fetch import versions
+from measure.programs.places import SIDES
+from measure.programs.rows import installed
+
+# Beyond the bound of a suite: imports, and its last test.
+GRACE_S = 60
+ALONE_S = 90
+
+
+@dataclass
+class PytestSuite:
+    """Test files of a folder of what was fetched, for a package of this machine's python3.
+
+    Without a folder the tests are part of the package.
+    """
+
+    group: str
+    name: str
+    package: str
+    source: str
+    files: tuple
+    cards: int = 1
+    options: tuple = ()
+    settings: tuple = ()
+
+
+EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+
+
+def of_pytorch(name, *files, **more):
+    return PytestSuite("pytorch", f"PyTorch {name}", "torch", "pytorch/test", files, **more)
+
+
+def of_cupy(name, *files, **more):
+    return PytestSuite("cupy", f"CuPy {name}", "cupy-cuda13x", "cupy/tests", files, **more)
+
+
+SUITES = [
+    of_pytorch("test_cuda.py", "test_cuda.py"),
+    of_pytorch("test_cuda.py, expandable_segments", "test_cuda.py", settings=EXPANDABLE),
+    of_pytorch("test_cuda_primary_ctx.py", "test_cuda_primary_ctx.py"),
+    of_pytorch("test_multiprocessing.py, CUDA IPC", "test_multiprocessing.py",
+               options=("-k", "cuda")),
+    of_pytorch("profiler", "profiler/test_profiler.py", "profiler/test_memory_profiler.py"),
+    of_pytorch("traces, sanitizer, jiterator", "test_cuda_trace.py", "test_cuda_sanitizer.py",
+               "test_jiterator.py"),
+    of_pytorch("test_dataloader.py, pinned", "test_dataloader.py", options=("-k", "cuda or pin")),
+    of_pytorch("inductor, graph trees", "inductor/test_cudagraph_trees.py"),
+    of_pytorch("test_cuda_multigpu.py", "test_cuda_multigpu.py", cards=2),
+    of_pytorch("distributed/test_nccl.py", "distributed/test_nccl.py", cards=2),
+    of_pytorch("distributed/test_c10d_nccl.py", "distributed/test_c10d_nccl.py", cards=2),
+    of_cupy("cuda_tests", "cupy_tests/cuda_tests"),
+    of_cupy("core_tests", "cupy_tests/core_tests"),
+    of_cupy("on two cards", "cupy_tests/cuda_tests/test_nccl.py",
+            "cupy_tests/cuda_tests/test_device.py", "cupy_tests/cuda_tests/test_memory.py",
+            cards=2),
+    PytestSuite("numba", "numba-cuda", "numba-cuda", "", ("numba.cuda.tests",),
+                options=("-o", "consider_namespace_packages=true", "--pyargs")),
+    PytestSuite("rmm", "RMM", "", "rmm/python/rmm/rmm/tests", (".",)),
+]
+
+
+def python_path(folder):
+    """The setting with which fetched packages are found, after the machine's own."""
+    found = sorted(glob.glob(f"{folder}/python/*/")) if folder else []
+    return "PYTHONPATH=" + ":".join(found)
+
+
+class SuiteRun:
+    """One suite, on both sides, and its differing tests once more."""
+
+    def __init__(self, places, suite, seconds):
+        self.places, self.suite, self.seconds = places, suite, seconds
+        self.folder = f"{places.folder}/{suite.source}" if suite.source else places.shared
+        self.settings = [*suite.settings, python_path(places.folder), "PYTHONDONTWRITEBYTECODE=1",
+                         "PYTORCH_TESTING_DEVICE_ONLY_FOR=cuda"]
+
+    def files(self):
+        """The files that are there."""
+        if not self.suite.source:
+            return self.suite.files
+        return [name for name in self.suite.files if os.path.exists(f"{self.folder}/{name}")]
+
+    def missing(self):
+        """Returns the reason for which the suite cannot be run; nothing where it can."""
+        if self.suite.source and not self.places.folder:
+            return "EGPU_GPU_PROGRAMS_FOLDER names no folder (python3 -m measure.programs.fetch)"
+        if not self.files():
+            return f"{self.suite.source} is not in {self.places.folder}"
+        if self.suite.package and not installed(self.suite.package):
+            return f"python3 has no {self.suite.package}"
+        return "" if installed("pytest") else "python3 has no pytest"
+
+    def version(self):
+        """The version of the package; that of the tests, too, where it is another."""
+        package = installed(self.suite.package) if self.suite.package else ""
+        if not self.suite.source:
+            return package
+        tests = versions(self.places.folder).get(self.suite.source.split("/")[0], "")
+        if not package or package.split("+")[0] == tests:
+            return package or tests
+        return f"{package}, tests {tests or 'of an unknown version'}"
+
+    def tests(self, side, seconds, arguments):
+        """Runs tests in one place; returns their outcomes, and the end of what was printed."""
+        path = f"{self.places.shared}/{side}.xml"
+        for old in (path, f"{path}.last"):
+            call(["rm", "-f", old])
+        command = ["python3", "@run_tests.py", str(seconds), path, *arguments]
+        end = self.places.run(side, command, seconds + GRACE_S, self.settings, self.folder)
+        node = self.places.node
+        found = junit.outcomes(node.read(path))
+        last = node.read(f"{path}.last")
+        if not found and last:
+            # The process ended before its time: that is the test's doing.
+            found = {last: FAILED}
+        return found, f"exit {end.code}, last test {last}\n{end.text[-600:]}"
+
+    def alone(self, side, test):
+        found, _ = self.tests(side, ALONE_S, [test])
+        return found.get(test, FAILED)
+
+    def run(self, rows):
+        suite = self.suite
+        why = self.missing()
+        if why:
+            return rows.skip(suite.name, suite.cards, why)
+        arguments = [*suite.options, *self.files()]
+        ran = {side: self.tests(side, self.seconds, arguments) for side in SIDES}
+        found = {side: ran[side][0] for side in SIDES}
+        if not found["outside"]:
+            print(ran["outside"][1])
+            return rows.skip(suite.name, suite.cards, "nothing ran outside", self.version())
+        outcomes = settled(found["outside"], found["inside"], self.alone)
+        return rows.judge(suite.name, self.version(), suite.cards, *outcomes,
+                          said=ran["inside"][1])
+
+
+def run(group, places, rows, settings):
+    for suite in SUITES:
+        if suite.group == group and suite.cards == places.cards:
+            SuiteRun(places, suite, settings.suite_seconds).run(rows)
