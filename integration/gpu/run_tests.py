@@ -4,11 +4,14 @@ The result has a name for each test that this program takes as an argument, too.
 the test that began last: the one at fault where the process ends before its time.
 """
 
+import importlib.util
 import os
 import sys
 import time
 
 import pytest
+
+TEST_S = 90
 
 
 class Bound:
@@ -38,7 +41,9 @@ class Bound:
 
 
 if __name__ == "__main__":
-    options = ["-q", "-p", "no:cacheprovider", "-o", "junit_family=xunit1", "--tb=line",
-               f"--junitxml={sys.argv[2]}"]
+    options = ["-q", "-o", f"cache_dir={sys.argv[2]}.cache", "-o", "junit_family=xunit1",
+               "--tb=line", f"--junitxml={sys.argv[2]}"]
+    if importlib.util.find_spec("pytest_timeout"):
+        options.append(f"--timeout={TEST_S}")
     bound = Bound(float(sys.argv[1]), sys.argv[2])
     sys.exit(pytest.main([*options, *sys.argv[3:]], plugins=[bound]))

@@ -11,7 +11,7 @@ from measure.programs.places import Places, shared
 from measure.programs.rows import Rows
 
 SCRIPTS = ("program_loads.py", "torch_check.py", "nvml_getters.py", "run_tests.py",
-           "llama_server.py")
+           "llama_server.py", "llama_model.py")
 
 
 @dataclass
@@ -44,7 +44,7 @@ GROUPS = {
     "pytorch": of_suites("pytorch", 1, 2),
     "cupy": of_suites("cupy", 1, 2),
     "numba": of_suites("numba", 1),
-    "rmm": of_suites("rmm", 1),
+    "rmm": Group(loads.rmm, cards=(1, 2), quick=False),
 }
 
 

@@ -23,8 +23,10 @@ WRONG = ("warning", "denied")
 
 def told(node, container):
     """The events about a container that mean something is wrong, as lines."""
-    events = node.json("events", "--container", container)
-    return [f"{one['kind']} x{one.get('count', 1)}: {one['text']}" for one in events
+    told_of = node.json("events", "--container", container)
+    if not any(one["kind"] == "admitted" for one in told_of):
+        return ["no event says that the container was admitted"]
+    return [f"{one['kind']} x{one['count']}: {one['text']}" for one in told_of
             if one["kind"] in WRONG]
 
 

@@ -13,6 +13,8 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from measure.programs.places import versions
+
 PYTHON = "3.12"
 PLATFORMS = ("manylinux_2_24_x86_64", "manylinux_2_27_x86_64", "manylinux_2_28_x86_64",
              "manylinux2014_x86_64", "any")
@@ -40,17 +42,18 @@ class Package:
 GITHUB = "https://github.com"
 # Everything that is fetched, in the versions that are tried: those of the machines' PyTorch, CuPy
 # and CUDA. numba-cuda brings its tests along. vLLM is too large to carry: it is taken where python3
-# has it. A model for llama.cpp's server is to be put at FOLDER/model.gguf by hand.
+# has it. llama.cpp's server gets FOLDER/model.gguf, or a model that gguf writes.
 TABLE = [
     Source("pytorch", "2.11.0", f"{GITHUB}/pytorch/pytorch", "v2.11.0",
            ("test/*.py", "test/profiler/*.py", "test/distributed/*.py", "test/inductor/*.py")),
-    Source("cupy", "14.2.0", f"{GITHUB}/cupy/cupy", "v14.2.0", ("tests/",)),
+    Source("cupy", "14.2.0", f"{GITHUB}/cupy/cupy", "v14.2.0", ("/tests/",)),
     Source("cuda-samples", "13.0", f"{GITHUB}/NVIDIA/cuda-samples", "v13.0",
-           ("Common/", "Samples/")),
-    Source("rmm", "26.10.0", f"{GITHUB}/rapidsai/rmm", "v26.10.00", ("python/rmm/rmm/tests/",)),
+           ("/Common/", "/Samples/")),
+    Source("rmm", "26.10.0", f"{GITHUB}/rapidsai/rmm", "v26.10.00", ("/python/rmm/rmm/tests/",)),
     Source("llama.cpp", "b10103", f"{GITHUB}/ggml-org/llama.cpp", "b10103", ("/*",)),
     Package("expecttest", "0.3.0"), Package("rmm-cu13", "26.10.0"),
-    Package("librmm-cu13", "26.10.0"), Package("rapids-logger", "0.3.0")]
+    Package("librmm-cu13", "26.10.0"), Package("rapids-logger", "0.3.0"),
+    Package("gguf", "0.19.0")]
 
 
 def commands(one, folder):
@@ -80,15 +83,6 @@ def fetch(one, folder):
             return lines[-1] if lines else f"exit {done.returncode}"
     shutil.rmtree(f"{place}/.git", ignore_errors=True)
     return ""
-
-
-def versions(folder):
-    """Reads what a folder has: a version for each name."""
-    try:
-        with open(f"{folder}/versions.json", encoding="utf-8") as file:
-            return json.load(file)
-    except OSError:
-        return {}
 
 
 def main(folder, names):

@@ -1,7 +1,8 @@
 """Memory pools and frameworks: short programs that end well, or do not."""
 
+from measure.programs import suites
 from measure.programs.compare import outcome
-from measure.programs.places import SIDES
+from measure.programs.places import SIDES, python_path, versions
 from measure.programs.rows import installed
 from measure.programs.tools import show
 
@@ -28,11 +29,11 @@ PROFILER = ("torch.profiler (CUPTI)", "torch", 1, ["python3", LOADS, "profiler"]
 VLLM = ("vLLM", "vllm", 1, ["python3", LOADS, "vllm"], [], "fine")
 
 
-def run_load(places, rows, load, seconds=90):
+def run_load(places, rows, load, seconds=90, version=""):
     name, package, cards, command, settings, last = load
     if cards != places.cards:
         return None
-    version = installed(package) if package else ""
+    version = installed(package) if package else version
     if package and not version:
         return rows.skip(name, cards, f"python3 has no {package}")
     ends = places.both(command, seconds, settings)
@@ -55,6 +56,18 @@ def pools(places, rows, _):
 def frameworks(places, rows, _):
     for load in FRAMEWORKS:
         run_load(places, rows, load)
+
+
+def rmm(places, rows, settings):
+    """Pools of RMM, and its own tests where they are."""
+    version = versions(places.folder).get("rmm-cu13", "") or installed("rmm-cu13")
+    load = ("RMM, pools", None, places.cards, ["python3", LOADS, "rmm", str(places.cards)],
+            [python_path(places.folder)], "fine")
+    if version:
+        run_load(places, rows, load, version=version)
+    else:
+        rows.skip(load[0], places.cards, "python3 has no rmm, and none was fetched")
+    suites.run("rmm", places, rows, settings)
 
 
 def vllm(places, rows, _):

@@ -1,5 +1,7 @@
 """Places that a program runs in: this machine, and a share of one card of it or of two."""
 
+import glob
+import json
 import os
 import shutil
 
@@ -9,6 +11,7 @@ from measure.node import NCCL, NCCL_OPTIONS
 DEVICES = {1: "0", 2: "0,1"}
 MEMORY = "24GiB"
 SIDES = ("outside", "inside")
+NO_FOLDER = "EGPU_GPU_PROGRAMS_FOLDER names no folder (python3 -m measure.programs.fetch)"
 TIME_IS_OVER = (124, 137)
 
 
@@ -53,8 +56,22 @@ def shared(node):
     return f"{node.work}/shared"
 
 
+def python_path(folder):
+    """Returns the setting with which fetched packages are found."""
+    found = sorted(glob.glob(f"{folder}/python/*/")) if folder else []
+    return "PYTHONPATH=" + ":".join(found)
+
+
+def versions(folder):
+    """Reads what a folder of fetched programs has: a version for each name."""
+    try:
+        with open(f"{folder}/versions.json", encoding="utf-8") as file:
+            return json.load(file)
+    except OSError:
+        return {}
+
+
 def tool(name):
     """Finds a program of the CUDA toolkit; None where there is none."""
     path = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
-    found = shutil.which(name, path=path)
-    return os.path.realpath(found) if found else None
+    return shutil.which(name, path=path)

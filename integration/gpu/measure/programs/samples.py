@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from measure.node import call, host_environment
 from measure.programs.compare import FAILED, PASSED, SKIPPED, settled
-from measure.programs.fetch import versions
-from measure.programs.places import SIDES, tool
+from measure.programs.places import NO_FOLDER, SIDES, tool, versions
 
 NAME = "cuda-samples"
 # A sample that the machine is not made for says so by this exit status.
@@ -95,9 +94,10 @@ class Samples:
 
 
 def samples(places, rows, settings):
-    if not places.folder or not os.path.isdir(f"{places.folder}/{NAME}/Samples"):
-        why = f"{NAME} is not in EGPU_GPU_PROGRAMS_FOLDER ({places.folder or 'not set'})"
-        return rows.skip(NAME, places.cards, why)
+    if not places.folder:
+        return rows.skip(NAME, places.cards, NO_FOLDER)
+    if not os.path.isdir(f"{places.folder}/{NAME}/Samples"):
+        return rows.skip(NAME, places.cards, f"it is not in {places.folder}")
     if not tool("nvcc"):
         return rows.skip(NAME, places.cards, "nvcc is not installed")
     run = Samples(places, settings)

@@ -1,14 +1,13 @@
 """Test suites of other people, under pytest, test by test."""
 
-import glob
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from measure.node import call
 from measure.programs import junit
 from measure.programs.compare import FAILED, settled
-from measure.programs.fetch import versions
-from measure.programs.places import SIDES
+from measure.programs.places import NO_FOLDER, SIDES, python_path, versions
 from measure.programs.rows import installed
 
 # Beyond the bound of a suite: imports, and its last test.
@@ -69,12 +68,6 @@ SUITES = [
 ]
 
 
-def python_path(folder):
-    """The setting with which fetched packages are found, after the machine's own."""
-    found = sorted(glob.glob(f"{folder}/python/*/")) if folder else []
-    return "PYTHONPATH=" + ":".join(found)
-
-
 class SuiteRun:
     """One suite, on both sides, and its differing tests once more."""
 
@@ -93,7 +86,7 @@ class SuiteRun:
     def missing(self):
         """Returns the reason for which the suite cannot be run; nothing where it can."""
         if self.suite.source and not self.places.folder:
-            return "EGPU_GPU_PROGRAMS_FOLDER names no folder (python3 -m measure.programs.fetch)"
+            return NO_FOLDER
         if not self.files():
             return f"{self.suite.source} is not in {self.places.folder}"
         if self.suite.package and not installed(self.suite.package):
@@ -125,6 +118,15 @@ class SuiteRun:
             found = {last: FAILED}
         return found, f"exit {end.code}, last test {last}\n{end.text[-600:]}"
 
+    def both(self, arguments):
+        """Runs the suite in both places, at once on one card: what differs is run alone later.
+
+        On two cards, programs of both places would take each other's ports.
+        """
+        with ThreadPoolExecutor(len(SIDES) if self.suite.cards == 1 else 1) as pool:
+            ended = pool.map(lambda side: self.tests(side, self.seconds, arguments), SIDES)
+            return dict(zip(SIDES, ended))
+
     def alone(self, side, test):
         found, _ = self.tests(side, ALONE_S, [test])
         return found.get(test, FAILED)
@@ -135,7 +137,7 @@ class SuiteRun:
         if why:
             return rows.skip(suite.name, suite.cards, why)
         arguments = [*suite.options, *self.files()]
-        ran = {side: self.tests(side, self.seconds, arguments) for side in SIDES}
+        ran = self.both(arguments)
         found = {side: ran[side][0] for side in SIDES}
         if not found["outside"]:
             print(ran["outside"][1])

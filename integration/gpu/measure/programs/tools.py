@@ -86,7 +86,8 @@ def ncu(places, rows, _):
     program = tool("ncu")
     if not program:
         return rows.skip("ncu", 1, "it is not installed")
-    command = [program, "--section", "SpeedOfLight", "@planted_faults", "none"]
+    command = [program, "--clock-control", "none", "--section", "SpeedOfLight",
+               "@planted_faults", "none"]
     ends = places.both(command, seconds=40)
     show(ends)
     found = {side: {"profiles a kernel": outcome(
@@ -98,7 +99,7 @@ def ncu(places, rows, _):
 MPS = """folder=$(mktemp -d /tmp/mps.XXXXXX); mkdir $folder/pipe $folder/log
 export CUDA_MPS_PIPE_DIRECTORY=$folder/pipe CUDA_MPS_LOG_DIRECTORY=$folder/log
 PATH=$PATH:{driver}/bin
-nvidia-cuda-mps-control -d </dev/null >$folder/daemon 2>&1 || {{ echo no daemon; cat $folder/daemon; }}
+nvidia-cuda-mps-control -d </dev/null >$folder/daemon 2>&1 || echo no daemon
 for client in 1 2; do
     ( timeout 40 {load} hold 65536 5 >$folder/$client 2>&1; echo "client exit $?" ) &
     clients="$clients $!"
@@ -110,7 +111,7 @@ for server in $(echo get_server_list | timeout 5 nvidia-cuda-mps-control); do
 done
 wait $clients
 echo quit | timeout 20 nvidia-cuda-mps-control
-cat $folder/1 $folder/2; tail -n 20 $folder/log/*"""
+cat $folder/daemon $folder/1 $folder/2; tail -n 20 $folder/log/*; rm -rf $folder"""
 
 
 def mps(places, rows, _):

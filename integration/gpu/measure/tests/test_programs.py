@@ -15,7 +15,7 @@ from unittest import mock
 from measure import programs
 from measure.node import Output
 from measure.programs import (
-    compare, compatibility, events, fetch, getters, junit, rows, suites, tools)
+    compare, compatibility, events, fetch, getters, junit, llama, rows, samples, suites, tools)
 from measure.programs.places import Places
 from measure.report import Report
 from measure.settings import Settings
@@ -151,7 +151,10 @@ class Verdicts(unittest.TestCase):
     def test_nothing_inside_fails_and_nothing_outside_says_nothing(self):
         self.assertEqual(self.judge("p", {"a": PASSED}, {})[:3],
                          ("fails inside", "nothing ran inside", 1))
-        self.assertEqual(self.judge("p", {"a": FAILED}, {"a": FAILED})[0], "fails outside, too")
+        verdict, _, failed, said = self.judge("p", {"a": FAILED}, {"a": FAILED})
+        self.assertEqual((verdict, failed), ("fails outside, too", 0))
+        self.assertIn("skipped: p: it fails outside, too", said)
+        self.assertNotIn("PASS", said)
 
     def test_what_is_skipped_is_never_a_pass(self):
         found, report, said = judged(lambda of: of.skip("vLLM", 1, "python3 has no vllm"))
@@ -226,7 +229,7 @@ class Groups(unittest.TestCase):
                                                "nvmlDeviceGetFanSpeed_v2(1)": "2"})
 
     def test_suites_without_a_folder_are_skipped_by_name(self):
-        found, report, said = self.run_all(lambda *_: Output(0, ""), 2, GROUPS="pytorch cupy rmm "
+        found, report, said = self.run_all(lambda *_: Output(0, ""), 2, GROUPS="pytorch cupy "
                                            "samples llama")
         self.assertEqual((report.passed, report.failed), (0, 0), said)
         self.assertEqual(set(found.values()), {"not run"})
@@ -244,7 +247,7 @@ class Events(unittest.TestCase):
     def run_with(self, *told):
         with tempfile.TemporaryDirectory() as folder:
             node = ProgramNode(folder, lambda *_: Output(0, "fine"))
-            node.events = list(told)
+            node.events = [{"kind": "admitted", "count": 1, "text": "a share"}, *told]
             return judged(lambda of: events.events(Places(node, 1, ""), of, None))
 
     def test_a_warning_is_named_and_fails(self):
@@ -255,8 +258,12 @@ class Events(unittest.TestCase):
         self.assertIn("fails inside", {row.verdict for row in found})
 
     def test_other_events_do_not_matter(self):
-        _, report, said = self.run_with({"kind": "admitted", "count": 1, "text": "a share"})
+        _, report, said = self.run_with({"kind": "released", "count": 1, "text": "a share"})
         self.assertEqual(report.failed, 0, said)
+
+    def test_no_events_at_all_prove_nothing(self):
+        node = ProgramNode("", lambda *_: Output(0, ""))
+        self.assertEqual(events.told(node, "a"), ["no event says that the container was admitted"])
 
 
 class Suites(unittest.TestCase):
@@ -316,12 +323,69 @@ class Suites(unittest.TestCase):
             self.assertEqual(run.tests("inside", 9, [])[0], {"t::crash": FAILED})
 
 
+class Samples(unittest.TestCase):
+    def sample(self, folder, name, recipe):
+        os.makedirs(f"{folder}/Samples/0_Kind/{name}")
+        for path, text in (("CMakeLists.txt", recipe), (f"{name}.cu", "")):
+            with open(f"{folder}/Samples/0_Kind/{name}/{path}", "w", encoding="utf-8") as file:
+                file.write(text)
+        return f"{folder}/Samples/0_Kind/{name}"
+
+    def test_a_sample_is_built_as_its_recipe_says_or_left_out(self):
+        with tempfile.TemporaryDirectory() as folder:
+            recipe = ("target_link_libraries(a PRIVATE CUDA::cublas CUDA::cudart CUDA::cuda_driver)"
+                      "\nset_target_properties(a PROPERTIES CUDA_SEPARABLE_COMPILATION ON)")
+            plain = self.sample(folder, "a", recipe)
+            drawn = self.sample(folder, "b", "find_package(OpenGL)")
+            command = samples.compile_command("nvcc", "/common", plain, "/built")
+            self.assertEqual(command[-3:], [f"{plain}/a.cu", "-lcuda", "-lcublas"])
+            self.assertIn("-rdc=true", command)
+            self.assertIsNone(samples.compile_command("nvcc", "/common", drawn, "/built"))
+
+    def test_a_waived_sample_is_skipped_and_one_that_fails_inside_fails(self):
+        def ends(container, line):
+            name = line.rsplit("/", 1)[-1]
+            return Output({"waived": 2, "bad": 1 if container else 0}.get(name, 0), "")
+
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(f"{folder}/shared/cuda-samples")
+            for name in ("good", "bad", "waived"):
+                self.sample(f"{folder}/cuda-samples", name, "")
+                with open(f"{folder}/shared/cuda-samples/{name}", "w", encoding="utf-8"):
+                    pass
+            places = Places(ProgramNode(folder, ends), 1, folder)
+            with mock.patch.object(samples, "tool", lambda _: "/cuda/nvcc"):
+                found, report, said = judged(
+                    lambda of: samples.samples(places, of, Settings({})))
+        self.assertIn("outside 2/0/1, inside 1/1/1", said)
+        self.assertEqual((found[0].verdict, found[0].differs, report.failed),
+                         ("fails inside", "bad", 1))
+
+
+class Llama(unittest.TestCase):
+    def run_with(self, inside):
+        """Runs the server, which says "a b" outside and something else inside."""
+        def ends(container, _):
+            return Output(0, f'says "{inside if container else "a b"}"\nfine')
+
+        with tempfile.TemporaryDirectory() as folder:
+            os.makedirs(f"{folder}/llama.cpp")
+            os.close(os.open(f"{folder}/llama.cpp/llama-server", os.O_CREAT, 0o755))
+            places = Places(ProgramNode(folder, ends), 1, folder)
+            return judged(lambda of: llama.llama(places, of, Settings({})))
+
+    def test_the_same_words_pass_and_others_fail(self):
+        self.assertEqual(self.run_with("a b")[0][0].verdict, "works")
+        found, report, _ = self.run_with("a c")
+        self.assertEqual((found[0].differs, report.failed), ("with the same words as outside", 1))
+
+
 class Fetch(unittest.TestCase):
     def test_sources_come_from_a_tag_and_packages_by_version(self):
         source = next(one for one in fetch.TABLE if one.name == "cupy")
         clone, sparse, _ = fetch.commands(source, "/f")
         self.assertEqual(clone[-4:], ["--branch", "v14.2.0", source.url, "/f/cupy"])
-        self.assertEqual(sparse[-1], "tests/")
+        self.assertEqual(sparse[-1], "/tests/")
         [install] = fetch.commands(fetch.Package("expecttest", "0.3.0"), "/f")
         self.assertEqual(install[-1], "expecttest==0.3.0")
         self.assertIn("/f/python/expecttest", install)
