@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from measure.node import call
 from measure.programs import junit
-from measure.programs.compare import FAILED, settled
+from measure.programs.compare import FAILED, PASSED, settled
 from measure.programs.places import NO_FOLDER, SIDES, python_path, versions
 from measure.programs.rows import installed
 
 # Beyond the bound of a suite: imports, and its last test.
 GRACE_S = 60
 ALONE_S = 90
+# A test of our own beside those of the suite: no test ends the process, or hangs.
+TO_ITS_END = "(the run comes to its end)"
 
 
 @dataclass
@@ -104,7 +106,10 @@ class SuiteRun:
         return f"{package}, tests {tests or 'of an unknown version'}"
 
     def tests(self, side, seconds, arguments):
-        """Runs tests in one place; returns their outcomes, and the end of what was printed."""
+        """Runs tests in one place; returns their outcomes, and the end of what was printed.
+
+        A run that does not come to its end has the test that began last, failed.
+        """
         path = f"{self.places.shared}/{side}.xml"
         for old in (path, f"{path}.last"):
             call(["rm", "-f", old])
@@ -114,8 +119,7 @@ class SuiteRun:
         found = junit.outcomes(node.read(path))
         last = node.read(f"{path}.last")
         if not found and last:
-            # The process ended before its time: that is the test's doing.
-            found = {last: FAILED}
+            found = {last: FAILED, TO_ITS_END: FAILED}
         return found, f"exit {end.code}, last test {last}\n{end.text[-600:]}"
 
     def both(self, arguments):
@@ -128,7 +132,9 @@ class SuiteRun:
             return dict(zip(SIDES, ended))
 
     def alone(self, side, test):
-        found, _ = self.tests(side, ALONE_S, [test])
+        found, said = self.tests(side, ALONE_S, [test])
+        if side == "inside" and found.get(test) != PASSED:
+            print(f"{test}, inside, alone: {said}")
         return found.get(test, FAILED)
 
     def run(self, rows):
@@ -139,10 +145,14 @@ class SuiteRun:
         arguments = [*suite.options, *self.files()]
         ran = self.both(arguments)
         found = {side: ran[side][0] for side in SIDES}
+        ends = [found[side].pop(TO_ITS_END, PASSED) for side in SIDES]
         if not found["outside"]:
             print(ran["outside"][1])
             return rows.skip(suite.name, suite.cards, "nothing ran outside", self.version())
         outcomes = settled(found["outside"], found["inside"], self.alone)
+        if FAILED in ends:
+            for tests, end in zip(outcomes, ends):
+                tests[TO_ITS_END] = end
         return rows.judge(suite.name, self.version(), suite.cards, *outcomes,
                           said=ran["inside"][1])
 

@@ -110,7 +110,7 @@ for server in $(echo get_server_list | timeout 5 nvidia-cuda-mps-control); do
     echo get_client_list $server | timeout 5 nvidia-cuda-mps-control | sed "s/^/served /"
 done
 wait $clients
-echo quit | timeout 20 nvidia-cuda-mps-control
+echo quit -t 5 | timeout 20 nvidia-cuda-mps-control
 cat $folder/daemon $folder/1 $folder/2; tail -n 20 $folder/log/*; rm -rf $folder"""
 
 

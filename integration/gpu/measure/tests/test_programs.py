@@ -244,9 +244,12 @@ class Groups(unittest.TestCase):
 
 
 class Events(unittest.TestCase):
+    def setUp(self):
+        self.ends = lambda *_: Output(0, "fine")
+
     def run_with(self, *told):
         with tempfile.TemporaryDirectory() as folder:
-            node = ProgramNode(folder, lambda *_: Output(0, "fine"))
+            node = ProgramNode(folder, self.ends)
             node.events = [{"kind": "admitted", "count": 1, "text": "a share"}, *told]
             return judged(lambda of: events.events(Places(node, 1, ""), of, None))
 
@@ -260,6 +263,17 @@ class Events(unittest.TestCase):
     def test_other_events_do_not_matter(self):
         _, report, said = self.run_with({"kind": "released", "count": 1, "text": "a share"})
         self.assertEqual(report.failed, 0, said)
+
+    def test_a_program_that_ends_badly_only_inside_fails(self):
+        self.ends = lambda container, _: Output(1 if container else 0, "no card")
+        found, report, said = self.run_with()
+        self.assertIn("exit 1, but not outside", said)
+        self.assertGreater(report.failed, 0)
+
+    def test_a_program_that_is_not_there_is_skipped(self):
+        self.ends = lambda *_: Output(127, "not found")
+        found, report, _ = self.run_with()
+        self.assertEqual((report.passed, {row.verdict for row in found}), (0, {"not run"}))
 
     def test_no_events_at_all_prove_nothing(self):
         node = ProgramNode("", lambda *_: Output(0, ""))
@@ -320,7 +334,18 @@ class Suites(unittest.TestCase):
                 return Output(139, "Segmentation fault")
 
             run = suites.SuiteRun(Places(ProgramNode(folder, ends), 1, ""), self.SUITE, 9)
-            self.assertEqual(run.tests("inside", 9, [])[0], {"t::crash": FAILED})
+            self.assertEqual(run.tests("inside", 9, [])[0],
+                             {"t::crash": FAILED, suites.TO_ITS_END: FAILED})
+
+    def test_a_run_that_ends_inside_before_its_time_fails_whatever_its_last_test_does_alone(self):
+        def outcomes(side, arguments):
+            if "::" in arguments:
+                return {arguments: PASSED}
+            ended = {"t::b": FAILED, suites.TO_ITS_END: FAILED}
+            return ended if side == "inside" else {"t::a": PASSED, "t::b": PASSED}
+
+        found, _, _ = self.run_suite(outcomes)
+        self.assertEqual((found[0].verdict, found[0].differs), ("fails inside", suites.TO_ITS_END))
 
 
 class Samples(unittest.TestCase):
