@@ -10,6 +10,7 @@
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
+#   make compatibility  docs/compatibility.md from the kept results of programs
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
@@ -47,7 +48,7 @@ RM_CLIENT_TARGET := $(MACHINE)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
-.PHONY: header-check rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test cri-test vm-test install uninstall
+.PHONY: header-check rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -128,6 +129,9 @@ gpu-test: build
 	@if [ -e /proc/driver/nvidia/version ]; then integration/gpu/run.sh; else \
 	    echo "no NVIDIA driver here: unpack integration/gpu/bundle/egpu-gpu-test.tar.xz on a GPU machine and start run.sh"; \
 	fi
+
+compatibility:
+	cd integration/gpu && python3 -B -m measure.programs.compatibility
 
 cri-test: build rm-client
 	scripts/setup.sh tests

@@ -35,9 +35,10 @@ ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c 
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_load.c -ldl
 ${CC:-cc} -O2 -shared -fPIC -o "$out/egpu-gpu-test/bin/no-preemption.so" integration/gpu/no_preemption.c -ldl
 strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
-cp integration/gpu/run.sh integration/gpu/*.py "$out/egpu-gpu-test/"
-mkdir "$out/egpu-gpu-test/measure"
+cp integration/gpu/run.sh integration/gpu/*.py integration/gpu/*.cu "$out/egpu-gpu-test/"
+mkdir -p "$out/egpu-gpu-test/measure/programs"
 cp integration/gpu/measure/*.py "$out/egpu-gpu-test/measure/"
+cp integration/gpu/measure/programs/*.py "$out/egpu-gpu-test/measure/programs/"
 # The commit that results are of.
 git describe --always --dirty >"$out/egpu-gpu-test/commit"
 XZ_OPT='-T0 -6' tar -C "$out" -cJf "$out/egpu-gpu-test.tar.xz" egpu-gpu-test

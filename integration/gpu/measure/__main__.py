@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from measure import attacks, basics, compute, memory
+from measure import attacks, basics, compute, memory, programs
 from measure.node import DRIVER, Node, call, nvidia_smi, uuids_in
 from measure.report import Report, kept_in
 from measure.settings import Settings
@@ -69,6 +69,7 @@ def run_all(suite):
     basics.run(suite)
     memory.run(suite)
     compute.run(suite)
+    programs.run(suite)
     has_suite = os.access(f"{suite.node.programs}/it", os.X_OK)
     if has_suite:
         attacks.run(suite)
@@ -81,7 +82,7 @@ def run_all(suite):
 def run(node, report, settings):
     suite = Suite(node, report, settings)
     show_egpu(node, report)
-    parts = {"memory": memory, "cost": memory, "attacks": attacks}
+    parts = {"memory": memory, "cost": memory, "attacks": attacks, "programs": programs}
     if settings.only:
         parts.get(settings.only, compute).run(suite)
         show_logs(node, report)
@@ -98,12 +99,12 @@ def end(number, _):
 
 def main(results):
     settings = Settings(os.environ)
-    programs = next((one for one in (f"{FOLDER}/bin", f"{BUNDLE}/bin") if os.path.isdir(one)), None)
-    if not programs:
+    binaries = next((one for one in (f"{FOLDER}/bin", f"{BUNDLE}/bin") if os.path.isdir(one)), None)
+    if not binaries:
         sys.exit("no programs: start bundle.sh first, or unpack the bundle")
-    path = f"{programs}:{os.environ['PATH']}:/usr/sbin:/sbin:{DRIVER}/bin"
+    path = f"{binaries}:{os.environ['PATH']}:/usr/sbin:/sbin:{DRIVER}/bin"
     os.environ.update(PATH=path, EGPU_CONFIG=f"{settings.work}/egpu.toml")
-    node = Node(FOLDER, programs, settings)
+    node = Node(FOLDER, binaries, settings)
     if os.geteuid() != 0:
         sys.exit("must be root")
     if not node.uuids and not settings.dry:

@@ -273,6 +273,12 @@ class Node:
         to = subprocess.STDOUT if errors else subprocess.DEVNULL
         return call(command, env=host_environment(), stderr=to).text
 
+    def outcome(self, container, *command):
+        """Runs a program in a container, or outside without one; returns how it ended, too."""
+        if container is not None:
+            command = self.exec_command(container, command)
+        return call(command, env=host_environment())
+
     def spawn(self, container, command, path, read_input=False, timeout=0):
         """Starts a program in a container, or outside, that prints into a file."""
         if container is not None:

@@ -2,7 +2,8 @@
 
 EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost (CUDA
                    initialisation, malloc and free, training beside the same outside: 5 minutes),
-                   two (NCCL on two cards), utilization, achieved, errors
+                   two (NCCL on two cards), utilization, achieved, errors, programs (other
+                   people's programs and suites, outside and in a share)
 EGPU_GPU_MEMORY    measurements of memory, of memory.py and cost.py (all)
 EGPU_GPU_PROGRAMS  random programs (300)
 EGPU_GPU_PAIRS     pairs of a comparison (5)
@@ -15,13 +16,21 @@ EGPU_GPU_PEER      a library that limits by LD_PRELOAD and CUDA_DEVICE_SM_LIMIT 
 EGPU_GPU_BATCHES   batches that weights are tried with (16 32 64 128)
 EGPU_GPU_CASES     suites of attacks (attacks memory); EGPU_GPU_SECONDS: when no further case is
                    begun (420); EGPU_GPU_CASE_SECONDS: how long each may take (60)
-EGPU_GPU_QUICK     1: without the suite on simulated cards
+EGPU_GPU_GROUPS    groups of the part programs, of programs/__init__.py (all)
+EGPU_GPU_PROGRAMS_FOLDER
+                   what measure/programs/fetch.py fetched, for suites of other people
+EGPU_GPU_SUITE_SECONDS
+                   how long each of these suites may take in each place (120)
+EGPU_GPU_QUICK     1: without the suite on simulated cards, and without suites of other people
 EGPU_GPU_DRY       1: tries this program where there is no card, on simulated ones; of use with
                    EGPU_GPU_ONLY=attacks alone
 EGPU_GPU_WORK      a folder for everything but the results (/tmp/egpu-gpu)
 """
 
-ONLY = ("memory", "compute", "attacks", "cost", "two", "utilization", "achieved", "errors")
+import os
+
+ONLY = ("memory", "compute", "attacks", "cost", "two", "utilization", "achieved", "errors",
+        "programs")
 
 
 class Settings:
@@ -45,6 +54,12 @@ class Settings:
         self.batches = [int(batch) for batch in get("BATCHES", "16 32 64 128").split()]
         self.suites = get("CASES", "attacks memory").split()
         self.seconds, self.case_seconds = float(get("SECONDS", "420")), get("CASE_SECONDS", "60")
+        self.groups = get("GROUPS").split()
+        folder = get("PROGRAMS_FOLDER")
+        self.programs_folder = os.path.realpath(folder) if folder else ""
+        if folder and not os.path.isdir(folder):
+            raise SystemExit(f"EGPU_GPU_PROGRAMS_FOLDER={folder}: no such folder")
+        self.suite_seconds = float(get("SUITE_SECONDS", "120"))
         self.quick, self.dry = bool(get("QUICK")), bool(get("DRY"))
         self.work = get("WORK", "/tmp/egpu-gpu")
 
