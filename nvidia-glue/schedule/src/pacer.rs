@@ -12,8 +12,8 @@
 //! by is made up only where nobody else has the card, now or after the next spans: a neighbour is
 //! never made to pay for the lateness of the host. Where a call waits in the driver between two
 //! neighbours, though, the one has what the other does not get: who lost by that is not asked to
-//! pay back what he has of others' by it. All that is carried on is bounded, so that nobody has much
-//! more than his share in any second; what is beyond that is lost.
+//! pay back what he has of others' by it. All that is carried on is bounded, so that nobody has
+//! much more than his share in any second; what is beyond that is lost.
 
 use super::{Calls, Span, Timeline};
 
@@ -328,8 +328,9 @@ impl Pacer {
         self.left_to_neighbour_us = 0;
     }
 
-    /// Notes for how long the call that was to take over from a neighbour waited in the driver while
-    /// its own span went on. That neighbour was not taken off either, as its call comes after this one.
+    /// Notes for how long the call that was to take over from a neighbour waited in the driver
+    /// while its own span went on. That neighbour was not taken off either, as its call comes after
+    /// this one.
     fn wait_for_takeover(&mut self, waited_us: u64) {
         // Less is no matter of what others hold.
         if waited_us > MOST_WINDOW_LOSS_US {

@@ -461,7 +461,7 @@ proptest! {
         prop_assert!(pacer.balance_us() <= i64::try_from(latest).unwrap());
     }
 
-    /// What is made up is nobody else's time: that is taken by late edges only.
+    /// Time that is made up is nobody else's: that is taken by late edges only.
     #[test]
     fn nobody_makes_up_in_a_neighbours_time(gap in 0..60_000_u64, jitter in jitter(60_000, 1)) {
         let turns = vec![turn("own", &[(10_000, 35_000)]), turn("other", &[(35_000 + gap, PERIOD)])];

@@ -91,7 +91,7 @@ fn calls_that_are_held_up_cost_nothing_where_the_card_is_free() {
     }
 }
 
-/// Where the host holds calls up, the one has what the other loses, and neither pays for both.
+/// Calls are held up by the host: the one has what the other loses, and neither pays for both.
 #[test]
 fn neighbours_whose_calls_are_held_up_keep_most_of_their_shares() {
     for (hold_us, lost_ppm) in [(30_000, 15_000), (45_000, 40_000)] {
