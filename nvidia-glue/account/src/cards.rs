@@ -5,9 +5,15 @@ use base::{Pid, units::Bytes};
 use foldhash::HashMap;
 
 use super::{
-    Bound, Card, OverQuota, Refusal,
+    Bound, Card, Counted, OverQuota, Refusal,
     frames::{self, Extent, Frames},
 };
+
+/// So many times its size of addresses on the NVLink fabric a block of memory gets as long as it
+/// lives, and so many times its limit a container has of a card. A card has few: 512 GiB on Hopper
+/// (`gpuGetFlaVasSize_GH100`), for all who use it, and mappings keep them when the object is freed
+/// that they came with.
+pub(super) const FABRIC: u32 = 2;
 
 /// One card's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,6 +31,8 @@ pub struct CardUsage {
     /// Number of allocations that were refused for good
     /// ([`Accounts::count_denial`](super::Accounts::count_denial)).
     pub denials: u64,
+    /// Addresses on the NVLink fabric, reserved ones included.
+    pub fabric: Bytes,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +44,8 @@ struct CardAccount {
     high_water: u128,
     denials: u64,
     frames: Frames,
+    /// Bytes of addresses on the NVLink fabric.
+    fabric: u128,
     /// Nobody else has the card.
     has_sole_holder: bool,
     /// Most channels of it.
@@ -97,6 +107,7 @@ impl Cards {
             frames_limit: Bytes(state.frames_limit()),
             high_water: saturated(state.high_water),
             denials: state.denials,
+            fabric: saturated(state.fabric),
         })
     }
 
@@ -199,6 +210,29 @@ impl Cards {
         };
         let quota = of(Bound::Quota, used.0, asked.0, state.limit);
         quota.or_else(|| of(Bound::Frames, used.1, asked.1, state.frames_limit()))
+    }
+
+    /// Returns whether there may be so many bytes more of addresses on the fabric.
+    pub(super) fn fabric_fits(&self, card: Card, bytes: u64) -> Result<(), Refusal> {
+        let state = self.state(card).ok().filter(|_| card != Card::HOST).ok_or(Refusal::UnknownCard(card))?;
+        let most = u128::from(state.limit) * u128::from(FABRIC);
+        let fits = state.has_sole_holder || state.fabric + u128::from(bytes) <= most;
+        if fits { Ok(()) } else { Err(Refusal::TooMany { counted: Counted::CardFabric, limit: FABRIC }) }
+    }
+
+    /// Counts so many bytes of addresses on the fabric.
+    pub(super) fn add_fabric(&mut self, card: Card, bytes: u64) {
+        if let Some(state) = self.state_mut(card) {
+            state.fabric += u128::from(bytes);
+        }
+    }
+
+    /// Counts so many bytes of addresses less; they were added before.
+    pub(super) fn subtract_fabric(&mut self, card: Card, bytes: u64) {
+        if let Some(state) = self.state_mut(card) {
+            debug_assert!(state.fabric >= u128::from(bytes), "more addresses released than were counted");
+            state.fabric = state.fabric.saturating_sub(bytes.into());
+        }
     }
 
     /// Counts `bytes` more, in frames of their own, whether or not they fit.

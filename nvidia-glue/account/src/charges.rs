@@ -4,8 +4,8 @@ use abi::memory::Layout;
 use base::{Pid, units::Bytes};
 
 use super::{
-    Card,
-    cards::Cards,
+    Card, Counted, Refusal,
+    cards::{Cards, FABRIC},
     frames::Extent,
     pins::{Pins, Window},
 };
@@ -13,11 +13,6 @@ use super::{
 /// Index of a charge, valid for as long as a reference to it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ChargeId(u32);
-
-/// A block of memory gets so many times its size of addresses on the fabric as long as it lives. A
-/// card has few: 512 GiB on Hopper (`gpuGetFlaVasSize_GH100`), for all who use it, and mappings
-/// keep them when the object is freed that they came with.
-pub(super) const FABRIC: u32 = 2;
 
 #[derive(Debug, Clone, Copy)]
 struct Charge {
@@ -33,7 +28,8 @@ struct Charge {
     mappings: u32,
     card: Card,
     pages: Pages,
-    /// Bytes of addresses on the fabric that it was ever given.
+    /// Bytes of addresses on the fabric that it was ever given; all that it is for, if there is no
+    /// memory behind them.
     fabric: u64,
 }
 
@@ -101,24 +97,41 @@ impl Charges {
         Some(ChargeId(id))
     }
 
+    /// Adds a charge for addresses on the fabric behind which there is no memory; whether they fit is the
+    /// caller's business.
+    pub(super) fn add_addresses(
+        &mut self,
+        cards: &mut Cards,
+        process: Pid,
+        (card, bytes): (Card, u64),
+    ) -> Option<ChargeId> {
+        let id = self.add(cards, process, (card, Bytes(0)), Layout::OwnFrames)?;
+        self.get_mut(id)?.fabric = bytes;
+        cards.add_fabric(card, bytes);
+        Some(id)
+    }
+
     /// Adds bytes of addresses on the fabric to a charge, if it is of a card's memory and has not
     /// too many already.
-    pub(super) fn add_fabric(&mut self, id: ChargeId, bytes: u64) -> bool {
-        let Some(charge) = self.get_mut(id) else {
-            return false;
-        };
+    pub(super) fn add_fabric(&mut self, cards: &mut Cards, id: Option<ChargeId>, bytes: u64) -> Result<(), Refusal> {
+        const TOO_MANY: Refusal = Refusal::TooMany { counted: Counted::Fabric, limit: FABRIC };
+        let charge = id.and_then(|id| self.get_mut(id)).ok_or(TOO_MANY)?;
         let fabric = charge.fabric.saturating_add(bytes);
-        let fits = charge.card != Card::HOST && fabric <= charge.bytes.saturating_mul(FABRIC.into());
-        if fits {
-            charge.fabric = fabric;
+        if charge.card == Card::HOST || fabric > charge.bytes.saturating_mul(FABRIC.into()) {
+            return Err(TOO_MANY);
         }
-        fits
+        cards.fabric_fits(charge.card, bytes)?;
+        cards.add_fabric(charge.card, bytes);
+        charge.fabric = fabric;
+        Ok(())
     }
 
     /// Removes bytes of addresses on the fabric that were not allocated.
-    pub(super) fn subtract_fabric(&mut self, id: ChargeId, bytes: u64) {
+    pub(super) fn subtract_fabric(&mut self, cards: &mut Cards, id: ChargeId, bytes: u64) {
         if let Some(charge) = self.get_mut(id) {
-            charge.fabric = charge.fabric.saturating_sub(bytes);
+            let bytes = bytes.min(charge.fabric);
+            charge.fabric -= bytes;
+            cards.subtract_fabric(charge.card, bytes);
         }
     }
 
@@ -135,10 +148,12 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
-    /// Its bytes, if exports (and files through which it was mapped) are all that holds it.
+    /// Its bytes and addresses, if exports (and files through which it was mapped) are all that
+    /// holds it.
     pub(super) fn held_by_exports(&self, id: ChargeId) -> Bytes {
         let is_alone = |charge: &&Charge| charge.references == charge.exports.saturating_add(charge.mappings);
-        self.get(id).filter(is_alone).map_or(Bytes(0), |charge| Bytes(charge.bytes))
+        let size = |charge: &Charge| Bytes(charge.bytes.saturating_add(charge.fabric));
+        self.get(id).filter(is_alone).map_or(Bytes(0), size)
     }
 
     /// Returns whether files through which it was mapped are all that holds it.
@@ -207,6 +222,7 @@ impl Charges {
         }
         let bytes = charge.bytes;
         cards.subtract_in(charge.process, charge.card, bytes.into(), charge.extent);
+        cards.subtract_fabric(charge.card, charge.fabric);
         match charge.pages {
             Pages::Other => {}
             Pages::Pins(pin) => self.pins.unpinned(pin),

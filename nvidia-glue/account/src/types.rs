@@ -244,6 +244,8 @@ pub enum Counted {
     PageTableKib,
     /// Addresses on the NVLink fabric for a block of memory, in its sizes.
     Fabric,
+    /// Addresses on the NVLink fabric of a card, in its limits.
+    CardFabric,
 }
 
 impl std::fmt::Display for Counted {
@@ -267,6 +269,7 @@ impl std::fmt::Display for Counted {
             Self::HostMappings => "mappings of the host's memory",
             Self::PageTableKib => "KiB of page tables",
             Self::Fabric => "times the size of a block of memory in addresses on the fabric",
+            Self::CardFabric => "times the limit of a card in addresses on the fabric",
         })
     }
 }

@@ -12,10 +12,7 @@ use super::{
     Accounts,
     objects::{Committed, Placement},
 };
-use crate::{
-    Card, Counted, ExportFile, Kind, ObjectName, OverQuota, Refusal,
-    charges::{ChargeId, FABRIC},
-};
+use crate::{Card, ExportFile, Kind, ObjectName, OverQuota, Refusal, charges::ChargeId};
 
 /// An allocation of an object that is about to be executed.
 #[derive(Debug, Clone, Copy)]
@@ -196,12 +193,42 @@ impl Accounts {
         let known = self.tree.find(memory).and_then(|index| self.tree.get(index));
         known.filter(|known| known.kind == Kind::Memory).ok_or(Refusal::UnknownObject(memory))?;
         let mut reservation = self.reserve_duplicate(memory, memory.client)?;
-        if reservation.charge.is_some_and(|charge| self.charges.add_fabric(charge, bytes)) {
-            reservation.fabric = bytes;
-            return Ok(reservation);
+        match self.charges.add_fabric(&mut self.cards, reservation.charge, bytes) {
+            Ok(()) => {
+                reservation.fabric = bytes;
+                Ok(reservation)
+            }
+            Err(refusal) => {
+                self.cancel(reservation);
+                Err(refusal)
+            }
         }
-        self.cancel(reservation);
-        Err(Refusal::TooMany { counted: Counted::Fabric, limit: FABRIC })
+    }
+
+    /// Reserves room for an object of `client` that has `bytes` of addresses on the NVLink fabric
+    /// of a card, and no memory: what is attached to them stays an object of its own. They count
+    /// as long as there are handles, exports or mappings of them.
+    ///
+    /// # Errors
+    /// When the client is not registered, the grant has no such card, there are too many such
+    /// addresses of it, or too many objects.
+    pub fn reserve_addresses(
+        &mut self,
+        client: Handle,
+        (card, bytes): (Card, Bytes),
+        process: Pid,
+    ) -> Result<Reservation, Refusal> {
+        if !self.clients.contains_key(&client) {
+            return Err(Refusal::UnknownClient(client));
+        }
+        let kind = Kind::Memory;
+        self.kind_fits(kind)?;
+        self.cards.fabric_fits(card, bytes.0)?;
+        let charge = self.charges.add_addresses(&mut self.cards, process, (card, bytes.0));
+        let charge = Some(charge.ok_or(self.too_many_objects())?);
+        self.counts.add(kind);
+        let armed = Armed::new(&self.abandoned);
+        Ok(Reservation { client, kind, charge, fresh: true, attached: Vec::new(), fabric: bytes.0, armed })
     }
 
     /// Reserves room for an object of `client` made of what was exported to `file` at `index`.
@@ -279,7 +306,7 @@ impl Accounts {
     /// freed again.
     pub fn cancel(&mut self, reservation: Reservation) {
         if let Some(charge) = reservation.charge {
-            self.charges.subtract_fabric(charge, reservation.fabric);
+            self.charges.subtract_fabric(&mut self.cards, charge, reservation.fabric);
             self.charges.release(&mut self.cards, charge);
         }
         for charge in reservation.attached {

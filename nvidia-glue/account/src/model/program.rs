@@ -194,7 +194,7 @@ impl Program<'_> {
 
     pub(super) fn step(&mut self, operation: u8) -> Option<()> {
         // Programs that were written before are to stay what they were.
-        match if operation < 236 { operation % 48 } else { operation } {
+        match if operation < 235 { operation % 48 } else { operation } {
             0 | 1 => self.new_client(),
             2 | 3 => self.reserve(),
             4 | 5 => self.execute(),
@@ -238,6 +238,7 @@ impl Program<'_> {
             251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
             253 => self.unregister_channel(),
             254 | 255 => self.context(CHANNEL),
+            235 => self.addresses(),
             236 => self.pin(),
             237 => self.pin().and_then(|()| self.settle_pin()),
             238 => self.settle_pin(),
@@ -260,6 +261,11 @@ impl Program<'_> {
                 assert!(usage.used.0 <= held + padding, "card {card}: {} said, {held} held", usage.used.0);
                 let most = frames + padding;
                 assert!(self.has_virtual_tables || usage.frames.0 <= most, "card {card}: frames of {frames}");
+            }
+            let addresses = self.world.addresses(card);
+            assert!(usage.fabric.0 >= addresses, "card {card}: addresses of {} said, {addresses} held", usage.fabric.0);
+            if !self.behind && !self.stale && !self.mixed {
+                assert_eq!(usage.fabric.0, addresses, "card {card}: addresses");
             }
             let by_process: u64 = self.accounts.users().filter(|user| user.1 == Card(card)).map(|user| user.2.0).sum();
             assert_eq!(by_process, if card < CARDS { usage.used.0 } else { 0 }, "the processes' sum");
@@ -381,7 +387,7 @@ impl Program<'_> {
         );
         assert_eq!(self.accounts.users().count(), 0);
         for (card, usage) in self.accounts.cards() {
-            assert_eq!(usage.used, Bytes(0), "{card:?}");
+            assert_eq!((usage.used, usage.fabric), (Bytes(0), Bytes(0)), "{card:?}");
             assert!(self.has_virtual_tables || usage.frames == Bytes(0), "{card:?}");
         }
     }

@@ -3,7 +3,7 @@
 use super::{
     api::*,
     program::{CARDS, FOREIGN, LIMITS, Program},
-    world::{File, PAGE},
+    world::{File, Memory, PAGE},
 };
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ impl Program<'_> {
         let given = object.memory.and_then(|memory| self.world.fabric.get(&memory)).copied().unwrap_or(0) + bytes;
         let of_card = |memory: usize| Some(self.world.memory[memory]).filter(|memory| memory.card != Card::HOST.0);
         let block = object.memory.filter(|_| object.kind == Kind::Memory).and_then(of_card);
-        let fits = block.is_some_and(|block| given <= 2 * block.bytes);
+        let fits = block.is_some_and(|block| given <= 2 * block.bytes && self.fabric_fits(block.card, bytes));
         let reservation = match self.accounts.reserve_fabric(ObjectName::new(Handle(client), Handle(of)), bytes) {
             Ok(reservation) => reservation,
             Err(refusal) => {
@@ -86,6 +86,43 @@ impl Program<'_> {
         self.place_shared(reservation, client, handle, parent, (client, of))?;
         self.world.fabric.insert(object.memory?, given);
         Some(())
+    }
+
+    /// Addresses on the fabric behind which there is no memory.
+    pub(super) fn addresses(&mut self) -> Option<()> {
+        let (client, process) = (self.client()?, self.process()?);
+        let (handle, parent) = (self.handle(), self.parent(client));
+        let (card, bytes) = (self.byte() % CARDS, u64::from(self.byte() % 48) * PAGE / 2);
+        let fits = self.fabric_fits(card, bytes);
+        let of_card = (Card(card), Bytes(bytes));
+        let reservation = match self.accounts.reserve_addresses(Handle(client), of_card, Pid(process)) {
+            Ok(reservation) => reservation,
+            Err(refusal) => {
+                let full = self.accounts.counts().objects >= LIMITS.objects;
+                assert!(full || !fits, "there may be so many, but that was refused: {refusal}");
+                return None;
+            }
+        };
+        assert!(fits, "{bytes} bytes of addresses of card {card}");
+        if self.byte().is_multiple_of(4) || self.world.find(client, handle).is_some() {
+            self.accounts.cancel(reservation);
+            return None;
+        }
+        let placement = Placement::under(Handle(parent), Handle(handle));
+        let committed = self.accounts.commit(reservation, placement, None).unwrap();
+        assert!(!committed.conflict || self.stale);
+        self.world.memory.push(Memory::new(card, 0));
+        let memory = self.world.memory.len() - 1;
+        self.world.fabric.insert(memory, bytes);
+        self.add_object(client, handle, vec![parent], Some(memory), Kind::Memory);
+        Some(())
+    }
+
+    /// Returns whether there may be so many bytes more of addresses of a card, by what the account
+    /// says that there are.
+    fn fabric_fits(&self, card: u8, bytes: u64) -> bool {
+        let usage = self.accounts.card(Card(card)).unwrap();
+        usage.fabric.0 + bytes <= 2 * usage.limit.0
     }
 
     pub(super) fn attach(&mut self) -> Option<()> {

@@ -200,6 +200,12 @@ impl World {
         of_card.map(|memory| memory.bytes).sum()
     }
 
+    /// Bytes of addresses of `card` on the fabric that they hold.
+    pub(super) fn addresses(&self, card: u8) -> u64 {
+        let of_card = self.held().into_iter().filter(|index| self.memory[*index].card == card);
+        of_card.filter_map(|index| self.fabric.get(&index)).sum()
+    }
+
     /// Bytes of the frames of `card` that they hold open: each once where it is known which they
     /// are.
     pub(super) fn frames(&self, card: u8) -> u64 {

@@ -207,3 +207,75 @@ fn an_attachment_is_its_holders_duplicates_too() {
     assert_eq!((free(&mut accounts, 8), used(&accounts)), (mib(10), Bytes(0)));
     assert_eq!(accounts.abandoned(), 0);
 }
+
+/// Addresses on the fabric behind which there is no memory, as object `object`.
+fn take_addresses(accounts: &mut Accounts, object: u32, size: Bytes) -> Result<(), Refusal> {
+    let reservation = accounts.reserve_addresses(CLIENT, (CARD, size), PROCESS)?;
+    accounts.commit(reservation, Placement::under(CLIENT, Handle(object)), None).unwrap();
+    Ok(())
+}
+
+fn addresses(accounts: &Accounts) -> Bytes {
+    accounts.card(CARD).unwrap().fabric
+}
+
+const NO_ADDRESSES: Refusal = Refusal::TooMany { counted: Counted::CardFabric, limit: 2 };
+
+#[test]
+fn addresses_without_memory_are_bounded_by_the_limit_and_charged_nothing() {
+    let mut accounts = with_range();
+    assert_eq!(
+        accounts.reserve_addresses(CLIENT, (Card(9), mib(1)), PROCESS).unwrap_err(),
+        Refusal::UnknownCard(Card(9))
+    );
+    let of_host = accounts.reserve_addresses(CLIENT, (Card::HOST, mib(1)), PROCESS);
+    assert_eq!(of_host.unwrap_err(), Refusal::UnknownCard(Card::HOST));
+    let stranger = Handle(0xc1d0_0099);
+    let of_nobody = accounts.reserve_addresses(stranger, (CARD, mib(1)), PROCESS);
+    assert_eq!(of_nobody.unwrap_err(), Refusal::UnknownClient(stranger));
+    assert_eq!(take_addresses(&mut accounts, 2, mib(201)), Err(NO_ADDRESSES));
+    assert_eq!(take_addresses(&mut accounts, 2, Bytes(u64::MAX)), Err(NO_ADDRESSES));
+    assert_eq!((NO_ADDRESSES.status(), NO_ADDRESSES.may_pass()), (Status::INSUFFICIENT_RESOURCES, true));
+    let cancelled = accounts.reserve_addresses(CLIENT, (CARD, mib(200)), PROCESS).unwrap();
+    assert_eq!(addresses(&accounts), mib(200));
+    accounts.cancel(cancelled);
+    take_addresses(&mut accounts, 2, mib(190)).unwrap();
+    assert_eq!((used(&accounts), addresses(&accounts), accounts.used_by(PROCESS, CARD)), (mib(10), mib(190), mib(10)));
+    // Those that memory keeps count, too.
+    let both = accounts.reserve_fabric(name(1), mib(10).0).unwrap();
+    accounts.commit(both, Placement::under(CLIENT, Handle(3)), None).unwrap();
+    assert_eq!(accounts.reserve_fabric(name(1), mib(10).0).unwrap_err(), NO_ADDRESSES);
+    assert_eq!(take_addresses(&mut accounts, 4, mib(1)), Err(NO_ADDRESSES));
+    free(&mut accounts, 3);
+    assert_eq!(addresses(&accounts), mib(200), "the memory has them as long as it lives");
+    free(&mut accounts, 1);
+    assert_eq!(addresses(&accounts), mib(190));
+    accounts.set_limit(CARD, mib(50)).unwrap();
+    assert_eq!(take_addresses(&mut accounts, 4, mib(1)), Err(NO_ADDRESSES), "a lower limit refuses what is new");
+    accounts.set_sole_holder(CARD);
+    take_addresses(&mut accounts, 4, mib(1000)).unwrap();
+    assert_eq!(accounts.client_gone(CLIENT).released, Bytes(0));
+    assert_eq!((addresses(&accounts), accounts.counts().charges, accounts.abandoned()), (Bytes(0), 0, 0));
+}
+
+#[test]
+fn whatever_is_left_of_an_object_keeps_its_addresses() {
+    let (file, importer) = (ExportFile(5), Handle(0xc1d0_0007));
+    let mut accounts = with_range();
+    add_client(&mut accounts, importer, Pid(300));
+    take_addresses(&mut accounts, 2, mib(200)).unwrap();
+    let duplicate = accounts.reserve_duplicate(name(2), importer).unwrap();
+    accounts.commit(duplicate, Placement::under(importer, Handle(9)), None).unwrap();
+    let hold = accounts.hold(name(2)).unwrap();
+    accounts.export(hold, file, 0);
+    map(&mut accounts, 2, 1000, 100, &[OTHER]);
+    free(&mut accounts, 2);
+    accounts.client_gone(importer);
+    assert_eq!(accounts.held_by_exports_alone(file), Bytes(0), "mapped, too");
+    accounts.unmap(FILE, OTHER, 1000, 100);
+    assert_eq!((addresses(&accounts), accounts.held_by_exports_alone(file)), (mib(200), mib(200)));
+    assert_eq!(take_addresses(&mut accounts, 2, mib(1)), Err(NO_ADDRESSES));
+    accounts.export_file_gone(file);
+    assert_eq!(addresses(&accounts), Bytes(0));
+    take_addresses(&mut accounts, 2, mib(200)).unwrap();
+}
