@@ -63,8 +63,8 @@ pub enum ClassKind {
     /// A reference to memory that exists already (the handles at 0 and 4 of the parameters), which
     /// keeps it allocated.
     MemoryReference,
-    /// Addresses on the NVLink fabric for video memory that exists already, which it keeps
-    /// allocated (`NV00F8_ALLOCATION_PARAMETERS`).
+    /// Addresses on the NVLink fabric (`NV00F8_ALLOCATION_PARAMETERS`): for video memory that
+    /// exists already, which it keeps allocated, or for memory that is attached later.
     FabricMemory,
     /// A debugger's session (`GT200_DEBUGGER`): the parameters name a client at 4, and at 8 its
     /// object that is looked into. CUDA makes one for itself.
@@ -293,11 +293,17 @@ pub(super) const CLASSES: &[Class] = &[
     row(
         0x00e0,
         "NV_MEMORY_EXPORT",
-        Refused(Status::NOT_SUPPORTED, "keeps memory that it exports allocated, out of sight"),
+        Refused(Status::INSUFFICIENT_PERMISSIONS, "keeps memory that it exports allocated, out of sight"),
         244,
         "class/cl00e0.h",
     ),
-    row(0x00f1, "NV_IMEX_SESSION", Refused(Status::NOT_SUPPORTED, "memory shared between hosts"), 32, "class/cl00f1.h"),
+    row(
+        0x00f1,
+        "NV_IMEX_SESSION",
+        Refused(Status::INSUFFICIENT_PERMISSIONS, "memory shared between hosts"),
+        32,
+        "class/cl00f1.h",
+    ),
     row(
         0x00f3,
         "NV01_MEMORY_FLA",
@@ -309,14 +315,14 @@ pub(super) const CLASSES: &[Class] = &[
     row(
         0x00f9,
         "NV_MEMORY_FABRIC_IMPORT_V2",
-        Refused(Status::NOT_SUPPORTED, "memory of other hosts"),
+        Refused(Status::INSUFFICIENT_PERMISSIONS, "memory of other hosts"),
         64,
         "class/cl00f9.h",
     ),
     row(
         0x00fb,
         "NV_MEMORY_FABRIC_IMPORTED_REF",
-        Refused(Status::NOT_SUPPORTED, "memory of other hosts"),
+        Refused(Status::INSUFFICIENT_PERMISSIONS, "memory of other hosts"),
         32,
         "class/cl00fb.h",
     ),

@@ -142,6 +142,9 @@ fn control_outcome(row: &ControlRow) -> Outcome {
         ControlRule::Export => "gives an object out to a file: a reference",
         ControlRule::Import => "takes an object in from a file",
         ControlRule::Share => "lets other clients duplicate objects; the container's own only",
+        ControlRule::Attach => {
+            "attaches the client's own charged memory of one card to its own addresses on the fabric, or detaches it; only by the handle that these were made with"
+        }
     };
     Outcome::new("executed", reason)
 }
@@ -296,7 +299,7 @@ fn class_kind(kind: ClassKind) -> &'static str {
             "keeps memory that exists allocated; the kernel maps it, and it may be 4 MiB long"
         }
         ClassKind::FabricMemory => {
-            "addresses on the NVLink fabric for video memory that exists, which they keep charged; twice its size at most, and none to which memory is attached later"
+            "addresses on the NVLink fabric, for video memory that exists, which they keep charged, or (since 570) for memory that is attached later, which they do not keep; at most twice the size of the block, and twice the limit of the card"
         }
         ClassKind::PeerToPeer => "a path between two cards, both of which must be granted",
         ClassKind::Plain => "decides nothing",

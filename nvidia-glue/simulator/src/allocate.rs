@@ -15,6 +15,7 @@ use super::{
     card_memory::{GRANULE, PieceLayout},
     classes::{self, Below, Class, Makes},
     engines::Group,
+    fabric::FabricAddresses,
     objects::{Client, HostMemory, Kind, Memory, Object, VideoMemory},
     open_files::FileId,
     state::{SimulatedCard, State},
@@ -99,6 +100,11 @@ fn make(state: &mut State, class: Class, place: Place, params: &mut [u8]) -> Res
         Makes::Subdevice => Kind::Subdevice { card: on_card? },
         Makes::VideoMemory => Kind::VideoMemory(video_memory(state, on_card?, params)?),
         Makes::SystemMemory => Kind::SystemMemory(system_memory(state, params)?),
+        Makes::FabricMemory if FabricAddresses::are_asked_for(params) => {
+            let addresses = FabricAddresses::new(on_card?, params)?;
+            state.fabric.push(Arc::downgrade(&addresses));
+            Kind::Fabric(addresses)
+        }
         Makes::FabricMemory => fabric_memory(state, place, params)?,
         Makes::VirtualMemory => Kind::VirtualMemory,
         Makes::AddressSpace => Kind::AddressSpace,

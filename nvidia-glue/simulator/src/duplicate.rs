@@ -47,6 +47,7 @@ pub(super) const fn may_be_duplicated(kind: &Kind) -> bool {
         kind,
         Kind::VideoMemory(_)
             | Kind::SystemMemory { .. }
+            | Kind::Fabric(_)
             | Kind::VirtualMemory
             | Kind::AddressSpace
             | Kind::ChannelGroup { .. }

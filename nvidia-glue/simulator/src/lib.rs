@@ -29,6 +29,7 @@ mod controls;
 mod duplicate;
 mod engines;
 mod escapes;
+mod fabric;
 mod file_watch;
 mod objects;
 mod open_files;
@@ -146,6 +147,23 @@ impl SimulatedDriver {
             objects::Kind::VideoMemory(memory) => Some(memory.length),
             _ => None,
         }
+    }
+
+    /// Returns how many pieces of memory are attached to addresses on the fabric; for tests.
+    pub fn attached_to(&self, client: u32, object: u32) -> Option<usize> {
+        let mut state = self.state();
+        state.free_closed();
+        state.forget_attachments();
+        match &state.clients.get(&client)?.objects.get(&object)?.kind {
+            objects::Kind::Fabric(addresses) => Some(addresses.count()),
+            _ => None,
+        }
+    }
+
+    /// Returns whether something was let through that makes a real driver write to memory that it
+    /// has freed, or to page tables that it should not; for tests.
+    pub fn is_corrupted(&self) -> bool {
+        self.state().is_corrupted
     }
 
     /// Bytes of the host's memory that it has taken; for tests.

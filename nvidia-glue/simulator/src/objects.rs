@@ -10,6 +10,7 @@ use abi::Status;
 use super::{
     card_memory::Piece,
     engines::{Group, RunlistEntry},
+    fabric::FabricAddresses,
     open_files::FileId,
 };
 
@@ -38,11 +39,12 @@ pub(super) struct HostMemory {
     pub(super) _piece: Option<Piece>,
 }
 
-/// Memory of either sort, held by what outlives its handle.
+/// Memory of either sort, or addresses to which some is attached, held by what outlives its handle.
 #[derive(Debug, Clone)]
 pub(super) enum Memory {
     Video(Arc<VideoMemory>),
     Host(Arc<HostMemory>),
+    Fabric(Arc<FabricAddresses>),
 }
 
 impl Memory {
@@ -51,6 +53,7 @@ impl Memory {
         match kind {
             Kind::VideoMemory(memory) => Some(Self::Video(Arc::clone(memory))),
             Kind::SystemMemory(memory) => Some(Self::Host(Arc::clone(memory))),
+            Kind::Fabric(addresses) => Some(Self::Fabric(Arc::clone(addresses))),
             _ => None,
         }
     }
@@ -59,6 +62,7 @@ impl Memory {
         match self {
             Self::Video(memory) => memory.length,
             Self::Host(memory) => memory.length,
+            Self::Fabric(addresses) => addresses.length,
         }
     }
 
@@ -67,7 +71,7 @@ impl Memory {
     pub(super) fn video(&self) -> Option<Arc<VideoMemory>> {
         match self {
             Self::Video(memory) => Some(Arc::clone(memory)),
-            Self::Host(_) => None,
+            Self::Host(_) | Self::Fabric(_) => None,
         }
     }
 }
@@ -83,6 +87,8 @@ pub(super) enum Kind {
     },
     VideoMemory(Arc<VideoMemory>),
     SystemMemory(Arc<HostMemory>),
+    /// Addresses on the fabric.
+    Fabric(Arc<FabricAddresses>),
     /// Addresses only.
     VirtualMemory,
     AddressSpace,

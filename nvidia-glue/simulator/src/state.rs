@@ -1,6 +1,11 @@
 //! State of the simulated driver: cards, open files, clients, address spaces, exports.
 
-use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Weak},
+};
 
 use abi::Status;
 use cards::{Card, SimulatedFault, SimulatedFaults};
@@ -10,6 +15,7 @@ use super::{
     card_memory::{CardMemory, GRANULE, PieceLayout},
     client_handles::ClientHandles,
     engines::Engines,
+    fabric::FabricAddresses,
     objects::{Client, HostMemory, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm_file::UvmFile,
@@ -87,6 +93,10 @@ pub(super) struct State {
     /// mapping itself is not seen here: the memory is kept until the file is closed, as if it were
     /// mapped, and freed meanwhile.
     pub(super) mapped: BTreeMap<FileId, Option<Arc<HostMemory>>>,
+    /// Addresses on the fabric to which memory is attached.
+    pub(super) fabric: Vec<Weak<FabricAddresses>>,
+    /// Something was let through that a real driver does not survive.
+    pub(super) is_corrupted: bool,
     /// The machine's own, as the driver takes it.
     host_memory: Arc<CardMemory>,
     /// The driver's version.
@@ -114,6 +124,8 @@ impl State {
             exports: BTreeMap::new(),
             uvm: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            fabric: Vec::new(),
+            is_corrupted: false,
             host_memory: Arc::new(host_memory),
             version,
             client_handles,
@@ -128,7 +140,17 @@ impl State {
         let id = self.files.identify(file)?;
         self.free_closed();
         self.look_at_faults();
+        self.forget_attachments();
         Ok(id)
+    }
+
+    /// Forgets what was attached to addresses on the fabric and has been freed since the last call.
+    pub(super) fn forget_attachments(&mut self) {
+        let clients = &self.clients;
+        self.fabric.retain(|addresses| {
+            let addresses = addresses.upgrade();
+            addresses.inspect(|addresses| addresses.forget_freed(clients)).is_some()
+        });
     }
 
     /// Applies the cards' faults. They are seen late, too.

@@ -92,6 +92,8 @@ pub enum ControlRule {
     Import,
     /// Lets other clients duplicate an object.
     Share,
+    /// Attaches memory to addresses on the NVLink fabric, or detaches it.
+    Attach,
     /// Answered with this status; the driver is not asked.
     Answered(Status, &'static str),
     /// Refused.
@@ -288,7 +290,7 @@ const ATTESTATION: &str =
 const CACHE: &str =
     "writes back or invalidates the cache of the whole card, in whoever's time, and with it others' data";
 const CLASS: &str = "of a class that is refused";
-const FABRIC: &str = "of a flexible block of addresses on the fabric, to which memory is attached later, or tells where on the fabric they are";
+const FABRIC: &str = "tells where on the fabric memory is, or makes handles of it that nobody would count";
 const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
 const CLEARS: &str = "fills a small table of the card's, which all share; answered as if it were full";
 const DIAGNOSTIC: &str = "for the card's maker: reads registers, tells physical addresses, or measures links";

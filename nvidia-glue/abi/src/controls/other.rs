@@ -2,7 +2,7 @@
 
 use super::{
     ATTESTATION, CACHE, CLASS, CLEARS, ClientField, ControlRow,
-    ControlRule::{Answered, Pass, Refuse, Schedule, View},
+    ControlRule::{Answered, Attach, Pass, Refuse, Schedule, View},
     DEBUGGER, DRIVER, FABRIC, HANDLES, INTERNAL, MMU_DEBUG, POINTERS, PRIVILEGED, R550, R560, SCHEDULING, SHARED,
     ScheduleKind, VGPU, ViewKind, WAITERS, counted, row,
 };
@@ -256,10 +256,10 @@ pub(super) const OTHER: &[ControlRow] = &[
     row(0x00f10002, "NV00F1_CTRL_CMD_FINISH_MEM_UNIMPORT", Refuse(Status::NOT_SUPPORTED, CLASS), "ctrl00f1.h"),
     row(0x00f10003, "NV00F1_CTRL_CMD_DISABLE_IMPORTERS", Refuse(Status::NOT_SUPPORTED, CLASS), "ctrl00f1.h"),
     row(0x00f80101, "NV00F8_CTRL_CMD_GET_INFO", Pass, "ctrl00f8.h"),
-    row(0x00f80102, "NV00F8_CTRL_CMD_DESCRIBE", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
-    row(0x00f80103, "NV00F8_CTRL_CMD_ATTACH_MEM", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
-    row(0x00f80104, "NV00F8_CTRL_CMD_DETACH_MEM", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
-    row(0x00f80105, "NV00F8_CTRL_CMD_GET_NUM_ATTACHED_MEM", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
+    row(0x00f80102, "NV00F8_CTRL_CMD_DESCRIBE", Refuse(Status::INSUFFICIENT_PERMISSIONS, FABRIC), "ctrl00f8.h"),
+    row(0x00f80103, "NV00F8_CTRL_CMD_ATTACH_MEM", Attach, "ctrl00f8.h").pointing(2064, &[]),
+    row(0x00f80104, "NV00F8_CTRL_CMD_DETACH_MEM", Attach, "ctrl00f8.h").pointing(528, &[]),
+    row(0x00f80105, "NV00F8_CTRL_CMD_GET_NUM_ATTACHED_MEM", Pass, "ctrl00f8.h"),
     row(0x00f80106, "NV00F8_CTRL_CMD_GET_ATTACHED_MEM", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
     row(0x00f80107, "NV00F8_CTRL_CMD_GET_PAGE_LEVEL_INFO", Refuse(Status::NOT_SUPPORTED, FABRIC), "ctrl00f8.h"),
     row(0x00f90101, "NV00F9_CTRL_CMD_GET_INFO", Refuse(Status::NOT_SUPPORTED, CLASS), "ctrl00f9.h"),

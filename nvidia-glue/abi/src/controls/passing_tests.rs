@@ -329,7 +329,10 @@ pub(crate) const PASSING: &[(&str, &[u32])] = &[
         "writes into the calling client's own semaphores, or says which of its own channels write them",
         &[0x00da_0002, 0x00da_0004, 0x00da_0006],
     ),
-    ("tells how large the caller's own block of addresses on the fabric is, and its flags", &[0x00f8_0101]),
+    (
+        "tells how large the caller's own block of addresses on the fabric is, its flags, or how much is attached to it",
+        &[0x00f8_0101, 0x00f8_0105],
+    ),
     (
         "does nothing to an engine's channel, which takes context DMAs as they are; displays, whose channels do not, are refused",
         &[0x0002_0102, 0x0002_0103],

@@ -109,6 +109,14 @@ params! {
         numChannels: u32 @0, hChannels: [Handle; 4096] @4, flags: u32 @16388, timeout: u32 @16392,
     }
     NV00DE_CTRL_REQUEST_DATA_POLL_PARAMS [8] { polledDataMask: u64 @0 }
+    NV00F8_CTRL_ATTACH_MEM_INFO [32] { hMemory: Handle @0, offset: u64 @8, mapOffset: u64 @16, mapLength: u64 @24 }
+    NV00F8_CTRL_ATTACH_MEM_PARAMS [2064] {
+        memInfos: [NV00F8_CTRL_ATTACH_MEM_INFO; 64] @0, numMemInfos: u16 @2048, flags: u32 @2052,
+        numAttached: u16 @2056,
+    }
+    NV00F8_CTRL_DETACH_MEM_PARAMS [528] {
+        offsets: [u64; 64] @0, numOffsets: u16 @512, flags: u32 @516, numDetached: u16 @520,
+    }
     NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS_525 = "NV2080_CTRL_GPU_GET_NAME_STRING_PARAMS" [132] before R595 {
         gpuNameStringFlags: u32 @0, ascii = "gpuNameString.ascii": [u8; 64] @4,
         unicode = "gpuNameString.unicode": [u16; 64] @4,

@@ -9,8 +9,7 @@ use abi::{
     memory::{Layout, MemoryRequest},
     params::{
         Field, NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV_CTXSHARE_ALLOCATION_PARAMETERS,
-        NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS as Surface, NV00F8_ALLOCATION_PARAMETERS as Fabric,
-        NV83DE_ALLOC_PARAMETERS as Debugger,
+        NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS as Surface, NV83DE_ALLOC_PARAMETERS as Debugger,
     },
 };
 use account::{AllocRequest, Card, Kind, ObjectName};
@@ -109,10 +108,7 @@ impl Session {
                 needs.references = handles(params, &[Surface::hSemaphoreMem, Surface::hMaxSubmittedMem]);
                 are_small(&lock(&self.objects.accounts), alloc.client, &needs.references)?;
             }
-            ClassKind::FabricMemory => {
-                let (memory, bytes) = self.fabric_requirements(params)?;
-                return Ok(Charge::Fabric(ObjectName::new(alloc.client, memory), bytes).into());
-            }
+            ClassKind::FabricMemory => return self.fabric_requirements(params, alloc, process),
             ClassKind::Plain if alloc.class == NV01_CONTEXT_DMA => {
                 ContextDmaFields::CLASS.limit_kernel_mapping(params)?;
             }
@@ -132,21 +128,6 @@ impl Session {
             self.own_client(Handle(client))?;
         }
         Ok(card)
-    }
-
-    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map
-    /// {offset, hVidMem at 40, flags}}, as since 535. To a flexible object memory is attached
-    /// later, with which it would be kept.
-    fn fabric_requirements(&self, params: &[u8]) -> Result<(Handle, u64), CallEnd> {
-        const CONTIGUOUS_OR_NOT: u32 = 1 << 1 | 1 << 2;
-        let fields = (Fabric::allocSize.get(params), Fabric::allocFlags.get(params), Fabric::hVidMem.get(params));
-        let (Some(bytes), Some(flags), Some(memory)) = fields else {
-            return Err(CallEnd::Status(Status::INVALID_ARGUMENT));
-        };
-        if !Fabric::RELEASES.contain(self.abi) || flags & !CONTIGUOUS_OR_NOT != 0 || memory == Handle::NONE {
-            return Err(CallEnd::Status(Status::NOT_SUPPORTED));
-        }
-        Ok((memory, bytes))
     }
 
     fn channel_group_requirements(

@@ -68,6 +68,7 @@ impl Session {
             ControlRule::Export => self.export(flight, control),
             ControlRule::Import => self.import(flight, control),
             ControlRule::Share => self.share_control(flight, control),
+            ControlRule::Attach => self.attach_control(flight, control),
             ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) => Err(CallEnd::Status(status)),
         }
     }

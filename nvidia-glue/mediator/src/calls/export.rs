@@ -261,6 +261,8 @@ impl Session {
                     Err(not) => accounts.cancel(not.reservation),
                 }
             }
+            drop(accounts);
+            made.iter().for_each(|made| self.replace_handle(*made));
             Ok(made)
         })?;
         self.finish_objects(flight, made)

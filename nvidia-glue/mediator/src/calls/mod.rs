@@ -12,6 +12,7 @@ mod control;
 pub(crate) mod dispatch;
 mod dup;
 mod export;
+mod fabric;
 mod free;
 mod heap;
 mod mapping;

@@ -69,6 +69,8 @@ pub(crate) enum Charge {
     Object(AllocRequest),
     /// Addresses on the fabric for this memory, and how many bytes of these.
     Fabric(ObjectName, u64),
+    /// Addresses on a card's fabric without memory, for this process.
+    Addresses((Card, Bytes), Pid),
     Duplicate(ObjectName),
     Import(ExportFile, u32),
 }
@@ -234,6 +236,7 @@ impl Session {
         match charge {
             Charge::Object(ask) => accounts.reserve(ask),
             Charge::Fabric(memory, bytes) => accounts.reserve_fabric(memory, bytes),
+            Charge::Addresses(addresses, process) => accounts.reserve_addresses(client, addresses, process),
             Charge::Duplicate(source) => accounts.reserve_duplicate(source, client),
             Charge::Import(export, index) => accounts.reserve_import(export, index, client),
         }

@@ -1,10 +1,10 @@
 //! On which card a client's devices are.
 //!
 //! Only what matters to later calls is remembered: devices, subdevices, channels and their groups,
-//! and the driver's page about a card. What is remembered of an object that went with another one
-//! does no harm: the driver refuses whatever names it, and a handle that is used again is written
-//! anew. Devices and subdevices go with nothing but what they are below, so what is remembered of
-//! those is there.
+//! the driver's page about a card, and addresses on the fabric. What is remembered of an object
+//! that went with another one does no harm: the driver refuses whatever names it, and a handle that
+//! is used again is written anew. Devices and subdevices go with nothing but what they are below,
+//! so what is remembered of those is there.
 
 use std::collections::BTreeSet;
 
@@ -34,6 +34,9 @@ pub(crate) enum ObjectRole {
     SharedData {
         is_watched: bool,
     },
+    /// Addresses on the fabric to which memory may be attached by this handle: the one that they
+    /// were made with.
+    FlexibleFabric,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -183,6 +186,12 @@ impl Topology {
     pub(crate) fn shared_data(&self, client: Handle, object: Handle) -> Option<Card> {
         let placed = self.placed(client, object)?;
         matches!(placed.place, ObjectRole::SharedData { .. }).then_some(placed.card)
+    }
+
+    /// The card that the object is addresses of, on the fabric, to which it may attach memory.
+    pub(crate) fn flexible_fabric(&self, client: Handle, object: Handle) -> Option<Card> {
+        let placed = self.placed(client, object)?;
+        (placed.place == ObjectRole::FlexibleFabric).then_some(placed.card)
     }
 
     /// Notes whether the program wants to know there how busy the card is.

@@ -170,7 +170,7 @@ impl Session {
         let accounts = lock(&self.objects.accounts);
         keeps_files
             || keeps_client
-            || accounts.cards().any(|(_, usage)| usage.used.0 > 0)
+            || accounts.cards().any(|(_, usage)| usage.used.0 > 0 || usage.fabric.0 > 0)
             || accounts.has_freed_while_mapped()
     }
 }

@@ -19,7 +19,7 @@ use super::{
 
 const LIMIT: u64 = 64 * MIB;
 
-fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status> {
+pub(super) fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status> {
     let mut params = [0; 24];
     for (at, value) in [(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())] {
         assert!(write_u32(&mut params, at, value));
@@ -52,7 +52,7 @@ fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd:
     )
 }
 
-fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
+pub(super) fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
     import_below(context, fd, context.device)
 }
 

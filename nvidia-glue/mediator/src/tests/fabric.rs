@@ -1,18 +1,30 @@
 //! Addresses on the NVLink fabric: on machines that have one, libcuda gets some for each block of
-//! 512 MiB or more.
+//! 512 MiB or more, and for memory pools that another card may use or that are exported.
+
+use std::sync::Arc;
 
 use abi::{
-    Abi, DriverRelease, Status,
-    classes::{NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0},
-    layout::{write_u32, write_u64},
+    Abi, DriverRelease, Node, Status,
+    classes::{NV01_DEVICE_0, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0, NV50_MEMORY_VIRTUAL},
+    controls::{NV00F8_CTRL_CMD_ATTACH_MEM, NV00F8_CTRL_CMD_DETACH_MEM},
+    encode,
+    layout::{read_u32, write_u32, write_u64},
+    params::{
+        NV00F8_CTRL_ATTACH_MEM_INFO, NV00F8_CTRL_ATTACH_MEM_PARAMS as Attach, NV00F8_CTRL_DETACH_MEM_PARAMS as Detach,
+    },
 };
 
 use super::{
+    exports::{export, import},
     spy::Spy,
-    world::{Context, MIB, Machine, host_memory_params},
+    world::{Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, words},
 };
 
 const CLASS: u32 = 0xf8;
+const FLEXIBLE: u32 = 1;
+/// Bytes that a memory pool of libcuda's takes at once, on a card and on the fabric.
+const BLOCK: u64 = 32 * MIB;
+const CHUNK: u64 = 512 * MIB;
 
 /// `NV00F8_ALLOCATION_PARAMETERS` below a subdevice.
 fn fabric(context: &Context<'_, '_>, memory: u32, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
@@ -76,7 +88,6 @@ fn there_are_twice_as_many_as_memory() {
 
 #[test]
 fn only_known_memory_of_the_card_gets_them() {
-    const FLEXIBLE: u32 = 1;
     const READ_ONLY: u32 = 8;
     let machine = Machine::new(1);
     let container = machine.container(&[0], 64 * MIB);
@@ -88,7 +99,6 @@ fn only_known_memory_of_the_card_gets_them() {
         (memory, FLEXIBLE, Status::NOT_SUPPORTED),
         (memory, READ_ONLY, Status::NOT_SUPPORTED),
         (0, 0, Status::NOT_SUPPORTED),
-        (0, FLEXIBLE, Status::NOT_SUPPORTED),
         (0xdead, 0, Status::OBJECT_NOT_FOUND),
         (context.device, 0, Status::OBJECT_NOT_FOUND),
         (host, 0, Status::INSUFFICIENT_RESOURCES),
@@ -115,4 +125,253 @@ fn drivers_before_535_give_none() {
         let _ = fabric(&context, memory, (2 * MIB, 0));
         assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
     }
+}
+
+/// Flexible addresses, as libcuda asks for them: in pages of 512 MiB, where those fit.
+fn flexible(context: &Context<'_, '_>, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
+    let page = if bytes.is_multiple_of(CHUNK) { CHUNK } else { 2 * MIB };
+    aligned(context, [page, bytes, page], flags)
+}
+
+/// The same by alignment, size, and size of a page.
+fn aligned(context: &Context<'_, '_>, numbers: [u64; 3], flags: u32) -> Result<u32, Status> {
+    let mut params = [numbers.map(u64::to_le_bytes).concat(), vec![0; 24]].concat();
+    assert!(write_u32(&mut params, 24, flags));
+    context.program.alloc(context.control, (context.client, context.subdevice, 0), CLASS, &mut params)
+}
+
+/// Attaches whole pieces of memory; the number of those that were.
+fn attach(context: &Context<'_, '_>, to: u32, pieces: &[(u32, u64)]) -> Result<(), (Status, u16)> {
+    let count = u16::try_from(pieces.len()).unwrap();
+    let mut params = encode!(Attach { numMemInfos: count });
+    for (&(memory, offset), info) in pieces.iter().zip(params.chunks_exact_mut(32)) {
+        let memory = abi::Handle(memory);
+        let piece = encode!(NV00F8_CTRL_ATTACH_MEM_INFO { hMemory: memory, offset: offset, mapLength: BLOCK });
+        info.copy_from_slice(&piece);
+    }
+    let name = (context.client, to);
+    let result = context.program.control(context.control, name, NV00F8_CTRL_CMD_ATTACH_MEM, &mut params);
+    result.map_err(|status| (status, Attach::numAttached.get(&params).unwrap()))
+}
+
+fn detach(context: &Context<'_, '_>, from: u32, offset: u64) -> Result<(), Status> {
+    let mut params = encode!(Detach { numOffsets: 1_u16 });
+    assert!(write_u64(&mut params, 0, offset));
+    context.program.control(context.control, (context.client, from), NV00F8_CTRL_CMD_DETACH_MEM, &mut params)
+}
+
+fn addresses(container: &Container) -> u64 {
+    let accounts = crate::locks::lock(&container.session.objects.accounts);
+    accounts.card(account::Card(0)).unwrap().fabric.0
+}
+
+/// Refuses both, and asks the driver for neither.
+fn assert_takes_nothing(spy: &Spy, context: &Context<'_, '_>, object: u32, memory: u32) {
+    spy.seen();
+    assert_eq!(attach(context, object, &[(memory, 2 * BLOCK)]), Err((Status::NOT_SUPPORTED, 0)));
+    assert_eq!(detach(context, object, 0), Err(Status::NOT_SUPPORTED));
+    assert!(!spy.seen().iter().any(|seen| seen.id >> 16 == CLASS), "the driver was asked");
+}
+
+#[test]
+fn flexible_addresses_are_no_memory_and_keep_none() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], GIB);
+    let program = container.program();
+    let context = program.context(0);
+    let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
+    assert_eq!((container.used(0), addresses(&container)), (0, CHUNK));
+    let blocks = [0, 0].map(|_| context.memory(BLOCK).unwrap());
+    // libcuda attaches one a call.
+    for (block, offset) in blocks.into_iter().zip([0, BLOCK]) {
+        attach(&context, chunk, &[(block, offset)]).unwrap();
+    }
+    assert_eq!(machine.driver.attached_to(context.client, chunk), Some(2));
+    assert_eq!((container.used(0), addresses(&container)), (2 * BLOCK, CHUNK));
+    context.free(blocks[0]).unwrap();
+    assert_eq!(container.used(0), BLOCK, "they do not keep it");
+    assert_eq!(machine.driver.attached_to(context.client, chunk), Some(1));
+    let block = context.memory(BLOCK).unwrap();
+    attach(&context, chunk, &[(block, 0)]).unwrap();
+    detach(&context, chunk, BLOCK).unwrap();
+    context.free(chunk).unwrap();
+    assert_eq!((container.used(0), addresses(&container)), (2 * BLOCK, 0));
+    context.free(context.client).unwrap();
+    assert!(!machine.driver.is_corrupted());
+    container.assert_nothing_left();
+}
+
+/// A card has few addresses for all who use it, and anything that is left of an object keeps them.
+#[test]
+fn a_container_has_twice_its_limit_of_addresses() {
+    const LIMIT: u64 = 64 * MIB;
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let (context, other) = (program.context(0), program.context(0));
+    let full = Err(Status::INSUFFICIENT_RESOURCES);
+    assert_eq!(flexible(&context, (2 * LIMIT + 2 * MIB, FLEXIBLE)), full);
+    assert_eq!(flexible(&context, (u64::MAX, FLEXIBLE)), full);
+    // Each page of these may be in another stretch of so many bytes.
+    assert_eq!(aligned(&context, [LIMIT, 6 * MIB, 2 * MIB], FLEXIBLE), full);
+    for nothing in [[0, 2 * MIB, 2 * MIB], [2 * MIB, 0, 2 * MIB], [2 * MIB, 2 * MIB, 0]] {
+        assert_eq!(aligned(&context, nothing, FLEXIBLE), Err(Status::INVALID_ARGUMENT));
+    }
+    let scattered = aligned(&context, [LIMIT, 4 * MIB, 2 * MIB], FLEXIBLE).unwrap();
+    assert_eq!(flexible(&context, (2 * MIB, FLEXIBLE)), full);
+    context.free(scattered).unwrap();
+    let all = flexible(&context, (2 * LIMIT, FLEXIBLE)).unwrap();
+    assert_eq!(flexible(&context, (2 * MIB, FLEXIBLE)), full);
+    let memory = context.memory(2 * MIB).unwrap();
+    assert_eq!(fabric(&context, memory, (2 * MIB, 0)), full, "with memory behind them or without");
+    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, all)).unwrap();
+    let token = program.open(Node::Control);
+    export(&context, all, token).unwrap();
+    let imported = import(&other, token).unwrap();
+    let uvm = program.uvm_file();
+    context.register(uvm);
+    context.map(uvm, 1 << 30, 2 * MIB, all).unwrap();
+    context.free(all).unwrap();
+    other.free(duplicate).unwrap();
+    other.free(imported).unwrap();
+    program.close(token);
+    container.session.look_for_closed_files();
+    assert_eq!((flexible(&context, (2 * MIB, FLEXIBLE)), container.used(0)), (full, 2 * MIB));
+    program.free_range(uvm, 1 << 30, 2 * MIB).unwrap();
+    flexible(&context, (2 * LIMIT, FLEXIBLE)).unwrap();
+}
+
+/// The driver notes what is attached with the handle, and has one tree of it for all handles.
+#[test]
+fn only_the_handle_that_addresses_were_made_with_takes_memory() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]);
+    let program = container.program();
+    let (context, other, elsewhere) = (program.context(0), program.context(0), program.context(1));
+    let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
+    let memory = context.memory(BLOCK).unwrap();
+    attach(&context, chunk, &[(memory, 0)]).unwrap();
+    let second = program
+        .alloc(context.control, (context.client, context.client, 0), NV01_DEVICE_0, &mut device_params(1))
+        .unwrap();
+    for (of, parent) in [
+        (&context, context.device),
+        (&context, context.subdevice),
+        (&context, second),
+        (&other, other.subdevice),
+        (&elsewhere, elsewhere.device),
+    ] {
+        let duplicate = program.dup(of.control, (of.client, parent), (context.client, chunk)).unwrap();
+        assert_takes_nothing(&spy, of, duplicate, of.memory(BLOCK).unwrap());
+    }
+    let token = program.open(Node::Control);
+    export(&context, chunk, token).unwrap();
+    for of in [&context, &other] {
+        let imported = import(of, token).unwrap();
+        assert_takes_nothing(&spy, of, imported, of.memory(BLOCK).unwrap());
+    }
+    // Nor does anything else.
+    let sticky = fabric(&context, memory, (BLOCK, 0)).unwrap();
+    for object in [sticky, memory, context.subdevice, 0xdead] {
+        assert_takes_nothing(&spy, &context, object, memory);
+    }
+    detach(&context, chunk, 0).unwrap();
+    assert!(!machine.driver.is_corrupted());
+}
+
+#[test]
+fn a_handle_that_a_duplicate_takes_is_no_longer_the_one_that_attaches() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = Arc::new(spy.container(&machine));
+    let program = container.program();
+    let (context, other) = (program.context(0), program.context(0));
+    let (chunk, source) =
+        (flexible(&context, (CHUNK, FLEXIBLE)).unwrap(), flexible(&other, (CHUNK, FLEXIBLE)).unwrap());
+    let (memory, theirs) = (context.memory(BLOCK).unwrap(), other.memory(BLOCK).unwrap());
+    attach(&other, source, &[(theirs, 0)]).unwrap();
+    let (client, device, from) = (context.client, context.device, other.client);
+    let thread = (Arc::clone(&container), program.file_of(context.control));
+    let replacing = spy.during_elsewhere(NV00F8_CTRL_CMD_ATTACH_MEM, move || {
+        let (container, file) = thread;
+        let program = container.program();
+        let fd = program.give(file);
+        program.free(fd, client, chunk).unwrap();
+        let mut args = words(&[client, device, chunk, from, source, 0, 0]);
+        program.escape(fd, 0x34, &mut args);
+        assert_eq!((read_u32(&args, 8), read_u32(&args, 24)), (Some(chunk), Some(0)));
+    });
+    attach(&context, chunk, &[(memory, 0)]).unwrap();
+    replacing.join();
+    assert_takes_nothing(&spy, &context, chunk, memory);
+    assert_eq!(machine.driver.attached_to(other.client, source), Some(1));
+    assert!(!machine.driver.is_corrupted());
+}
+
+#[test]
+fn only_charged_memory_of_the_card_is_attached() {
+    let machine = Machine::new(2);
+    let spy = Spy::new(&machine);
+    let container = spy.container_with(&machine, &[0, 1]);
+    let program = container.program();
+    let (context, other, elsewhere) = (program.context(0), program.context(0), program.context(1));
+    let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
+    let memory = context.memory(BLOCK).unwrap();
+    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(BLOCK)).unwrap();
+    let space = context.object(NV50_MEMORY_VIRTUAL, &mut memory_params(BLOCK)).unwrap();
+    let of_another_card = elsewhere.memory(BLOCK).unwrap();
+    let of_card_1 = (elsewhere.client, of_another_card);
+    let of_card_1 = program.dup(context.control, (context.client, context.device), of_card_1).unwrap();
+    let of_others = other.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(BLOCK)).unwrap();
+    spy.seen();
+    for unfit in [0, 0xdead, context.client, context.device, host, of_card_1, of_others, chunk] {
+        let pieces = [(memory, 0), (unfit, BLOCK)];
+        assert_eq!(attach(&context, chunk, &pieces), Err((Status::OBJECT_NOT_FOUND, 0)), "{unfit:#x}");
+    }
+    for count in [0, 65] {
+        let pieces = vec![(memory, 0); count];
+        assert_eq!(attach(&context, chunk, &pieces), Err((Status::INVALID_ARGUMENT, 0)), "{count}");
+    }
+    for (id, length) in [(NV00F8_CTRL_CMD_ATTACH_MEM, 2063), (NV00F8_CTRL_CMD_DETACH_MEM, 527)] {
+        let short = program.control(context.control, (context.client, chunk), id, &mut vec![0; length]);
+        assert_eq!(short, Err(Status::INVALID_ARGUMENT));
+    }
+    assert!(!spy.seen().iter().any(|seen| seen.id >> 16 == CLASS), "the driver was asked");
+    // What the driver refuses; that memory is charged for its page tables.
+    assert_eq!(attach(&context, chunk, &[(space, 0)]), Err((Status::INVALID_ARGUMENT, 0)));
+    context.free(space).unwrap();
+    let pieces = [(memory, 0), (memory, CHUNK), (memory, BLOCK)];
+    assert_eq!(attach(&context, chunk, &pieces), Err((Status::INVALID_OFFSET, 1)));
+    assert_eq!(detach(&context, chunk, BLOCK), Err(Status::OBJECT_NOT_FOUND));
+    detach(&context, chunk, 0).unwrap();
+    let duplicate = program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+    attach(&context, chunk, &[(memory, 0), (duplicate, BLOCK)]).unwrap();
+    assert_eq!((container.used(0), machine.driver.attached_to(context.client, chunk)), (BLOCK, Some(2)));
+    assert!(!machine.driver.is_corrupted());
+}
+
+/// Before, the driver kept what was attached.
+#[test]
+fn drivers_before_570_have_no_flexible_addresses() {
+    for (release, reaches_driver) in
+        [((525, 147, 5), false), ((565, 77, 0), false), ((570, 86, 15), true), ((595, 45, 4), true)]
+    {
+        let machine = Machine::new(1);
+        let spy = Spy::new(&machine);
+        let mut container = spy.container(&machine);
+        container.session.abi = Abi::of(DriverRelease::new(release.0, release.1, release.2)).unwrap();
+        let program = container.program();
+        let context = program.context(0);
+        let _ = flexible(&context, (CHUNK, FLEXIBLE));
+        assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
+    }
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], GIB);
+    let program = container.program();
+    let context = program.context(0);
+    for flags in [1 | 2, 1 | 8, 1 | 16, 1 | 2 | 4] {
+        assert_eq!(flexible(&context, (CHUNK, flags)), Err(Status::NOT_SUPPORTED), "{flags}");
+    }
+    flexible(&context, (CHUNK, 1 | 4)).unwrap();
 }

@@ -6,7 +6,7 @@
 
 use abi::{
     Handle, Node, Status,
-    classes::{NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
+    classes::{NV_MEMORY_FABRIC, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
     params::*,
 };
 
@@ -105,6 +105,7 @@ fn import(
     let class = match kind {
         Kind::VideoMemory(_) => NV01_MEMORY_LOCAL_USER,
         Kind::SystemMemory { .. } => NV01_MEMORY_SYSTEM,
+        Kind::Fabric(_) => NV_MEMORY_FABRIC,
         _ => 0,
     };
     client.objects.insert(handle, Object { parent, class, kind, depends_on: Vec::new() });
@@ -203,10 +204,14 @@ pub(super) fn objects_from_fd(state: &mut State, control: &mut Control<'_, '_>) 
         }
         let handle = import(state, control, file, index + place, parent, asked)?;
         put(control.params(), object, Handle(handle));
-        // NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM, ..._SYSMEM.
+        // NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_TYPE_VIDMEM, ..._FABRIC, ..._SYSMEM.
         let kind = &state.client(control.call.file, control.client)?.object(handle)?.kind;
-        let kind = if matches!(kind, Kind::VideoMemory(_)) { 1 } else { 2 };
-        put(control.params(), object_type, kind);
+        let object_type_of = match kind {
+            Kind::VideoMemory(_) => 1,
+            Kind::Fabric(_) => 3,
+            _ => 2,
+        };
+        put(control.params(), object_type, object_type_of);
     }
     Ok(())
 }

@@ -180,7 +180,7 @@ pub(super) fn surface_info(state: &mut State, control: &mut Control<'_, '_>) -> 
             (1 | 5 | 8, _) => 0,
             (7, memory) => u32::try_from(memory.length() / 4096).map_err(|_| Status::GENERIC)?,
             (9, Memory::Host(_)) => 1,
-            (9, Memory::Video(_)) => 2,
+            (9, Memory::Video(_) | Memory::Fabric(_)) => 2,
             _ => return Err(Status::INVALID_ARGUMENT),
         };
         put(pair, Info::data, value);

@@ -3,6 +3,7 @@
 //! Numbers, structs and sizes: src/common/sdk/nvidia/inc/ctrl/ of 580.
 
 mod export;
+mod fabric;
 mod gpus;
 mod load;
 mod memory;
@@ -31,6 +32,7 @@ enum OnObject {
     Group,
     Channel,
     Memory,
+    Fabric,
     Any,
 }
 
@@ -435,6 +437,8 @@ const CONTROLS: &[ControlRow] = &[
         NVC36F_CTRL_CMD_GPFIFO_GET_WORK_SUBMIT_TOKEN_PARAMS::SIZE,
         scheduling::work_submit_token,
     ),
+    row(NV00F8_CTRL_CMD_ATTACH_MEM, OnObject::Fabric, NV00F8_CTRL_ATTACH_MEM_PARAMS::SIZE, fabric::attach),
+    row(NV00F8_CTRL_CMD_DETACH_MEM, OnObject::Fabric, NV00F8_CTRL_DETACH_MEM_PARAMS::SIZE, fabric::detach),
     row(
         NV503C_CTRL_CMD_REGISTER_VIDMEM,
         OnObject::Any,
@@ -502,6 +506,7 @@ fn takes(on: OnObject, target: Option<&Object>) -> bool {
             | (OnObject::Subdevice, Some(Kind::Subdevice { .. }))
             | (OnObject::Group, Some(Kind::ChannelGroup { .. }))
             | (OnObject::Channel, Some(Kind::Channel { .. }))
+            | (OnObject::Fabric, Some(Kind::Fabric(_)))
             | (OnObject::Memory, Some(Kind::VideoMemory(_) | Kind::SystemMemory(_)))
     )
 }

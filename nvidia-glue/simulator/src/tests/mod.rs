@@ -2,6 +2,7 @@
 
 mod bytes;
 mod engines;
+mod fabric;
 mod faults;
 mod garbage;
 mod lifetimes;
