@@ -9,8 +9,8 @@ use super::{
     frames::{self, Extent, Frames},
 };
 
-/// So many times its size of addresses on the NVLink fabric a block of memory gets as long as it
-/// lives, and so many times its limit a container has of a card. A card has few: 512 GiB on Hopper
+/// Most addresses on the NVLink fabric: as a multiple of a block's size for as long as it lives, and
+/// of a container's limit for each card. A card has few: 512 GiB on Hopper
 /// (`gpuGetFlaVasSize_GH100`), for all who use it, and mappings keep them when the object is freed
 /// that they came with.
 pub(super) const FABRIC: u32 = 2;
@@ -212,7 +212,7 @@ impl Cards {
         quota.or_else(|| of(Bound::Frames, used.1, asked.1, state.frames_limit()))
     }
 
-    /// Returns whether there may be so many bytes more of addresses on the fabric.
+    /// Returns whether as many bytes of addresses on the fabric fit beside those that are there.
     pub(super) fn fabric_fits(&self, card: Card, bytes: u64) -> Result<(), Refusal> {
         let state = self.state(card).ok().filter(|_| card != Card::HOST).ok_or(Refusal::UnknownCard(card))?;
         let most = u128::from(state.limit) * u128::from(FABRIC);
@@ -220,14 +220,14 @@ impl Cards {
         if fits { Ok(()) } else { Err(Refusal::TooMany { counted: Counted::CardFabric, limit: FABRIC }) }
     }
 
-    /// Counts so many bytes of addresses on the fabric.
+    /// Counts bytes of addresses on the fabric.
     pub(super) fn add_fabric(&mut self, card: Card, bytes: u64) {
         if let Some(state) = self.state_mut(card) {
             state.fabric += u128::from(bytes);
         }
     }
 
-    /// Counts so many bytes of addresses less; they were added before.
+    /// Counts bytes of addresses less; they were added before.
     pub(super) fn subtract_fabric(&mut self, card: Card, bytes: u64) {
         if let Some(state) = self.state_mut(card) {
             debug_assert!(state.fabric >= u128::from(bytes), "more addresses released than were counted");

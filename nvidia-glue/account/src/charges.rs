@@ -97,8 +97,8 @@ impl Charges {
         Some(ChargeId(id))
     }
 
-    /// Adds a charge for addresses on the fabric behind which there is no memory; whether they fit is the
-    /// caller's business.
+    /// Adds a charge for addresses on the fabric behind which there is no memory; whether they fit
+    /// is the caller's business.
     pub(super) fn add_addresses(
         &mut self,
         cards: &mut Cards,
