@@ -9,8 +9,8 @@ use super::{
     frames::{self, Extent, Frames},
 };
 
-/// Most addresses on the NVLink fabric: as a multiple of a block's size for as long as it lives, and
-/// of a container's limit for each card. A card has few: 512 GiB on Hopper
+/// Most addresses on the NVLink fabric: as a multiple of a block's size for as long as it lives,
+/// and of a container's limit for each card. A card has few: 512 GiB on Hopper
 /// (`gpuGetFlaVasSize_GH100`), for all who use it, and mappings keep them when the object is freed
 /// that they came with.
 pub(super) const FABRIC: u32 = 2;

@@ -15,8 +15,7 @@ use super::{
     card_memory::{GRANULE, PieceLayout},
     classes::{self, Below, Class, Makes},
     engines::Group,
-    fabric::FabricAddresses,
-    objects::{Client, HostMemory, Kind, Memory, Object, VideoMemory},
+    objects::{Client, FabricAddresses, HostMemory, Kind, Memory, Object, VideoMemory},
     open_files::FileId,
     state::{SimulatedCard, State},
 };

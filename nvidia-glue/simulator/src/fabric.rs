@@ -13,7 +13,7 @@ use abi::{Status, params::NV00F8_ALLOCATION_PARAMETERS};
 
 use super::{
     bytes::get,
-    objects::{Client, Kind, VideoMemory},
+    objects::{Attachment, Client, FabricAddresses, Kind, VideoMemory},
 };
 
 /// `NV00F8_ALLOC_FLAGS_FLEXIBLE_FLA`.
@@ -22,25 +22,6 @@ const FLEXIBLE: u32 = 1;
 const READ_ONLY: u32 = 8;
 /// `NV_MEMORY_FABRIC_PAGE_SIZE_2M`, `..._512M`.
 const PAGES: [u64; 2] = [2 << 20, 512 << 20];
-
-/// A block of addresses: every handle, mapping and export of it holds one `Arc`.
-#[derive(Debug)]
-pub(super) struct FabricAddresses {
-    /// Its card, by its place in the inventory.
-    pub(super) card: usize,
-    /// Bytes.
-    pub(super) length: u64,
-    attached: Mutex<BTreeMap<u64, Attachment>>,
-}
-
-/// Memory at an offset within a block of addresses.
-#[derive(Debug)]
-struct Attachment {
-    client: u32,
-    /// Handle of the addresses that it was attached by.
-    by: u32,
-    memory: (u32, Weak<VideoMemory>),
-}
 
 /// An object of a client: the client's handle, and its own.
 type Name = (u32, u32);

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex, Weak},
 };
 
 use abi::Status;
@@ -10,7 +10,6 @@ use abi::Status;
 use super::{
     card_memory::Piece,
     engines::{Group, RunlistEntry},
-    fabric::FabricAddresses,
     open_files::FileId,
 };
 
@@ -37,6 +36,27 @@ pub(super) struct HostMemory {
     pub(super) length: u64,
     /// `None`: it is the program's own.
     pub(super) _piece: Option<Piece>,
+}
+
+/// A block of addresses on the fabric: every handle, mapping and export of it holds one `Arc`.
+#[derive(Debug)]
+pub(super) struct FabricAddresses {
+    /// Its card, by its place in the inventory.
+    pub(super) card: usize,
+    /// Bytes.
+    pub(super) length: u64,
+    /// Attached memory, by its offset.
+    pub(super) attached: Mutex<BTreeMap<u64, Attachment>>,
+}
+
+/// Memory at an offset within a block of addresses.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) client: u32,
+    /// Handle of the addresses that it was attached by.
+    pub(super) by: u32,
+    /// Its handle, and what that stood for.
+    pub(super) memory: (u32, Weak<VideoMemory>),
 }
 
 /// Memory of either sort, or addresses to which some is attached, held by what outlives its handle.

@@ -15,8 +15,7 @@ use super::{
     card_memory::{CardMemory, GRANULE, PieceLayout},
     client_handles::ClientHandles,
     engines::Engines,
-    fabric::FabricAddresses,
-    objects::{Client, HostMemory, Kind, VideoMemory},
+    objects::{Client, FabricAddresses, HostMemory, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm_file::UvmFile,
 };

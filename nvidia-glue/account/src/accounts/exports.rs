@@ -59,8 +59,8 @@ impl Accounts {
         }
     }
 
-    /// Bytes, and addresses on the fabric, exported to `file` that nothing but exports, to this file
-    /// or others, hold.
+    /// Bytes, and addresses on the fabric, exported to `file` that nothing but exports, to this
+    /// file or others, hold.
     pub fn held_by_exports_alone(&self, file: ExportFile) -> Bytes {
         let charges = self.exports.slots.range((file, 0)..=(file, u32::MAX)).filter_map(|(_, charge)| *charge);
         Bytes(charges.fold(0, |sum: u64, charge| sum.saturating_add(self.charges.held_by_exports(charge).0)))

@@ -7,8 +7,8 @@ use abi::{Status, params::*};
 use super::{
     super::{
         bytes::{elements, get, list, put},
-        fabric::{FabricAddresses, Place},
-        objects::Kind,
+        fabric::Place,
+        objects::{FabricAddresses, Kind},
         state::State,
     },
     Control,
