@@ -41,7 +41,7 @@ impl Fields {
 }
 
 /// Room for the distinct rules, and for the rows that have fields. More of them do not compile.
-const MOST: usize = 96;
+const MOST: usize = 128;
 
 struct Tables {
     rows: [Packed; ROWS],
