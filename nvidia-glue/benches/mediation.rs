@@ -29,7 +29,7 @@ use nvidia_glue::{
     driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
     mediate::{
         AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
+        Processes, Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
     },
     rm::{
         DriverRelease, Handle, Node,
@@ -187,8 +187,8 @@ impl Observer for Nobody {
         panic!("{event:?}");
     }
     fn new_process(&self, _: Pid) {}
-    fn unknown_call(&self, call: &UnknownCall) {
-        panic!("{call:?}");
+    fn unknown_call(&self, kind: UnknownKind) {
+        panic!("{kind}");
     }
     fn end_container(&self, why: &str) {
         panic!("{why}");

@@ -25,7 +25,7 @@ use nvidia_glue::{
     driver::SimulatedDriver,
     mediate::{
         self, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Trapped, UnknownCall, UvmMapping,
+        Processes, Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
     },
     rm::DriverRelease,
     schedule::Gate,
@@ -184,7 +184,7 @@ impl Observer for OneProcess {
 
     fn new_process(&self, _: Pid) {}
 
-    fn unknown_call(&self, _: &UnknownCall) {}
+    fn unknown_call(&self, _: UnknownKind) {}
 
     fn drift(&self, _: &Drift) {}
 

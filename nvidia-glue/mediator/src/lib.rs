@@ -53,7 +53,7 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
 pub use calls::dispatch::Undo;
-pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, Shortage, UnknownCall, UnknownKind};
+pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, Shortage, UnknownKind};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, usage::NotGranted};

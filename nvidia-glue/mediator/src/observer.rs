@@ -22,7 +22,7 @@ pub trait Observer: fmt::Debug + Send + Sync {
 
     /// A call that no table has. TestClock for the first of each kind; all are counted in the
     /// usage.
-    fn unknown_call(&self, call: &UnknownCall);
+    fn unknown_call(&self, kind: UnknownKind);
 
     /// A program asked for an object of `class`, which is one of 3D, and the container has neither
     /// driver capability that there is for that. TestClock for the first.
@@ -68,15 +68,6 @@ pub struct Shortage {
     pub text: String,
     /// Number of them since it was last told.
     pub count: u64,
-}
-
-/// A call that is in none of the tables.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct UnknownCall {
-    /// Kind.
-    pub kind: UnknownKind,
-    /// Set if it was executed all the same: it cannot take memory.
-    pub passed: bool,
 }
 
 /// Kind of an unknown call, with its number.

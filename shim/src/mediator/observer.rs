@@ -8,7 +8,7 @@ use std::{
 
 use nvidia_glue::{
     account::Bound,
-    mediate::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownCall},
+    mediate::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownKind},
 };
 use runtime_config::request::OverMemory;
 use tracing_subscriber::fmt::MakeWriter;
@@ -105,9 +105,8 @@ impl Observer for Reporter {
         // Every process is watched from its first call on, before the session sees it.
     }
 
-    fn unknown_call(&self, call: &UnknownCall) {
-        let verdict = if call.passed { "passed, since it cannot take memory" } else { "refused" };
-        let text = format!("a driver call that egpu does not know, {}, was {verdict}", call.kind);
+    fn unknown_call(&self, kind: UnknownKind) {
+        let text = format!("a driver call that egpu does not know, {kind}, was refused");
         self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 

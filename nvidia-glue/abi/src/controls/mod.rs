@@ -344,11 +344,6 @@ pub fn rule_of(id: u32) -> ControlRule {
     }
 }
 
-/// Returns whether programs are known to ask for a control that has no row.
-pub fn is_seen(id: u32) -> bool {
-    NAMELESS.contains(&id) || NAMELESS_UNSUPPORTED.contains(&id)
-}
-
 /// Returns whether the kernel hands a control's parameters to the card's firmware without looking
 /// at them (`RM_GSS_LEGACY_MASK`), and lets anybody ask (`RM_GSS_LEGACY_MASK_PRIVILEGED` clear).
 const fn goes_to_the_firmware(id: u32) -> bool {

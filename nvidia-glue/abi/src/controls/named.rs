@@ -204,7 +204,7 @@ named! {
 }
 
 /// Controls without a name that programs have been seen to ask for: of the card's firmware (bit
-/// 15), or of a `NV2081_BINAPI` object. They pass as all such controls do, but are nothing to tell.
+/// 15), or of a `NV2081_BINAPI` object. They pass as all such controls do.
 ///
 /// No header of 515 to 595 has a name or a struct for any; `integration/fixtures/traces` has who
 /// asks.
@@ -223,6 +223,3 @@ pub const NAMELESS: &[u32] = &[
     0x2081_0108,
     0x2081_0110,
 ];
-
-/// The same, but such that the cards on which they were seen do not support them.
-pub const NAMELESS_UNSUPPORTED: &[u32] = &[0x2080_852f];

@@ -3,8 +3,7 @@
 use abi::{
     Handle, Status,
     controls::{
-        ControlRule, NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, ViewKind, is_seen,
-        rule_of,
+        ControlRule, NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, ViewKind, rule_of,
     },
     decode::Control,
     layout::read_u32,
@@ -30,7 +29,7 @@ impl Session {
     pub(crate) fn control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         self.own_client(control.client)?;
         let rule = rule_of(control.id);
-        if control.row().is_none() && !is_seen(control.id) {
+        if control.row().is_none() {
             self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
         }
         if let ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) = rule {

@@ -19,7 +19,7 @@ fn command(number: u32, size: u32) -> u32 {
 }
 
 fn told(container: &Container) -> Vec<String> {
-    lock(&container.observed.unknown).iter().map(|call| call.kind.to_string()).collect()
+    lock(&container.observed.unknown).iter().map(ToString::to_string).collect()
 }
 
 /// Every number that the filter sends here and no release has is answered as the driver answers it,

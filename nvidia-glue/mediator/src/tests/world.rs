@@ -27,7 +27,7 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Shortage, Trapped, UnknownCall, UvmMapping,
+    Processes, Session, SessionError, SessionSetup, Shortage, Trapped, UnknownKind, UvmMapping,
     clock::tests::TestClock, locks::lock,
 };
 
@@ -161,7 +161,7 @@ pub(super) struct Recorder {
     pub(super) over_memory: Mutex<Vec<OverMemoryEvent>>,
     pub(super) shortages: Mutex<Vec<Shortage>>,
     pub(super) new_processes: Mutex<Vec<Pid>>,
-    pub(super) unknown: Mutex<Vec<UnknownCall>>,
+    pub(super) unknown: Mutex<Vec<UnknownKind>>,
     pub(super) drifts: Mutex<Vec<Drift>>,
     /// Reasons why the container is to be ended.
     pub(super) ends: Mutex<Vec<String>>,
@@ -181,8 +181,8 @@ impl Observer for Recorder {
     fn new_process(&self, pid: Pid) {
         lock(&self.new_processes).push(pid);
     }
-    fn unknown_call(&self, call: &UnknownCall) {
-        lock(&self.unknown).push(call.clone());
+    fn unknown_call(&self, kind: UnknownKind) {
+        lock(&self.unknown).push(kind);
     }
     fn lacks_graphics(&self, class: &str) {
         lock(&self.lacks_graphics).push(class.to_owned());
