@@ -20,19 +20,23 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// [`Session::process_ended`](crate::Session::process_ended) when it is gone.
     fn new_process(&self, pid: Pid);
 
-    /// A call that no table has. TestClock for the first of each kind; all are counted in the
+    /// A call that no table has. Reported for the first of each kind; all are counted in the
     /// usage.
     fn unknown_call(&self, kind: UnknownKind);
 
     /// A program asked for an object of `class`, which is one of 3D, and the container has neither
-    /// driver capability that there is for that. TestClock for the first.
+    /// driver capability that there is for that. Reported once.
     fn lacks_graphics(&self, _class: &str) {}
+
+    /// A debugger's or a profiler's call was refused, since it would act on whoever is on the card.
+    /// Reported once.
+    fn refused_tool(&self, _call: &str) {}
 
     /// Reports what was found, in [`Session::compare`](crate::Session::compare), too.
     fn drift(&self, drift: &Drift);
 
     /// The container has more than it may, and to kill processes has not helped: all of it is to be
-    /// ended. TestClock again as long as that is so.
+    /// ended. Reported again as long as that is so.
     fn end_container(&self, why: &str);
 
     /// On card `uuid`, where the container had none, there is a channel on an engine that is

@@ -118,6 +118,14 @@ impl Observer for Reporter {
         self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
+    fn refused_tool(&self, call: &str) {
+        let text = format!(
+            "a driver call of a debugger or a profiler, {call}, was refused: it acts on whoever is on the card; run such \
+             tools in a container with a whole card"
+        );
+        self.log_limited(text, |text| FromMediator::Log { warning: true, text });
+    }
+
     fn first_channel(&self, uuid: &str) {
         self.wakers.wake(uuid);
     }

@@ -239,6 +239,11 @@ pub enum ScheduleKind {
 }
 
 impl ControlRow {
+    /// Returns whether it is refused for what a debugger or a profiler does with it.
+    pub fn is_refused_to_tools(&self) -> bool {
+        matches!(self.rule, ControlRule::Refuse(_, DEBUGGER | PROFILER))
+    }
+
     /// The pointers that its parameters have in a release.
     pub fn pointers_in(&self, abi: Abi) -> impl Iterator<Item = &'static Pointer> {
         self.pointers.iter().filter(move |pointer| pointer.releases.contain(abi))

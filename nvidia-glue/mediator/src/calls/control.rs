@@ -29,8 +29,10 @@ impl Session {
     pub(crate) fn control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         self.own_client(control.client)?;
         let rule = rule_of(control.id);
-        if control.row().is_none() {
-            self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..)));
+        match control.row() {
+            None => self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..))),
+            Some(row) if row.is_refused_to_tools() => self.report_refused_tool(row.name),
+            Some(_) => {}
         }
         if let ControlRule::Answered(status, _) | ControlRule::Refuse(status, _) = rule {
             return Err(CallEnd::Status(status));

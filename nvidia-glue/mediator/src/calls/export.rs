@@ -104,12 +104,6 @@ impl Session {
             NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD => MANY_EXPORTS,
             _ => return Err(CallEnd::Status(Status::NOT_SUPPORTED)),
         };
-        // The driver keeps room for so many with the file.
-        let is_many = control.id == NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
-        let room = ExportObjects::maxObjects.get(flight.params()).filter(|_| is_many);
-        if room.is_some_and(|room| usize::from(room) > MANY_EXPORTS.most) {
-            return Err(INVALID);
-        }
         let token = self.token(flight, &layout)?;
         flight.confirm()?;
         let (token, is_new) = match token {
@@ -140,6 +134,11 @@ impl Session {
         if !lock(&self.objects.files).knows_token(token.id) {
             // It was given up meanwhile.
             return Err(INVALID);
+        }
+        let is_many = control.id == NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD;
+        let room = ExportObjects::maxObjects.get(flight.params()).filter(|_| is_many).unwrap_or(1);
+        if !lock(&self.objects.files).reserve_room(token.id, room) {
+            return Err(CallEnd::Insufficient("the container's exports have room for as many objects as they may"));
         }
         // The driver gives out whatever can be duplicated. Whoever took a channel group in would
         // have one that nobody counts; the page about the card, as the driver tells it.

@@ -46,6 +46,8 @@ pub(crate) struct Token {
     /// wherever the token has gone.
     pub(crate) own: DeviceFile,
     pub(crate) exporter: Pid,
+    /// Objects that the driver keeps room for with the file.
+    room: u16,
     /// Since when no process has it. It may be on its way through a socket.
     pub(crate) unheld_since: Option<Instant>,
 }
@@ -57,6 +59,9 @@ const MOST_CONTROL: usize = if cfg!(test) { 64 } else { 1024 };
 pub(crate) const MOST_UVM: usize = if cfg!(test) { 64 } else { 512 };
 /// Most exports; each takes two descriptors of the mediator's.
 const MOST_TOKENS: usize = 4096;
+/// Most objects that the driver keeps room for with all exports together, 4 bytes each. libcuda
+/// asks for one for each 32 MiB that a memory pool can have.
+const MOST_ROOM: usize = 1 << 21;
 
 /// All of them.
 #[derive(Debug, Default)]
@@ -210,9 +215,20 @@ impl OpenFiles {
     /// A file is to stand for what is on `own`.
     pub(crate) fn add_token(&mut self, token: Arc<File>, own: DeviceFile, exporter: Pid) -> Token {
         let id = ExportFile(self.number());
-        let token = Token { id, token, own, exporter, unheld_since: None };
+        let token = Token { id, token, own, exporter, room: 0, unheld_since: None };
         self.tokens.push(token.clone());
         token
+    }
+
+    /// Notes that the driver is to keep room for so many objects with an export. Returns whether it
+    /// may.
+    pub(crate) fn reserve_room(&mut self, id: ExportFile, room: u16) -> bool {
+        let others = self.tokens.iter().filter(|token| token.id != id).map(|token| usize::from(token.room));
+        let has_room = others.sum::<usize>() + usize::from(room) <= MOST_ROOM;
+        if let Some(token) = self.tokens.iter_mut().find(|token| token.id == id && has_room) {
+            token.room = token.room.max(room);
+        }
+        has_room
     }
 
     pub(crate) fn knows_token(&self, id: ExportFile) -> bool {

@@ -75,6 +75,8 @@ pub struct Session {
     pub(crate) checks_clients: AtomicBool,
     /// Set once the observer has heard that an object of 3D was refused.
     graphics_reported: AtomicBool,
+    /// Set once the observer has heard of a debugger or a profiler.
+    tool_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     pub(crate) counters: Counters,
 }
@@ -164,6 +166,7 @@ impl Session {
             driver_version: Mutex::default(),
             checks_clients: AtomicBool::new(false),
             graphics_reported: AtomicBool::new(false),
+            tool_reported: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
         })
@@ -200,6 +203,13 @@ impl Session {
     pub(crate) fn report_missing_graphics(&self, class: &Class) {
         if !self.graphics_reported.swap(true, Ordering::Relaxed) {
             self.observer.lacks_graphics(class.name);
+        }
+    }
+
+    /// A debugger's or a profiler's call was refused.
+    pub(crate) fn report_refused_tool(&self, call: &str) {
+        if !self.tool_reported.swap(true, Ordering::Relaxed) {
+            self.observer.refused_tool(call);
         }
     }
 

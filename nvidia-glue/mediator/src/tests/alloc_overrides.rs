@@ -3,7 +3,7 @@
 use abi::{
     Node, Status,
     classes::FERMI_VASPACE_A,
-    controls::{NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD},
+    controls::NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT,
     layout::{read_u32, write_u32},
 };
 use account::ObjectLimits;
@@ -114,25 +114,11 @@ fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
 }
 
 #[test]
-fn the_driver_keeps_no_more_with_a_file_than_there_are_cards_and_objects() {
+fn the_driver_keeps_no_more_with_a_file_than_there_are_cards() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], 1 << 30);
     let program = container.program();
     let file = program.open(Node::Control);
     let attach = |ids: usize| program.escape(file, 0xd4, &mut vec![0; 4 * ids]);
     assert_eq!((attach(32), attach(33)), (Answer::Return(0), Answer::Errno(libc::EINVAL)));
-    let context = program.context(0);
-    let export = |most: u32| {
-        let token = program.open(Node::Control);
-        let mut params = vec![0; 2128];
-        let fields = [(0, token.cast_unsigned()), (4, context.device), (8, most), (2124, 1)];
-        assert!(fields.iter().all(|(at, value)| write_u32(&mut params, *at, *value)));
-        program.control(
-            context.control,
-            (context.client, context.client),
-            NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
-            &mut params,
-        )
-    };
-    assert_eq!((export(512), export(513)), (Ok(()), Err(Status::INVALID_ARGUMENT)));
 }

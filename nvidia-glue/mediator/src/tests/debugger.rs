@@ -255,7 +255,7 @@ fn copies_for_a_debugger_wait_for_the_containers_time() {
 /// They act on whatever context is on the card, or on the card.
 #[test]
 fn what_acts_on_whoever_is_on_the_card_never_reaches_the_driver() {
-    alone(|spy, _, context, debugged| {
+    alone(|spy, container, context, debugged| {
         let session = debugged.session(context, context.client).unwrap();
         spy.seen();
         let not_supported =
@@ -264,6 +264,8 @@ fn what_acts_on_whoever_is_on_the_card_never_reaches_the_driver() {
             let refused = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [0; 16]);
             assert_eq!(refused, Err(Status::NOT_SUPPORTED), "{number:#x}");
         }
+        let reported = lock(&container.observed.refused_tools).clone();
+        assert_eq!(reported, ["NV83DE_CTRL_CMD_SM_DEBUG_MODE_ENABLE"], "once");
         for number in [0x0307, 0x032a] {
             let answered = context.control(session, (GT200_DEBUGGER << 16) + number, &mut [1, 0, 0, 0]);
             assert_eq!(answered, Ok(()), "{number:#x}: compute-sanitizer goes on without");

@@ -306,6 +306,22 @@ fn what_cannot_be_exported_leaves_no_token() {
     container.assert_nothing_left();
 }
 
+/// libcuda asks for a place for each 32 MiB that a memory pool can have: 4512 on a card of 141 GiB.
+#[test]
+fn a_pool_of_a_whole_card_is_exported_and_places_are_bounded_together() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let context = program.context(0);
+    let memory = [context.memory(MIB).unwrap()];
+    let with = |places: u32| export_many(&context, (&memory, places), program.open(Node::Control));
+    with(4512).unwrap();
+    let most = u32::from(u16::MAX);
+    (0..31).for_each(|_| with(most).unwrap());
+    assert_eq!(with(most), Err(Status::INSUFFICIENT_RESOURCES));
+    with(4512).unwrap();
+}
+
 #[test]
 fn no_dma_buf_leaves_the_container() {
     let machine = Machine::new(1);

@@ -360,6 +360,7 @@ fn replayed(program: &str, limit: u64, excepted: &mut BTreeSet<u32>) -> u64 {
     let usage = container.session.usage();
     assert_eq!((usage.denials, usage.kills, usage.unknown_refused), (0, 0, 0), "{program}");
     assert_eq!(*lock(&container.observed.unknown), [], "{program}");
+    assert_eq!(*lock(&container.observed.refused_tools), Vec::<String>::new(), "{program}");
     assert_eq!(*lock(&container.observed.shortages), [], "{program}");
     assert_eq!(container.session.reconcile(), [], "{program}");
     assert_eq!(*lock(&container.observed.drifts), [], "{program}");

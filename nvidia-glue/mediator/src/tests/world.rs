@@ -167,6 +167,8 @@ pub(super) struct Recorder {
     pub(super) ends: Mutex<Vec<String>>,
     /// Classes of 3D that it has no driver capability for.
     pub(super) lacks_graphics: Mutex<Vec<String>>,
+    /// Calls of debuggers and profilers.
+    pub(super) refused_tools: Mutex<Vec<String>>,
     /// Cards that had their first channel.
     pub(super) first_channels: Mutex<Vec<String>>,
 }
@@ -186,6 +188,9 @@ impl Observer for Recorder {
     }
     fn lacks_graphics(&self, class: &str) {
         lock(&self.lacks_graphics).push(class.to_owned());
+    }
+    fn refused_tool(&self, call: &str) {
+        lock(&self.refused_tools).push(call.to_owned());
     }
     fn drift(&self, drift: &Drift) {
         lock(&self.drifts).push(drift.clone());
