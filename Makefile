@@ -48,11 +48,14 @@ RM_CLIENT_TARGET := $(MACHINE)-unknown-linux-gnu
 RM_CLIENT := $(TARGET)/rm-client/$(RM_CLIENT_TARGET)/debug/rm-client
 export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 
+# The commit, which --version says; kept where the release has no repository around it.
+EGPU_REVISION ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null)
+
 .PHONY: header-check rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked --package egpu-shim --bins
+	EGPU_REVISION=$(EGPU_REVISION) $(CARGO) build --release --locked --package egpu-shim --bins
 
 demo: build rm-client
 	scripts/setup.sh containerd

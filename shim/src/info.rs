@@ -14,7 +14,7 @@ use libcontainer::syscall::linux::{MountOption, MountRecursive};
 use protobuf::{Message, MessageField, well_known_types::any::Any};
 use serde_json::{Value, json};
 
-use crate::capabilities::CAPABILITIES;
+use crate::{capabilities::CAPABILITIES, version};
 
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";
@@ -66,12 +66,7 @@ fn info(options: Option<Any>) -> RuntimeInfo {
 }
 
 fn version() -> RuntimeVersion {
-    RuntimeVersion {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        // Set by whoever builds a release.
-        revision: option_env!("EGPU_REVISION").unwrap_or_default().to_owned(),
-        ..Default::default()
-    }
+    RuntimeVersion { version: version::NUMBER.to_owned(), revision: version::REVISION.to_owned(), ..Default::default() }
 }
 
 /// OCI runtime-spec, features.md.

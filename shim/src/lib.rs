@@ -28,3 +28,4 @@ pub mod start;
 mod sync;
 pub mod sys;
 pub mod task;
+pub mod version;

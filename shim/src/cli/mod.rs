@@ -42,7 +42,7 @@ use node::Node;
 
 /// Shares of NVIDIA cards for containers, on this node.
 #[derive(Debug, Parser)]
-#[command(name = "egpu", version, after_help = exit::HELP, arg_required_else_help = true)]
+#[command(name = "egpu", version = crate::version::text(), after_help = exit::HELP, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
