@@ -18,6 +18,8 @@ use crate::{capabilities::CAPABILITIES, version};
 
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";
+/// Name of the program that containerd starts for it.
+pub const BINARY: &str = "containerd-shim-egpu-v1";
 /// Limit of the input, containerd's own for what it sends.
 const MAX_INPUT: u64 = 10 << 20;
 /// The name that Go's typeurl registers for OCI features; the value is JSON.

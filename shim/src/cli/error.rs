@@ -10,7 +10,7 @@ use runtime_config::ConfigError;
 
 use nvidia_glue::trace::RecordError;
 
-use super::exit::Exit;
+use super::{exit::Exit, install::InstallError};
 
 /// Error that keeps a command from its work.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +61,8 @@ pub(super) enum CliError {
         #[source]
         source: io::Error,
     },
+    #[error(transparent)]
+    Install(#[from] Box<InstallError>),
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -81,6 +83,7 @@ impl CliError {
                 _ => Exit::Refused,
             },
             Self::MigPolicy { .. } => Exit::Refused,
+            Self::Install(error) => error.exit(),
             // The reader of the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Self::Cards(_)

@@ -15,7 +15,7 @@ pub enum Exit {
     Config,
     /// No such container or card, or more than one.
     NotFound,
-    /// Refused, of `set` and `policy`; nothing has changed.
+    /// Refused, of `set`, `policy`, `install` and `uninstall`; nothing has changed.
     Refused,
     /// The exit code of the program that `trace` ran, or 128 and the signal that ended it.
     Command(u8),
@@ -43,7 +43,8 @@ Exit codes:
   2  the command line is wrong
   3  the configuration file is wrong or cannot be read
   4  there is no such container or card, or more than one
-  5  `set`, `policy`: refused, because it does not fit or may not be changed; nothing has changed
+  5  `set`, `policy`, `install`, `uninstall`: refused, because it does not fit or may not be changed;
+     nothing has changed
   `trace` ends with the traced program's code
 
 Environment:

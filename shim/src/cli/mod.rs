@@ -6,12 +6,14 @@
 mod cards;
 mod config;
 mod container_name;
+mod containerd;
 mod doctor;
 mod error;
 mod events;
 mod exit;
 mod in_force;
 mod inspect;
+mod install;
 mod metrics;
 mod node;
 mod output;
@@ -86,6 +88,10 @@ enum Command {
         #[command(flatten)]
         output: Output,
     },
+    /// Put egpu on this node: programs, containerd's and Docker's configuration
+    Install(install::InstallArguments),
+    /// Take egpu away from this node again, unless a container uses it
+    Uninstall(install::UninstallArguments),
     /// Run a program and log its driver calls
     Trace(trace::Arguments),
     /// Print completions for a shell
@@ -164,6 +170,8 @@ fn execute(command: Command) -> Result<Exit, CliError> {
             show(output, &checks, || doctor::text(&checks))?;
             Ok(doctor::exit_code(&checks))
         }
+        Command::Install(arguments) => install::install(&arguments),
+        Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -234,6 +242,8 @@ mod tests {
                 "metrics",
                 "config",
                 "doctor",
+                "install",
+                "uninstall",
                 "trace",
                 "completions"
             ]

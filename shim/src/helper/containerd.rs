@@ -22,7 +22,7 @@ const PREFIX: usize = 5;
 
 /// A question that containerd did not answer.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ContainerdError {
+pub(crate) enum ContainerdError {
     /// A socket on which nobody listens.
     #[error("containerd does not listen at {address}")]
     Connect {
@@ -60,14 +60,14 @@ pub(super) enum ContainerdError {
 }
 
 /// A connection, for one namespace. Its work is a task of the runtime that it was made in.
-pub(super) struct ContainerdClient {
+pub(crate) struct ContainerdClient {
     requests: SendRequest<Bytes>,
     namespace: String,
 }
 
 impl ContainerdClient {
     /// Connects to the socket at `address`.
-    pub(super) async fn connect(address: &str, namespace: &str) -> Result<Self, ContainerdError> {
+    pub(crate) async fn connect(address: &str, namespace: &str) -> Result<Self, ContainerdError> {
         let path = address.strip_prefix("unix://").unwrap_or(address);
         let failed = |source| ContainerdError::Connect { address: address.to_owned(), source };
         let stream = UnixStream::connect(path).await.map_err(failed)?;
@@ -79,7 +79,7 @@ impl ContainerdClient {
     }
 
     /// Asks one question: the messages of the answer. `method`: `/PACKAGE.SERVICE/METHOD`.
-    pub(super) async fn ask<A: Message + Default>(
+    pub(crate) async fn ask<A: Message + Default>(
         &mut self,
         method: &'static str,
         question: &impl Message,

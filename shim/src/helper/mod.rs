@@ -14,7 +14,7 @@
 
 mod cgroup_mounts;
 pub mod client;
-mod containerd;
+pub(crate) mod containerd;
 mod create;
 mod delegation;
 pub mod delete;

@@ -1,23 +1,23 @@
 //! Checks of containerd's configuration: CRI must know the runtime and pass requests on.
-//!
-//! CRI's table has another name in each version of the file: `plugins.cri` in version 1,
-//! `plugins."io.containerd.grpc.v1.cri"` in 2, `plugins."io.containerd.cri.v1.runtime"` in 3.
 
 use std::path::Path;
 
 use nvidia_glue::doctor::Check;
 use toml::{Table, Value};
 
-use super::{
-    containerd_config::{ContainerdConfig, DEFAULT_FILE},
-    failure, ok, runtime, warning,
+use super::{failure, ok, runtime, warning};
+use crate::{
+    cli::{
+        containerd::{
+            config::{ContainerdConfig, DEFAULT_FILE},
+            cri::{Form, RUNC, cri_is_disabled, matches_pattern, runtimes},
+        },
+        install::systemd_cgroup,
+    },
+    info,
 };
-use crate::info;
 
 const CONTAINERD: &str = "containerd";
-const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
-const CRI_V3: &str = "io.containerd.cri.v1.runtime";
-const RUNC: &str = "io.containerd.runc.v2";
 /// An annotation that must reach the runtime.
 const ANNOTATION: &str = "egpu.io/memory";
 const ANNOTATIONS: &str = r#"pod_annotations = ["egpu.io/*", "hami.io/*"] and container_annotations = ["egpu.io/*"]"#;
@@ -36,54 +36,28 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     }
 }
 
-/// Way in which a runtime of CRI is egpu.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// Named by its type.
-    Type,
-    /// Named as the `runtime_path` of runc's type.
-    DropIn,
-}
-
-impl Form {
-    /// Returns the form of a runtime; `None`: it is another one.
-    fn of(runtime: &Table) -> Option<Self> {
-        let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
-        match text("runtime_type") {
-            info::NAME => Some(Self::Type),
-            RUNC if Path::new(text("runtime_path")).ends_with(runtime::BINARY) => Some(Self::DropIn),
-            _ => None,
-        }
-    }
-}
-
 fn assess(config: &ContainerdConfig) -> Vec<Check> {
     let ContainerdConfig { origin, table, .. } = config;
     if cri_is_disabled(table) {
         let how = format!("`ctr run --runtime {}` and nerdctl need no configuration", info::NAME);
         return vec![ok(CONTAINERD, format!("{origin}: CRI is off; {how}"))];
     }
-    let runtimes: Vec<(&String, &Table, Form)> = CRI_TABLES
-        .iter()
-        .filter_map(|name| table_at(table, &["plugins", name, "containerd", "runtimes"]))
-        .flatten()
-        .filter_map(|(name, runtime)| Some((name, runtime.as_table()?)))
-        .filter_map(|(name, runtime)| Some((name, runtime, Form::of(runtime)?)))
-        .collect();
+    let runtimes: Vec<(&str, &Table, Form)> =
+        runtimes(table).filter_map(|(name, runtime)| Some((name, runtime, Form::of(runtime)?))).collect();
     if runtimes.is_empty() {
         let detail = format!(
             "{origin}: CRI has no runtime of the type {}, and none whose runtime_path is {}, so no pod can use it",
             info::NAME,
-            runtime::BINARY
+            info::BINARY
         );
-        return vec![warning(CONTAINERD, detail, remedy(config))];
+        return vec![warning(CONTAINERD, detail, REMEDY)];
     }
     let assessed = runtimes.iter().map(|(name, runtime, form)| assess_runtime(config, name, runtime, *form));
     assessed.chain(missing_features(config, &runtimes)).collect()
 }
 
 /// Notes the features that pods lack: CRI asks only runc's runtime for its features.
-fn missing_features(config: &ContainerdConfig, runtimes: &[(&String, &Table, Form)]) -> Option<Check> {
+fn missing_features(config: &ContainerdConfig, runtimes: &[(&str, &Table, Form)]) -> Option<Check> {
     let has_drop_in = runtimes.iter().any(|(_, _, form)| *form == Form::DropIn);
     (!has_drop_in && config.knows_runtime_path() == Some(true)).then(|| {
         let how = format!("runtime_type = \"{RUNC}\" and runtime_path = \"{}\"", runtime::installed().display());
@@ -91,29 +65,7 @@ fn missing_features(config: &ContainerdConfig, runtimes: &[(&String, &Table, For
     })
 }
 
-fn remedy(config: &ContainerdConfig) -> String {
-    let cri = cri_table(&config.table);
-    let runtimes = table_at(&config.table, &["plugins", cri, "containerd", "runtimes"]);
-    let has_runc = runtimes.is_some_and(|runtimes| runtimes.contains_key("runc"));
-    // containerd 1.x drops its built-in table as soon as there is another one.
-    let runc = if has_runc || cri == CRI_V3 {
-        String::new()
-    } else {
-        format!(
-            "[plugins.\"{cri}\".containerd.runtimes.runc] with runtime_type = \"{RUNC}\" (without it CRI would no longer start) and "
-        )
-    };
-    let runtime = match config.knows_runtime_path() {
-        Some(true) => {
-            let path = runtime::installed();
-            format!("runtime_type = \"{RUNC}\", runtime_path = \"{}\", the options of runc's table,", path.display())
-        }
-        Some(false) | None => format!("runtime_type = \"{}\",", info::NAME),
-    };
-    format!(
-        "add {runc}[plugins.\"{cri}\".containerd.runtimes.egpu] with {runtime} {ANNOTATIONS}, then restart containerd"
-    )
-}
+const REMEDY: &str = "`egpu install` adds the runtime `egpu`; restart containerd afterwards";
 
 fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: Form) -> Check {
     let origin = &config.origin;
@@ -122,6 +74,15 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
             CONTAINERD,
             format!("{origin}: containerd 1.6 ignores runtime_path, so pods of the runtime `{name}` run under runc"),
             format!("set runtime_type = \"{}\" in the runtime `{name}`, then restart containerd", info::NAME),
+        );
+    }
+    let options = runtime.get("options").and_then(Value::as_table);
+    let systemd = options.and_then(|options| options.get("SystemdCgroup")).and_then(Value::as_bool).unwrap_or(false);
+    if form == Form::DropIn && systemd != systemd_cgroup(&config.table) {
+        return warning(
+            CONTAINERD,
+            format!("{origin}: the runtime `{name}` has SystemdCgroup = {systemd}, CRI's default runtime has not"),
+            "`egpu install` takes it over; restart containerd afterwards",
         );
     }
     let passes_annotation = |key: &str| {
@@ -144,39 +105,6 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
         format!("{origin}: the runtime `{name}` does not see {detail}"),
         format!("set {ANNOTATIONS} in the runtime `{name}`, then restart containerd"),
     )
-}
-
-fn table_at<'a>(config: &'a Table, path: &[&str]) -> Option<&'a Table> {
-    path.iter().try_fold(config, |table, name| table.get(*name)?.as_table())
-}
-
-fn cri_is_disabled(config: &Table) -> bool {
-    let disabled = config.get("disabled_plugins").and_then(Value::as_array);
-    let disabled: Vec<&str> = disabled.into_iter().flatten().filter_map(Value::as_str).collect();
-    CRI_TABLES.iter().any(|name| disabled.contains(name))
-}
-
-/// Returns the name of CRI's table in this version of the file.
-fn cri_table(config: &Table) -> &'static str {
-    match config.get("version").and_then(Value::as_integer) {
-        Some(3..) => CRI_V3,
-        Some(2) => "io.containerd.grpc.v1.cri",
-        _ => "cri",
-    }
-}
-
-/// Matches like Go's `path.Match`, which containerd uses, as far as it occurs here: literal text,
-/// and `*` for anything without a slash.
-fn matches_pattern(pattern: &str, annotation: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == annotation,
-        Some((before, after)) => {
-            let Some(rest) = annotation.strip_prefix(before) else { return false };
-            let ends = rest.char_indices().map(|(position, _)| position).chain([rest.len()]);
-            ends.filter_map(|end| rest.split_at_checked(end))
-                .any(|(skipped, left)| !skipped.contains('/') && matches_pattern(after, left))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -207,15 +135,7 @@ mod tests {
             assert_eq!(good[0].0, Level::Ok, "{good:?}");
             let none = assessed(&format!("{head}runtime_type = 'io.containerd.runc.v2'"));
             assert_eq!(none[0].0, Level::Warning);
-            assert!(
-                none[0].1.contains(&format!("[plugins.\"{}\".containerd.runtimes.egpu]", table.trim_matches('"'))),
-                "{none:?}"
-            );
-            assert_eq!(none[0].1.contains(".containerd.runtimes.runc]"), version < 3, "{none:?}");
-            let own = assessed(&format!(
-                "version = {version}\n[plugins.{table}.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'"
-            ));
-            assert!(!own[0].1.contains(".containerd.runtimes.runc]"), "{own:?}");
+            assert!(none[0].1.contains("`egpu install`"), "{none:?}");
         }
     }
 
@@ -242,6 +162,7 @@ mod tests {
         let path = "runtime_path = '/opt/containerd-shim-egpu-v1'";
         let drop_in = format!("{cri}.egpu]\nruntime_type = 'io.containerd.runc.v2'\n{path}\n{LET_THROUGH}");
         let none = format!("{cri}.runc]\nruntime_type = 'io.containerd.runc.v2'");
+        let stale = format!("{drop_in}\n{cri}.runc.options]\nSystemdCgroup = true");
         let levels = |version, text: &str| -> Vec<Level> {
             assessed_by(version, text).into_iter().map(|(level, _)| level).collect()
         };
@@ -252,13 +173,8 @@ mod tests {
             (Some((1, 6)), &drop_in, &[Level::Warning], "ignores runtime_path"),
             (Some((2, 1)), &drop_in, &[Level::Ok], "as the runtime `egpu` in runc's place"),
             (None, &drop_in, &[Level::Ok], "in runc's place"),
-            (Some((1, 6)), &none, &[Level::Warning], "runtimes.egpu] with runtime_type = \"io.containerd.egpu.v1\""),
-            (
-                Some((2, 1)),
-                &none,
-                &[Level::Warning],
-                "runtimes.egpu] with runtime_type = \"io.containerd.runc.v2\", runtime_path",
-            ),
+            (Some((2, 1)), &none, &[Level::Warning], "`egpu install`"),
+            (Some((2, 1)), &stale, &[Level::Warning], "SystemdCgroup = false"),
         ] {
             assert_eq!(levels(version, text), expected, "{version:?} {text}");
             assert!(
@@ -279,23 +195,6 @@ mod tests {
         for text in ["", "plugins = 1", "[plugins.cri]\ncontainerd = []", "disabled_plugins = 'cri'", "version = 'two'"]
         {
             assert_eq!(assessed(text)[0].0, Level::Warning, "{text}");
-        }
-    }
-
-    #[test]
-    fn patterns_are_gos() {
-        for (pattern, passes) in [
-            ("egpu.io/*", true),
-            ("egpu.io/memory", true),
-            ("egpu.io/mem*", true),
-            ("*/*", true),
-            ("egpu.*/m*y", true),
-            ("*", false),
-            ("egpu.io/", false),
-            ("egpu.io/*x", false),
-            ("nvidia.com/*", false),
-        ] {
-            assert_eq!(matches_pattern(pattern, ANNOTATION), passes, "{pattern}");
         }
     }
 }

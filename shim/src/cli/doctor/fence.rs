@@ -9,7 +9,8 @@ use std::{
 
 use nvidia_glue::doctor::Check;
 
-use super::{ok, plural, runtime::BINARY, warning};
+use super::{ok, plural, warning};
+use crate::info::BINARY;
 
 const FENCE: &str = "fence";
 /// Bit of CAP_SYS_ADMIN in `CapBnd` (linux/capability.h).

@@ -4,7 +4,6 @@
 //! configuration, state, runtime and containerd.
 
 mod containerd;
-mod containerd_config;
 mod fence;
 mod priority;
 mod runtime;

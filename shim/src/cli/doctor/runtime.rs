@@ -11,9 +11,9 @@ use std::{
 use nvidia_glue::doctor::Check;
 
 use super::{failure, ok, warning};
+use crate::info::BINARY;
 
 const RUNTIME: &str = "runtime";
-pub(super) const BINARY: &str = "containerd-shim-egpu-v1";
 
 /// Checks the PATH. containerd looks for the binary in its own PATH, which is usually this one or
 /// the system's.

@@ -12,16 +12,17 @@ use std::{
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use toml::{Table, Value};
 
-pub(super) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
+pub(in crate::cli) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
 /// Variable by which `ctr` and `nerdctl` find another daemon, too.
 const ADDRESS_VARIABLE: &str = "CONTAINERD_ADDRESS";
 const ADDRESSES: [&str; 2] = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"];
+const VERSION: &str = "--version";
 /// The first version whose CRI starts the shim at `runtime_path`; 1.6 takes the key and ignores it.
-const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);
+pub(in crate::cli) const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);
 
 /// Error of reading the configuration.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ReadError {
+pub(in crate::cli) enum ReadError {
     #[error("{file} cannot be read")]
     File {
         file: String,
@@ -38,18 +39,18 @@ pub(super) enum ReadError {
 
 /// Configuration of containerd.
 #[derive(Debug)]
-pub(super) struct ContainerdConfig {
+pub(in crate::cli) struct ContainerdConfig {
     /// The file, as people name it.
-    pub(super) origin: String,
-    pub(super) table: Table,
+    pub(in crate::cli) origin: String,
+    pub(in crate::cli) table: Table,
     /// containerd's own version, where it could be asked.
-    pub(super) version: Option<(u32, u32)>,
+    pub(in crate::cli) version: Option<(u32, u32)>,
 }
 
 impl ContainerdConfig {
     /// Reads `file`; without one, that of the running daemon, or the default one. `None`: there is
     /// none, and no containerd either.
-    pub(super) fn read(file: Option<&Path>) -> Result<Option<Self>, ReadError> {
+    pub(in crate::cli) fn read(file: Option<&Path>) -> Result<Option<Self>, ReadError> {
         let daemon = match std::env::var_os(ADDRESS_VARIABLE) {
             Some(address) => Daemon::at(Path::new(&address)),
             None => ADDRESSES.iter().find_map(|address| Daemon::at(Path::new(address))),
@@ -61,7 +62,7 @@ impl ContainerdConfig {
             Some(daemon) => output_of(&daemon.program(), arguments),
             None => output_of(Path::new("containerd"), arguments),
         };
-        let version = run(&[OsStr::new("--version")]).and_then(|text| version_in(&text));
+        let version = run(&[OsStr::new(VERSION)]).and_then(|text| version_in(&text));
         let is_there = path.exists();
         if is_there || named.is_none() {
             let arguments = [OsStr::new("--config"), path.as_os_str(), OsStr::new("config"), OsStr::new("dump")];
@@ -90,7 +91,7 @@ impl ContainerdConfig {
 
     /// Returns whether CRI starts the shim at a runtime's `runtime_path`; `None`: the file does not
     /// show it.
-    pub(super) fn knows_runtime_path(&self) -> Option<bool> {
+    pub(in crate::cli) fn knows_runtime_path(&self) -> Option<bool> {
         let format = self.table.get("version").and_then(Value::as_integer);
         let version = self.version.map(|version| version >= FIRST_WITH_RUNTIME_PATH);
         version.or_else(|| (format? >= 3).then_some(true))
@@ -99,15 +100,15 @@ impl ContainerdConfig {
 
 /// A containerd that runs.
 #[derive(Debug)]
-struct Daemon {
-    pid: i32,
+pub(in crate::cli) struct Daemon {
+    pub(in crate::cli) pid: i32,
     /// The file that it was given; `None`: the default file.
-    config: Option<PathBuf>,
+    pub(in crate::cli) config: Option<PathBuf>,
 }
 
 impl Daemon {
     /// Finds the daemon that listens there, if it is root's: its program is going to be executed.
-    fn at(address: &Path) -> Option<Self> {
+    pub(in crate::cli) fn at(address: &Path) -> Option<Self> {
         let peer = getsockopt(&UnixStream::connect(address).ok()?, PeerCredentials).ok()?;
         if peer.uid() != 0 {
             return None;
@@ -120,8 +121,16 @@ impl Daemon {
         Some(Self { pid, config })
     }
 
+    /// The program that it is.
     fn program(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/exe", self.pid))
+    }
+
+    /// The program that it will be after a restart: a package may have been renewed meanwhile.
+    pub(in crate::cli) fn next_program(&self) -> PathBuf {
+        let installed = fs::read_link(self.program()).ok();
+        let installed = installed.map(|path| path.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
+        installed.map(PathBuf::from).filter(|path| path.exists()).unwrap_or_else(|| self.program())
     }
 }
 
@@ -144,6 +153,11 @@ fn output_of(program: &Path, arguments: &[&OsStr]) -> Option<String> {
     // k3s has many programs in one: the name selects.
     let output = Command::new(program).arg0("containerd").args(arguments).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Returns the version of a program.
+pub(in crate::cli) fn version_of(program: &Path) -> Option<(u32, u32)> {
+    version_in(&output_of(program, &[OsStr::new(VERSION)])?)
 }
 
 /// `containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b71`: 2.1.

@@ -1,0 +1,99 @@
+//! CRI's part of containerd's configuration.
+//!
+//! Its table has another name in each version of the file: `plugins.cri` in version 1,
+//! `plugins."io.containerd.grpc.v1.cri"` in 2, `plugins."io.containerd.cri.v1.runtime"` in 3.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use crate::info;
+
+pub(in crate::cli) const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
+pub(in crate::cli) const CRI_V3: &str = "io.containerd.cri.v1.runtime";
+pub(in crate::cli) const RUNC: &str = "io.containerd.runc.v2";
+
+/// Way in which a runtime of CRI is egpu.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) enum Form {
+    /// Named by its type.
+    Type,
+    /// Named as the `runtime_path` of runc's type.
+    DropIn,
+}
+
+impl Form {
+    /// Returns the form of a runtime; `None`: it is another one.
+    pub(in crate::cli) fn of(runtime: &Table) -> Option<Self> {
+        let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
+        match text("runtime_type") {
+            info::NAME => Some(Self::Type),
+            RUNC if Path::new(text("runtime_path")).ends_with(info::BINARY) => Some(Self::DropIn),
+            _ => None,
+        }
+    }
+}
+
+pub(in crate::cli) fn table_at<'a>(config: &'a Table, path: &[&str]) -> Option<&'a Table> {
+    path.iter().try_fold(config, |table, name| table.get(*name)?.as_table())
+}
+
+/// Lists the runtimes of CRI, whichever version of the format the file has.
+pub(in crate::cli) fn runtimes(config: &Table) -> impl Iterator<Item = (&str, &Table)> {
+    CRI_TABLES
+        .iter()
+        .filter_map(|name| table_at(config, &["plugins", name, "containerd", "runtimes"]))
+        .flatten()
+        .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
+}
+
+pub(in crate::cli) fn cri_is_disabled(config: &Table) -> bool {
+    let disabled = config.get("disabled_plugins").and_then(Value::as_array);
+    let disabled: Vec<&str> = disabled.into_iter().flatten().filter_map(Value::as_str).collect();
+    CRI_TABLES.iter().any(|name| disabled.contains(name))
+}
+
+/// Returns the name of CRI's table in this version of the file.
+pub(in crate::cli) fn cri_table(config: &Table) -> &'static str {
+    match config.get("version").and_then(Value::as_integer) {
+        Some(3..) => CRI_V3,
+        Some(2) => "io.containerd.grpc.v1.cri",
+        _ => "cri",
+    }
+}
+
+/// Matches like Go's `path.Match`, which containerd uses, as far as it occurs here: literal text,
+/// and `*` for anything without a slash.
+pub(in crate::cli) fn matches_pattern(pattern: &str, annotation: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == annotation,
+        Some((before, after)) => {
+            let Some(rest) = annotation.strip_prefix(before) else { return false };
+            let ends = rest.char_indices().map(|(position, _)| position).chain([rest.len()]);
+            ends.filter_map(|end| rest.split_at_checked(end))
+                .any(|(skipped, left)| !skipped.contains('/') && matches_pattern(after, left))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_gos() {
+        for (pattern, passes) in [
+            ("egpu.io/*", true),
+            ("egpu.io/memory", true),
+            ("egpu.io/mem*", true),
+            ("*/*", true),
+            ("egpu.*/m*y", true),
+            ("*", false),
+            ("egpu.io/", false),
+            ("egpu.io/*x", false),
+            ("nvidia.com/*", false),
+        ] {
+            assert_eq!(matches_pattern(pattern, "egpu.io/memory"), passes, "{pattern}");
+        }
+    }
+}

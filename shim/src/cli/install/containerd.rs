@@ -1,0 +1,353 @@
+//! Changes of containerd's configuration: one table more for CRI, and nothing else.
+//!
+//! containerd 1.x: at the end of the file in which CRI's table is, since a plugin's table in an
+//! imported file replaces the whole table. 2.x merges, so there it is a file of its own in `conf.d`,
+//! in the main file's version of the format: a newer one would make containerd 2.0 to 2.2 forget
+//! the main file's tables, an older one would be ignored. Where a distribution renders the file, it
+//! is in the template or in the folder that the file is made from.
+
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+use super::{
+    block::{self, Part},
+    changes::{self, Draft},
+    config_files::{ConfigFiles, Overlay, imports, parse},
+    error::InstallError,
+    runtime_table::{HANDLER, RuntimeTable},
+};
+use crate::cli::containerd::{
+    cri::{CRI_TABLES, CRI_V3, Form, cri_is_disabled, runtimes},
+    distribution::{Installation, Layout},
+};
+
+const DROP_IN: &str = "99-egpu.toml";
+/// Folder of drop-ins beside a main file that names none yet.
+const DROP_INS: &str = "conf.d";
+/// The first version that merges a drop-in's tables.
+const FIRST_THAT_MERGES: (u32, u32) = (2, 0);
+
+const RUNTIME: Part = Part { name: "runtime egpu", is_first: false, new_file: "version = 2\n" };
+const DROP_IN_RUNTIME: Part = Part { new_file: "", ..RUNTIME };
+/// All that it would have without a template.
+const TEMPLATE_RUNTIME: Part = Part { new_file: "{{ template \"base\" . }}\n", ..RUNTIME };
+const BUILT_IN: Part = Part { name: "built-in runtimes", is_first: false, new_file: "" };
+const IMPORTS: Part = Part { name: "imports", is_first: true, new_file: "version = 3\n" };
+
+/// Result of planning for one containerd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The draft has what is to be changed, if anything; the runtime is in this file.
+    Planned(PathBuf),
+    /// It needs no configuration, as CRI is off.
+    CriIsOff,
+    /// Somebody has made the runtime `egpu` by hand; it stays.
+    ByHand,
+}
+
+/// A containerd and its configuration.
+pub(super) struct ContainerdPlan<'a> {
+    containerd: &'a Installation,
+    files: ConfigFiles,
+    /// What containerd makes of the files; `None`: it cannot be asked.
+    dump: Option<Table>,
+}
+
+impl<'a> ContainerdPlan<'a> {
+    /// Reads the configuration.
+    pub(super) fn read(containerd: &'a Installation) -> Result<Self, InstallError> {
+        let files = ConfigFiles::read(&containerd.config, &Overlay::new())?;
+        let dump = files.dump(&containerd.program)?;
+        Ok(Self { containerd, files, dump })
+    }
+
+    /// Plans what makes `egpu` a runtime of CRI.
+    pub(super) fn install(&self, shim: &Path, force: bool, draft: &mut Draft) -> Result<Outcome, InstallError> {
+        let effective = self.effective();
+        if cri_is_disabled(&effective) {
+            return Ok(Outcome::CriIsOff);
+        }
+        let marked = self.marked_file(draft)?;
+        if marked.is_none()
+            && let Some((_, runtime)) = runtimes(&effective).find(|(name, _)| *name == HANDLER)
+        {
+            let path = self.containerd.config.clone();
+            return Form::of(runtime).map(|_| Outcome::ByHand).ok_or(InstallError::Foreign { path });
+        }
+        let (path, part) = match marked {
+            Some(marked) => marked,
+            None => self.target(draft)?,
+        };
+        let table = self.table(&effective, shim);
+        let body = self.body(&part, &table);
+        let text = draft.text(&path)?;
+        refuse_edits(&path, text.as_deref(), &part, &body, force)?;
+        let with = part.put(text.as_deref(), &body);
+        if part.new_file != TEMPLATE_RUNTIME.new_file {
+            parse(&path, &with).map_err(|_| InstallError::Inline { path: path.clone() })?;
+        }
+        *text = Some(with);
+        if part.new_file == RUNTIME.new_file {
+            self.carry_built_in(&path, table.cri, draft)?;
+        }
+        self.check(draft, &path, &table)?;
+        Ok(Outcome::Planned(path))
+    }
+
+    /// Plans to take out what [`Self::install`] has put in. `shim`: as in its plan. Returns whether
+    /// CRI is on.
+    pub(super) fn uninstall(&self, shim: &Path, force: bool, draft: &mut Draft) -> Result<bool, InstallError> {
+        let effective = self.effective();
+        let has_cri = !cri_is_disabled(&effective);
+        let Some((path, part)) = self.marked_file(draft)? else {
+            if runtimes(&effective).any(|(name, runtime)| name == HANDLER && Form::of(runtime).is_some()) {
+                self.remove_unmarked(force, draft)?;
+            }
+            return Ok(has_cri);
+        };
+        let body = self.body(&part, &self.table(&effective, shim));
+        let text = draft.text(&path)?;
+        refuse_edits(&path, text.as_deref(), &part, &body, force)?;
+        *text = text.as_deref().and_then(|text| part.remove(text));
+        self.remove_built_in(&path, draft)?;
+        self.remove_import(&path, draft)?;
+        let after = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
+        let after = after.dump(&self.containerd.program)?;
+        self.refuse_side_effects(after.as_ref())?;
+        Ok(has_cri)
+    }
+
+    fn main(&self) -> Table {
+        self.files.files.first().map(|file| file.table.clone()).unwrap_or_default()
+    }
+
+    /// What containerd makes of the files, or, unasked, what is in them.
+    fn effective(&self) -> Table {
+        let written = || self.files.with_cri().map_or_else(|| self.main(), |file| file.table.clone());
+        self.dump.clone().unwrap_or_else(written)
+    }
+
+    fn table<'s>(&self, effective: &Table, shim: &'s Path) -> RuntimeTable<'s> {
+        let mut main = self.main();
+        if main.is_empty() {
+            main.insert("version".to_owned(), Value::from(if self.merges() { 3 } else { 2 }));
+        }
+        RuntimeTable::of(self.containerd, &main, effective, shim)
+    }
+
+    /// Returns the part's text.
+    fn body(&self, part: &Part, table: &RuntimeTable<'_>) -> String {
+        if !part.new_file.is_empty() {
+            return table.text();
+        }
+        let written = self.files.version();
+        let version = written.unwrap_or(if table.cri == CRI_V3 { 3 } else { 2 });
+        format!("version = {version}\n\n{}", table.text())
+    }
+
+    fn merges(&self) -> bool {
+        let version = self.containerd.version.map(|version| version >= FIRST_THAT_MERGES);
+        version.unwrap_or(self.files.version() >= Some(3))
+    }
+
+    /// Finds the file that has the runtime's part already.
+    fn marked_file(&self, draft: &mut Draft) -> Result<Option<(PathBuf, Part)>, InstallError> {
+        for (path, part) in self.places() {
+            if draft.text(&path)?.as_deref().is_some_and(|text| block::find(text, RUNTIME.name).is_some()) {
+                return Ok(Some((path, part)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Lists the files in which it may be.
+    fn places(&self) -> Vec<(PathBuf, Part)> {
+        let mut places: Vec<(PathBuf, Part)> = match self.containerd.distribution.layout {
+            Layout::Own => vec![(self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME)],
+            Layout::Template(templates) => {
+                templates.iter().map(|(_, name)| (self.beside(name), TEMPLATE_RUNTIME)).collect()
+            }
+            Layout::Folder(folder) => vec![(Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME)],
+        };
+        for file in &self.files.files {
+            let part = if file.path.ends_with(DROP_IN) { DROP_IN_RUNTIME } else { RUNTIME };
+            places.push((file.path.clone(), part));
+        }
+        places
+    }
+
+    fn beside(&self, name: &str) -> PathBuf {
+        self.containerd.config.with_file_name(name)
+    }
+
+    fn drop_ins(&self) -> PathBuf {
+        self.beside(DROP_INS)
+    }
+
+    /// Chooses the file for a new part.
+    fn target(&self, draft: &mut Draft) -> Result<(PathBuf, Part), InstallError> {
+        let main = self.main();
+        if let Layout::Folder(folder) = self.containerd.distribution.layout {
+            return Ok((Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME));
+        }
+        if self.merges()
+            && let Some(folder) = imports(&main).find_map(|pattern| pattern.strip_suffix("/*.toml"))
+        {
+            let folder = self.containerd.config.parent().unwrap_or(Path::new("/")).join(folder);
+            return Ok((folder.join(DROP_IN), DROP_IN_RUNTIME));
+        }
+        if let Layout::Template(templates) = self.containerd.distribution.layout {
+            let version = self.files.version().unwrap_or(2).min(3);
+            let there = templates.iter().find(|(_, name)| self.beside(name).exists());
+            let rendered = || templates.iter().find(|(other, _)| *other == version);
+            if let Some((_, name)) = there.or_else(rendered) {
+                return Ok((self.beside(name), TEMPLATE_RUNTIME));
+            }
+        }
+        if self.merges() && !main.contains_key("imports") {
+            let body = format!("imports = [{}]\n", Value::from(self.drop_ins().join("*.toml").display().to_string()));
+            let text = draft.text(&self.containerd.config)?;
+            *text = Some(IMPORTS.put(text.as_deref(), &body));
+            return Ok((self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME));
+        }
+        Ok((self.files.with_cri().map_or_else(|| self.containerd.config.clone(), |file| file.path.clone()), RUNTIME))
+    }
+
+    /// Carries over what containerd 1.x forgets as soon as a runtime is configured: its built-in
+    /// ones. CRI does not start without the default one.
+    fn carry_built_in(&self, path: &Path, cri: &str, draft: &mut Draft) -> Result<(), InstallError> {
+        let text = draft.text(path)?;
+        let table = parse(path, text.as_deref().unwrap_or_default())?;
+        let written: Vec<&str> = runtimes(&table).map(|(name, _)| name).collect();
+        let fallback = || {
+            format!(
+                "version = 2\n[plugins.{cri:?}.containerd.runtimes.runc]\nruntime_type = \"io.containerd.runc.v2\"\n"
+            )
+            .parse()
+        };
+        let known = match (&self.dump, self.merges()) {
+            (_, true) => return Ok(()),
+            (Some(dump), false) => dump.clone(),
+            (None, false) => fallback().unwrap_or_default(),
+        };
+        let forgotten: Table = runtimes(&known)
+            .filter(|(name, _)| !written.contains(name))
+            .map(|(name, runtime)| (name.to_owned(), Value::Table(runtime.clone())))
+            .collect();
+        if !forgotten.is_empty() {
+            let nested = |name: &str, table: Table| Table::from_iter([(name.to_owned(), Value::Table(table))]);
+            let body =
+                ["runtimes", "containerd", cri, "plugins"].iter().fold(forgotten, |table, name| nested(name, table));
+            *text = Some(BUILT_IN.put(text.as_deref(), &body.to_string()));
+        }
+        Ok(())
+    }
+
+    /// Takes the built-in runtimes out again, unless there is another one: without them CRI would
+    /// not start.
+    fn remove_built_in(&self, path: &Path, draft: &mut Draft) -> Result<(), InstallError> {
+        let text = draft.text(path)?;
+        if let Some(with) = text.as_deref()
+            && let Some(without) = BUILT_IN.remove(with).filter(|without| without != with)
+            && runtimes(&parse(path, &without)?).next().is_none()
+        {
+            // The part that made the file was the runtime's.
+            *text = Some(without).filter(|without| without != RUNTIME.new_file);
+        }
+        Ok(())
+    }
+
+    /// Takes the main file's imports out again, unless another file is in their folder.
+    fn remove_import(&self, drop_in: &Path, draft: &mut Draft) -> Result<(), InstallError> {
+        let others = changes::entries(&self.drop_ins())?;
+        if others.iter().any(|path| path != drop_in && path.extension().is_some_and(|extension| extension == "toml")) {
+            return Ok(());
+        }
+        let text = draft.text(&self.containerd.config)?;
+        *text = text.as_deref().and_then(|text| IMPORTS.remove(text));
+        Ok(())
+    }
+
+    /// Takes out a table that has no marks around it.
+    fn remove_unmarked(&self, force: bool, draft: &mut Draft) -> Result<(), InstallError> {
+        let is_in = |table: &Table| runtimes(table).any(|(name, _)| name == HANDLER);
+        let Some(file) = self.files.files.iter().find(|file| is_in(&file.table)) else { return Ok(()) };
+        let text = draft.text(&file.path)?;
+        let before = text.clone().unwrap_or_default();
+        let after = without_runtime(&file.path, &before)?;
+        if !force {
+            let difference = changes::diff(&file.path.display().to_string(), Some(&before), Some(&after));
+            return Err(InstallError::Unmarked { path: file.path.clone(), difference });
+        }
+        *text = Some(after);
+        Ok(())
+    }
+
+    /// Asks containerd's parser: it must see the runtime, and all else as before.
+    fn check(&self, draft: &Draft, path: &Path, table: &RuntimeTable<'_>) -> Result<(), InstallError> {
+        let mut files = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
+        // A file that is going to be rendered with it.
+        if !files.files.iter().any(|file| file.path == path) {
+            files.add_to_main(parse(path, &table.text())?);
+        }
+        let Some(after) = files.dump(&self.containerd.program)? else { return Ok(()) };
+        let seen = runtimes(&after).any(|(name, runtime)| name == HANDLER && Form::of(runtime) == Some(table.form));
+        if !seen {
+            return Err(InstallError::Unseen { path: path.to_owned() });
+        }
+        self.refuse_side_effects(Some(&after))
+    }
+
+    /// Refuses a change of anything but the runtime `egpu`.
+    fn refuse_side_effects(&self, after: Option<&Table>) -> Result<(), InstallError> {
+        let (Some(before), Some(after)) = (&self.dump, after) else { return Ok(()) };
+        let (before, after) = (without_handler(before), without_handler(after));
+        if before == after {
+            return Ok(());
+        }
+        let path = self.containerd.config.clone();
+        let (before, after) = (before.to_string(), after.to_string());
+        let difference = changes::diff("containerd config dump", Some(&before), Some(&after));
+        Err(InstallError::SideEffect { path, difference })
+    }
+}
+
+fn without_handler(dump: &Table) -> Table {
+    let mut dump = dump.clone();
+    for name in CRI_TABLES {
+        let path = ["plugins", name, "containerd", "runtimes"];
+        let table = path.iter().try_fold(&mut dump, |table, name| table.get_mut(*name)?.as_table_mut());
+        if let Some(runtimes) = table {
+            runtimes.remove(HANDLER);
+        }
+    }
+    dump
+}
+
+/// Returns the text without the runtime's table; all else stays as it is written.
+fn without_runtime(path: &Path, text: &str) -> Result<String, InstallError> {
+    let failed =
+        |source: toml_edit::TomlError| InstallError::TomlEdit { path: path.to_owned(), source: Box::new(source) };
+    let mut document: toml_edit::DocumentMut = text.parse().map_err(failed)?;
+    for name in CRI_TABLES {
+        let path = ["plugins", name, "containerd", "runtimes"];
+        let first: &mut dyn toml_edit::TableLike = document.as_table_mut();
+        let table = path.iter().try_fold(first, |table, name| table.get_mut(name)?.as_table_like_mut());
+        if let Some(runtimes) = table {
+            runtimes.remove(HANDLER);
+        }
+    }
+    Ok(document.to_string())
+}
+
+/// Refuses to replace or remove a part that somebody has edited.
+fn refuse_edits(path: &Path, text: Option<&str>, part: &Part, body: &str, force: bool) -> Result<(), InstallError> {
+    match text.and_then(|text| block::find(text, part.name)) {
+        Some(block) if !block.is_intact && !force => {
+            let difference = changes::diff(&path.display().to_string(), Some(body), Some(block.body));
+            Err(InstallError::Edited { path: path.to_owned(), difference })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,187 @@
+//! Changes for each containerd of this node and for Docker, and their restarts.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::Duration,
+};
+
+use super::{
+    CommonArguments,
+    changes::{Change, Draft},
+    containerd::{ContainerdPlan, Outcome},
+    docker,
+    error::InstallError,
+    restart,
+};
+use crate::cli::{
+    containerd::distribution::{Installation, Layout},
+    say,
+};
+
+/// Names for `--only`.
+pub(super) const NAMES: [&str; 6] = ["containerd", "k3s", "rke2", "microk8s", "k0s", DOCKER];
+const DOCKER: &str = "docker";
+const DOCKER_UNIT: &str = "docker.service";
+/// The first version with runtimes that containerd's shims are.
+const FIRST_DOCKER: u32 = 23;
+/// Time after which k0s restarts its containerd when a drop-in has changed.
+const K0S_DEBOUNCE: Duration = Duration::from_secs(5);
+
+/// Changes of one containerd's configuration.
+struct ContainerdChanges {
+    containerd: Installation,
+    changes: Vec<Change>,
+    /// The file that has the runtime, if it is or will be in one.
+    file: Option<PathBuf>,
+    wants_cri: bool,
+}
+
+/// Changes of the node's configuration.
+pub(super) struct Plan {
+    containerds: Vec<ContainerdChanges>,
+    has_docker: bool,
+    docker: Vec<Change>,
+}
+
+impl Plan {
+    /// Finds what is to be configured here; nothing is changed as yet.
+    pub(super) fn of_this_node(arguments: &CommonArguments) -> Result<Self, InstallError> {
+        let is_wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
+        let found = Installation::all(arguments.containerd_config.as_deref());
+        let containerds = found.into_iter().filter(|containerd| is_wanted(containerd.distribution.name));
+        let containerds = containerds
+            .map(|containerd| ContainerdChanges { containerd, changes: Vec::new(), file: None, wants_cri: true })
+            .collect();
+        let has_docker = is_wanted(DOCKER) && has_docker();
+        let plan = Self { containerds, has_docker, docker: Vec::new() };
+        if plan.containerds.is_empty() && !plan.has_docker { Err(InstallError::NothingFound) } else { Ok(plan) }
+    }
+
+    /// Plans what makes `egpu` a runtime.
+    pub(super) fn install(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
+        for planned in &mut self.containerds {
+            let ContainerdChanges { containerd, .. } = planned;
+            let mut draft = Draft::default();
+            let outcome = ContainerdPlan::read(containerd)?.install(shim, force, &mut draft)?;
+            let config = containerd.config.display();
+            match &outcome {
+                Outcome::Planned(file) => planned.file = Some(file.clone()),
+                Outcome::CriIsOff => {
+                    planned.wants_cri = false;
+                    say(&format!(
+                        "{config}: CRI is off, so there is nothing to configure; ctr and nerdctl find egpu by its name"
+                    ));
+                }
+                Outcome::ByHand => say(&format!("{config}: the runtime `egpu` was made by hand, and stays as it is")),
+            }
+            planned.changes = draft.finish();
+        }
+        if self.has_docker {
+            let mut draft = Draft::default();
+            docker::install(&mut draft, force)?;
+            self.docker = draft.finish();
+        }
+        Ok(())
+    }
+
+    /// Plans to take the runtime out again.
+    pub(super) fn uninstall(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
+        for planned in &mut self.containerds {
+            let mut draft = Draft::default();
+            planned.wants_cri = ContainerdPlan::read(&planned.containerd)?.uninstall(shim, force, &mut draft)?;
+            planned.changes = draft.finish();
+        }
+        let mut draft = Draft::default();
+        docker::uninstall(&mut draft, force)?;
+        self.docker = draft.finish();
+        Ok(())
+    }
+
+    /// Lists all changes, in the order in which they are to be written.
+    pub(super) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.containerds.iter().flat_map(|planned| &planned.changes).chain(&self.docker)
+    }
+
+    /// Refuses what would restart a containerd when nobody has said so.
+    pub(super) fn refuse_own_restarts(&self, restart: bool) -> Result<(), InstallError> {
+        let own = self
+            .containerds
+            .iter()
+            .filter(|planned| matches!(planned.containerd.distribution.layout, Layout::Folder(_)));
+        match own.flat_map(|planned| &planned.changes).next() {
+            Some(change) if !restart => Err(InstallError::RestartsItself { path: change.path.clone() }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has containerd and Docker read what was written, or says how to.
+    pub(super) fn restart(&self, restart: bool) -> Result<(), InstallError> {
+        for planned in self.containerds.iter().filter(|planned| planned.needs_restart()) {
+            let unit = restart::unit(&planned.containerd);
+            if restart {
+                planned.restart(unit)?;
+                say(&format!("restarted {unit}"));
+            } else {
+                say(&format!("not in force before `systemctl restart {unit}`; running containers go on meanwhile"));
+            }
+        }
+        if !self.docker.is_empty() && restart {
+            restart::reload(DOCKER_UNIT)?;
+            say(&format!("reloaded {DOCKER_UNIT}"));
+        } else if !self.docker.is_empty() {
+            say(&format!("not in force before `systemctl reload {DOCKER_UNIT}`; running containers go on meanwhile"));
+        }
+        Ok(())
+    }
+}
+
+impl ContainerdChanges {
+    /// It runs, and has not read what is written.
+    fn needs_restart(&self) -> bool {
+        let Some(daemon) = &self.containerd.daemon else { return false };
+        !self.changes.is_empty() || self.file.as_ref().is_some_and(|file| restart::is_older(daemon.pid, file))
+    }
+
+    /// Restarts it; where it does not come up, puts the old configuration back.
+    fn restart(&self, unit: &str) -> Result<(), InstallError> {
+        let Err(error) = self.come_up(unit) else { return Ok(()) };
+        let (service, why) = (unit.to_owned(), error);
+        let reverted = self.changes.iter().rev().try_for_each(Change::revert);
+        if let Err(source) = reverted {
+            return Err(InstallError::NotRolledBack { service, why, source: Box::new(source) });
+        }
+        match self.come_up(unit) {
+            Ok(()) => Err(InstallError::RolledBack { service, why }),
+            Err(now) => Err(InstallError::StillDown { service, why, now }),
+        }
+    }
+
+    fn come_up(&self, unit: &str) -> Result<(), String> {
+        match self.containerd.distribution.layout {
+            Layout::Folder(_) => sleep(K0S_DEBOUNCE),
+            Layout::Own | Layout::Template(_) => restart::restart(unit).map_err(|error| error.to_string())?,
+        }
+        restart::wait_until_up(self.containerd.socket(), self.wants_cri)
+    }
+}
+
+/// Returns whether a Docker is here that can run egpu.
+fn has_docker() -> bool {
+    let Ok(output) = Command::new("dockerd").arg("--version").output() else { return false };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match docker_version(&text) {
+        Some(version) if version < FIRST_DOCKER => {
+            say(&format!("Docker {version} is left alone: runtimes of containerd can be named from {FIRST_DOCKER} on"));
+            false
+        }
+        version => version.is_some(),
+    }
+}
+
+/// `Docker version 26.1.5+dfsg1, build a72d7cd`: 26.
+fn docker_version(text: &str) -> Option<u32> {
+    let number = text.strip_prefix("Docker version ")?;
+    number.split('.').next()?.parse().ok()
+}

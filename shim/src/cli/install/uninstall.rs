@@ -1,0 +1,99 @@
+//! `egpu uninstall`: takes out what `egpu install` has put in, and nothing else.
+
+use std::{env, fs, path::Path};
+
+use runtime_config::config::DEFAULT_PATH;
+
+use super::{
+    CommonArguments, backup, changes,
+    error::InstallError,
+    in_use,
+    plan::Plan,
+    programs::{self, InstallRecord},
+    show,
+};
+use crate::{
+    cli::{Exit, error::CliError, say},
+    info::BINARY,
+};
+
+/// Arguments of `egpu uninstall`.
+#[derive(Debug, clap::Args)]
+pub(in crate::cli) struct UninstallArguments {
+    #[command(flatten)]
+    common: CommonArguments,
+}
+
+/// Runs `egpu uninstall`.
+pub(in crate::cli) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, CliError> {
+    uninstall_node(&arguments.common).map_err(Box::new)?;
+    Ok(Exit::Success)
+}
+
+fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
+    arguments.enter_root()?;
+    in_use::refuse()?;
+    let record = InstallRecord::read()?;
+    let mut plan = match Plan::of_this_node(arguments) {
+        Ok(plan) => Some(plan),
+        Err(InstallError::NothingFound) => None,
+        Err(error) => return Err(error),
+    };
+    if let Some(plan) = &mut plan {
+        plan.uninstall(&shim(&record), arguments.force)?;
+        plan.refuse_own_restarts(arguments.restart || arguments.dry_run)?;
+    }
+    if arguments.dry_run {
+        show(plan.iter().flat_map(Plan::changes));
+        for path in &record.programs {
+            say(&format!("would remove {}", path.display()));
+        }
+        return Ok(());
+    }
+    for change in plan.iter().flat_map(Plan::changes) {
+        change.write()?;
+        say(&format!("took egpu out of {}", change.path.display()));
+    }
+    for change in plan.iter().flat_map(Plan::changes) {
+        for copy in backup::remove(&change.path)? {
+            say(&format!("{} has changed since; what it was before egpu: {}", change.path.display(), copy.display()));
+        }
+    }
+    if let Some(plan) = &plan {
+        plan.restart(arguments.restart)?;
+    }
+    remove_installed(&record)
+}
+
+/// The shim that the runtime's table names.
+fn shim(record: &InstallRecord) -> std::path::PathBuf {
+    let own = || env::current_exe().ok().and_then(|path| Some(path.parent()?.join(BINARY)));
+    record.programs.iter().find(|path| path.ends_with(BINARY)).cloned().or_else(own).unwrap_or_else(|| BINARY.into())
+}
+
+/// Removes the programs, the configuration unless it was edited, and the record of both, last.
+fn remove_installed(record: &InstallRecord) -> Result<(), InstallError> {
+    for path in &record.programs {
+        if programs::remove(path)? {
+            say(&format!("removed {}", path.display()));
+        }
+    }
+    let config = Path::new(DEFAULT_PATH);
+    if let Some(written) = &record.config {
+        match changes::read(config)? {
+            Some(current) if current == *written => {
+                changes::replace(config, None)?;
+                backup::remove(config)?;
+                say(&format!("removed {}", config.display()));
+            }
+            Some(_) => say(&format!("kept {}, which was edited", config.display())),
+            None => {}
+        }
+    }
+    changes::replace(&InstallRecord::path(), None)?;
+    for folder in record.folders.iter().rev() {
+        // One that is not empty has something of somebody else.
+        let _ = fs::remove_dir(folder);
+    }
+    Ok(())
+}
