@@ -46,6 +46,13 @@ impl ContainerdRelease {
         releases
     }
 
+    /// Those that `egpu install` is tested on besides: 1.7, which differs from 1.6 in little else.
+    pub fn for_install() -> Vec<Self> {
+        let folder = |target: PathBuf| target.join("containerd-for-install");
+        let bins = unpacked_in(crate::node::target_directory().map(folder));
+        bins.into_iter().filter_map(|bin| Some(Self { version: version_of(&bin)?, bin })).collect()
+    }
+
     /// `2` in `2.1`.
     pub fn major(&self) -> &str {
         self.version.split('.').next().unwrap_or(&self.version)
@@ -53,8 +60,11 @@ impl ContainerdRelease {
 }
 
 fn unpacked() -> Vec<PathBuf> {
-    let Some(target) = crate::node::target_directory() else { return Vec::new() };
-    let folders = fs::read_dir(target.join("containerd")).into_iter().flatten().flatten();
+    unpacked_in(crate::node::target_directory().map(|target| target.join("containerd")))
+}
+
+fn unpacked_in(folder: Option<PathBuf>) -> Vec<PathBuf> {
+    let folders = folder.into_iter().flat_map(fs::read_dir).flatten().flatten();
     folders.map(|entry| entry.path().join("usr/bin")).filter(|bin| bin.join("containerd").exists()).collect()
 }
 

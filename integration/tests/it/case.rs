@@ -186,12 +186,23 @@ fn spread(runs: Vec<(ContainerdRelease, Case)>) -> Vec<(ContainerdRelease, Case)
 }
 
 fn trial(release: ContainerdRelease, case: Case) -> Trial {
-    let name = format!("containerd-{}/{}", release.version, case.name);
+    let skip = move || case.skip_reason().map_or(Ok(()), Err);
+    trial_of(&release.version.clone(), case.name, skip, move || case.execute(&release))
+}
+
+/// A trial that has no node.
+pub(crate) fn trial_of(
+    version: &str,
+    name: &str,
+    skip: impl Fn() -> Skip + Send + 'static,
+    run: impl FnOnce() + std::panic::UnwindSafe + Send + 'static,
+) -> Trial {
+    let name = format!("containerd-{version}/{name}");
     Trial::ignorable_test(name.clone(), move || {
-        if let Some(reason) = case.skip_reason() {
+        if let Err(reason) = skip() {
             return Ok(skipped(&name, reason));
         }
-        match std::panic::catch_unwind(|| case.execute(&release)) {
+        match std::panic::catch_unwind(run) {
             Ok(()) => Ok(Completion::Completed),
             Err(payload) => Err(Failed::from(message(payload.as_ref()))),
         }

@@ -25,13 +25,13 @@ mod events;
 mod examples;
 mod gpu;
 mod images;
+mod install;
 mod memory;
 mod metrics;
 mod pods;
 mod recovery;
 mod systemd;
 mod task;
-mod uninstall;
 mod waiting;
 
 use integration::ContainerdRelease;
@@ -61,11 +61,12 @@ fn main() -> std::process::ExitCode {
         ctr::cases(),
         docker::cases(),
         examples::cases(),
-        uninstall::cases(),
+        install::cases(),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let trials = case::trials(&releases, &cases);
+    let mut trials = case::trials(&releases, &cases);
+    trials.extend(install::trials(&releases));
     libtest_mimic::run(&arguments, trials).exit_code()
 }

@@ -53,11 +53,11 @@ pub(in crate::cli) fn cri_is_disabled(config: &Table) -> bool {
     CRI_TABLES.iter().any(|name| disabled.contains(name))
 }
 
-/// Returns the name of CRI's table in this version of the file.
-pub(in crate::cli) fn cri_table(config: &Table) -> &'static str {
-    match config.get("version").and_then(Value::as_integer) {
-        Some(3..) => CRI_V3,
-        Some(2) => "io.containerd.grpc.v1.cri",
+/// Returns the name of CRI's table in this version of the format.
+pub(in crate::cli) fn cri_table(format: i64) -> &'static str {
+    match format {
+        3.. => CRI_V3,
+        2 => "io.containerd.grpc.v1.cri",
         _ => "cri",
     }
 }

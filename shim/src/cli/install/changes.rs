@@ -137,7 +137,7 @@ pub(super) fn replace(path: &Path, text: Option<&str>) -> Result<(), InstallErro
             fs::rename(&new, &path).map_err(failed)?;
         }
         None if path.exists() => fs::remove_file(&path).map_err(failed)?,
-        None => {}
+        None => return Ok(()),
     }
     sync(directory).map_err(failed)
 }

@@ -100,10 +100,11 @@ impl ConfigFiles {
         let mut command = Command::new(program);
         // k3s has many programs in one: the name selects.
         command.arg0("containerd");
-        if let Some(staged) = paths.first() {
-            command.arg("--config").arg(staged);
-        }
-        let output = match command.args(["config", "dump"]).output() {
+        match paths.first() {
+            Some(staged) => command.arg("--config").arg(staged).args(["config", "dump"]),
+            None => command.args(["config", "default"]),
+        };
+        let output = match command.output() {
             Ok(output) if output.status.success() => output,
             Ok(output) => {
                 let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -18,7 +18,7 @@ use super::{
     runtime_table::{HANDLER, RuntimeTable},
 };
 use crate::cli::containerd::{
-    cri::{CRI_TABLES, CRI_V3, Form, cri_is_disabled, runtimes},
+    cri::{CRI_TABLES, Form, cri_is_disabled, runtimes},
     distribution::{Installation, Layout},
 };
 
@@ -95,27 +95,23 @@ impl<'a> ContainerdPlan<'a> {
         Ok(Outcome::Planned(path))
     }
 
-    /// Plans to take out what [`Self::install`] has put in. `shim`: as in its plan. Returns whether
-    /// CRI is on.
-    pub(super) fn uninstall(&self, shim: &Path, force: bool, draft: &mut Draft) -> Result<bool, InstallError> {
+    /// Plans to take out what [`Self::install`] has put in. `shim`: as in its plan.
+    pub(super) fn uninstall(&self, shim: &Path, force: bool, draft: &mut Draft) -> Result<(), InstallError> {
         let effective = self.effective();
-        let has_cri = !cri_is_disabled(&effective);
         let Some((path, part)) = self.marked_file(draft)? else {
             if runtimes(&effective).any(|(name, runtime)| name == HANDLER && Form::of(runtime).is_some()) {
                 self.remove_unmarked(force, draft)?;
             }
-            return Ok(has_cri);
+            return Ok(());
         };
         let body = self.body(&part, &self.table(&effective, shim));
         let text = draft.text(&path)?;
         refuse_edits(&path, text.as_deref(), &part, &body, force)?;
-        *text = text.as_deref().and_then(|text| part.remove(text));
-        self.remove_built_in(&path, draft)?;
+        *text = remove_runtime(&path, &part, text.as_deref().unwrap_or_default())?;
         self.remove_import(&path, draft)?;
         let after = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
         let after = after.dump(&self.containerd.program)?;
-        self.refuse_side_effects(after.as_ref())?;
-        Ok(has_cri)
+        self.refuse_side_effects(after.as_ref())
     }
 
     fn main(&self) -> Table {
@@ -129,11 +125,13 @@ impl<'a> ContainerdPlan<'a> {
     }
 
     fn table<'s>(&self, effective: &Table, shim: &'s Path) -> RuntimeTable<'s> {
-        let mut main = self.main();
-        if main.is_empty() {
-            main.insert("version".to_owned(), Value::from(if self.merges() { 3 } else { 2 }));
-        }
-        RuntimeTable::of(self.containerd, &main, effective, shim)
+        RuntimeTable::of(self.containerd, self.format(), effective, shim)
+    }
+
+    /// Returns the version of the format that a new part has to have.
+    fn format(&self) -> i64 {
+        let unsaid = if self.merges() { 3 } else { 1 };
+        if self.files.files.is_empty() { unsaid.max(2) } else { self.files.version().unwrap_or(unsaid) }
     }
 
     /// Returns the part's text.
@@ -141,9 +139,7 @@ impl<'a> ContainerdPlan<'a> {
         if !part.new_file.is_empty() {
             return table.text();
         }
-        let written = self.files.version();
-        let version = written.unwrap_or(if table.cri == CRI_V3 { 3 } else { 2 });
-        format!("version = {version}\n\n{}", table.text())
+        format!("version = {}\n\n{}", self.format(), table.text())
     }
 
     fn merges(&self) -> bool {
@@ -244,20 +240,6 @@ impl<'a> ContainerdPlan<'a> {
         Ok(())
     }
 
-    /// Takes the built-in runtimes out again, unless there is another one: without them CRI would
-    /// not start.
-    fn remove_built_in(&self, path: &Path, draft: &mut Draft) -> Result<(), InstallError> {
-        let text = draft.text(path)?;
-        if let Some(with) = text.as_deref()
-            && let Some(without) = BUILT_IN.remove(with).filter(|without| without != with)
-            && runtimes(&parse(path, &without)?).next().is_none()
-        {
-            // The part that made the file was the runtime's.
-            *text = Some(without).filter(|without| without != RUNTIME.new_file);
-        }
-        Ok(())
-    }
-
     /// Takes the main file's imports out again, unless another file is in their folder.
     fn remove_import(&self, drop_in: &Path, draft: &mut Draft) -> Result<(), InstallError> {
         let others = changes::entries(&self.drop_ins())?;
@@ -311,6 +293,18 @@ impl<'a> ContainerdPlan<'a> {
         let difference = changes::diff("containerd config dump", Some(&before), Some(&after));
         Err(InstallError::SideEffect { path, difference })
     }
+}
+
+/// Returns the text without the runtime's part, and without the built-in runtimes unless there is
+/// another one: without them CRI would not start.
+fn remove_runtime(path: &Path, part: &Part, text: &str) -> Result<Option<String>, InstallError> {
+    if let Some(without) = BUILT_IN.remove(text).filter(|without| without != text) {
+        let without = part.remove(&without);
+        if runtimes(&parse(path, without.as_deref().unwrap_or_default())?).next().is_none() {
+            return Ok(without);
+        }
+    }
+    Ok(part.remove(text))
 }
 
 fn without_handler(dump: &Table) -> Table {

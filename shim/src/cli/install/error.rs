@@ -73,8 +73,8 @@ pub(in crate::cli) enum InstallError {
     )]
     SideEffect { path: PathBuf, difference: String },
     #[error(
-        "containerd would not see the runtime `egpu` in {}; nothing was written. Another file replaces the table: \
-         bring all files to one version of the format",
+        "containerd would not see the runtime `egpu` in {}; nothing was written. Bring this file and those that it \
+         imports to one version of the format, one that this containerd reads",
         .path.display()
     )]
     Unseen { path: PathBuf },

@@ -35,7 +35,6 @@ struct ContainerdChanges {
     changes: Vec<Change>,
     /// The file that has the runtime, if it is or will be in one.
     file: Option<PathBuf>,
-    wants_cri: bool,
 }
 
 /// Changes of the node's configuration.
@@ -51,9 +50,8 @@ impl Plan {
         let is_wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
         let found = Installation::all(arguments.containerd_config.as_deref());
         let containerds = found.into_iter().filter(|containerd| is_wanted(containerd.distribution.name));
-        let containerds = containerds
-            .map(|containerd| ContainerdChanges { containerd, changes: Vec::new(), file: None, wants_cri: true })
-            .collect();
+        let containerds =
+            containerds.map(|containerd| ContainerdChanges { containerd, changes: Vec::new(), file: None }).collect();
         let has_docker = is_wanted(DOCKER) && has_docker();
         let plan = Self { containerds, has_docker, docker: Vec::new() };
         if plan.containerds.is_empty() && !plan.has_docker { Err(InstallError::NothingFound) } else { Ok(plan) }
@@ -69,7 +67,6 @@ impl Plan {
             match &outcome {
                 Outcome::Planned(file) => planned.file = Some(file.clone()),
                 Outcome::CriIsOff => {
-                    planned.wants_cri = false;
                     say(&format!(
                         "{config}: CRI is off, so there is nothing to configure; ctr and nerdctl find egpu by its name"
                     ));
@@ -90,7 +87,7 @@ impl Plan {
     pub(super) fn uninstall(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
         for planned in &mut self.containerds {
             let mut draft = Draft::default();
-            planned.wants_cri = ContainerdPlan::read(&planned.containerd)?.uninstall(shim, force, &mut draft)?;
+            ContainerdPlan::read(&planned.containerd)?.uninstall(shim, force, &mut draft)?;
             planned.changes = draft.finish();
         }
         let mut draft = Draft::default();
@@ -146,24 +143,26 @@ impl ContainerdChanges {
 
     /// Restarts it; where it does not come up, puts the old configuration back.
     fn restart(&self, unit: &str) -> Result<(), InstallError> {
-        let Err(error) = self.come_up(unit) else { return Ok(()) };
+        // Where it does not work, no configuration of egpu's is to blame.
+        let wants_cri = restart::has_cri(self.containerd.socket());
+        let Err(error) = self.come_up(unit, wants_cri) else { return Ok(()) };
         let (service, why) = (unit.to_owned(), error);
         let reverted = self.changes.iter().rev().try_for_each(Change::revert);
         if let Err(source) = reverted {
             return Err(InstallError::NotRolledBack { service, why, source: Box::new(source) });
         }
-        match self.come_up(unit) {
+        match self.come_up(unit, wants_cri) {
             Ok(()) => Err(InstallError::RolledBack { service, why }),
             Err(now) => Err(InstallError::StillDown { service, why, now }),
         }
     }
 
-    fn come_up(&self, unit: &str) -> Result<(), String> {
+    fn come_up(&self, unit: &str, wants_cri: bool) -> Result<(), String> {
         match self.containerd.distribution.layout {
             Layout::Folder(_) => sleep(K0S_DEBOUNCE),
             Layout::Own | Layout::Template(_) => restart::restart(unit).map_err(|error| error.to_string())?,
         }
-        restart::wait_until_up(self.containerd.socket(), self.wants_cri)
+        restart::wait_until_up(self.containerd.socket(), wants_cri)
     }
 }
 

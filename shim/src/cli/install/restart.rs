@@ -56,19 +56,21 @@ fn systemctl(arguments: &[&str]) -> Result<(), InstallError> {
     Err(failed(if said.is_empty() { output.status.to_string() } else { said }))
 }
 
-/// Waits until containerd answers, and CRI with it: containerd 1.x starts without, when its
-/// configuration makes no sense.
+/// Returns whether CRI works there: containerd 1.x starts without, when its configuration makes no
+/// sense.
+pub(super) fn has_cri(socket: &Path) -> bool {
+    ask(socket).is_ok_and(|plugins| cri_error(&plugins).is_none())
+}
+
+/// Waits until containerd answers, and CRI with it, if it is to.
 pub(super) fn wait_until_up(socket: &Path, wants_cri: bool) -> Result<(), String> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let why = match ask(socket) {
-            Ok(plugins) => match plugins.iter().find(|plugin| plugin.kind == CRI_TYPE && plugin.id == CRI) {
-                Some(cri) => match &cri.error {
-                    None => return Ok(()),
-                    Some(error) => format!("CRI: {}", error.message),
-                },
-                None if wants_cri => "there is no CRI".to_owned(),
+            Ok(_) if !wants_cri => return Ok(()),
+            Ok(plugins) => match cri_error(&plugins) {
                 None => return Ok(()),
+                Some(error) => format!("CRI: {error}"),
             },
             Err(error) => chain(&error),
         };
@@ -76,6 +78,14 @@ pub(super) fn wait_until_up(socket: &Path, wants_cri: bool) -> Result<(), String
             return Err(why);
         }
         sleep(RETRY);
+    }
+}
+
+/// Returns the reason for which CRI does not work.
+fn cri_error(plugins: &[Plugin]) -> Option<&str> {
+    match plugins.iter().find(|plugin| plugin.kind == CRI_TYPE && plugin.id == CRI) {
+        Some(cri) => cri.error.as_ref().map(|error| error.message.as_str()),
+        None => Some("it is not there"),
     }
 }
 

@@ -29,9 +29,9 @@ pub(super) struct RuntimeTable<'a> {
 }
 
 impl<'a> RuntimeTable<'a> {
-    /// Returns the one for a containerd with that configuration.
-    pub(super) fn of(containerd: &Installation, main: &Table, effective: &Table, shim: &'a Path) -> Self {
-        let cri = cri_table(main);
+    /// Returns the one for a containerd whose main file is of that version of the format.
+    pub(super) fn of(containerd: &Installation, format: i64, effective: &Table, shim: &'a Path) -> Self {
+        let cri = cri_table(format);
         let knows_path = match containerd.version {
             Some(version) => version >= FIRST_WITH_RUNTIME_PATH,
             None => cri == CRI_V3,

@@ -1,0 +1,224 @@
+//! `egpu install` and `egpu uninstall`, on hosts of their own with real containerd.
+
+mod distributions;
+mod host;
+mod in_use;
+mod killed;
+mod restart;
+
+use integration::{ContainerdRelease, node::shim_directory};
+use libtest_mimic::Trial;
+
+use crate::case::{Case, Skip, trial_of};
+use host::Host;
+
+const CONFIG: &str = "/etc/containerd/config.toml";
+const DROP_IN: &str = "/etc/containerd/conf.d/99-egpu.toml";
+const SIMULATED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/node/simulated.toml");
+
+pub(crate) fn cases() -> Vec<Case> {
+    in_use::cases()
+}
+
+/// One for each containerd, 1.7 among them, which no other test runs on.
+pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
+        let tests: [(&str, fn(&ContainerdRelease)); 7] = [
+            ("our_lines_alone", our_lines_alone),
+            ("changes_of_others_stay", changes_of_others_stay),
+            ("edits_are_shown", edits_are_shown),
+            ("what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
+            ("distributions", distributions::all),
+            ("restart", restart::restart),
+            ("killed", killed::at_any_step),
+        ];
+        for (name, test) in tests {
+            let release = release.clone();
+            let name = format!("install::{name}");
+            trials.push(trial_of(&release.version.clone(), &name, programs, move || test(&release)));
+        }
+    }
+    trials
+}
+
+fn programs() -> Skip {
+    let program = shim_directory().join("egpu");
+    if program.exists() { Ok(()) } else { Err(format!("there is no {}", program.display())) }
+}
+
+/// The tables of an administrator: another default runtime, systemd's cgroups, other plugins.
+fn administrators(cri: &str, version: u32) -> String {
+    format!(
+        r#"# Kept by hand.
+version = {version}
+oom_score = -999
+
+[plugins.'{cri}'.containerd]
+  default_runtime_name = "kata"
+  [plugins.'{cri}'.containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins.'{cri}'.containerd.runtimes.kata]
+    runtime_type = "io.containerd.kata.v2"   # the guests'
+    [plugins.'{cri}'.containerd.runtimes.kata.options]
+      SystemdCgroup = true
+[plugins."io.containerd.gc.v1.scheduler"]
+  startup_delay = "1s""#
+    )
+}
+
+const V2: &str = "io.containerd.grpc.v1.cri";
+const V3: &str = "io.containerd.cri.v1.runtime";
+
+/// Files of containerd that an administrator may have.
+fn configurations(release: &ContainerdRelease) -> Vec<Vec<(&'static str, String)>> {
+    let debian = "version = 2\n\n[plugins]\n  [plugins.\"io.containerd.grpc.v1.cri\"]\n    [plugins.\"io.containerd.grpc.v1.cri\".cni]\n      bin_dir = \"/usr/lib/cni\"\n".to_owned();
+    let imported = |cri: &str, version: u32| {
+        format!(
+            "version = {version}\n[plugins.'{cri}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n\
+             [plugins.'{cri}'.containerd.runtimes.other]\nruntime_type = 'io.containerd.other.v1'\n"
+        )
+    };
+    let named = |cri, version| {
+        let main = format!("imports = [\"/etc/containerd/one.toml\"]\n{}", administrators(cri, version));
+        vec![(CONFIG, main), ("/etc/containerd/one.toml", imported(cri, version))]
+    };
+    let mut all = vec![
+        vec![],
+        vec![(CONFIG, debian)],
+        vec![(CONFIG, administrators(V2, 2))],
+        vec![(CONFIG, "version = 2\n".to_owned())],
+        vec![(CONFIG, String::new())],
+        vec![(CONFIG, "disabled_plugins = [\"cri\"]\n".to_owned())],
+        named(V2, 2),
+    ];
+    if release.major() == "2" {
+        let folder =
+            format!("imports = [\n  \"/etc/containerd/more.d/*.toml\", # theirs\n]\n{}", administrators(V3, 3));
+        all.push(vec![(CONFIG, administrators(V3, 3))]);
+        all.push(vec![(CONFIG, folder), ("/etc/containerd/more.d/one.toml", imported(V3, 3))]);
+        all.push(named(V3, 3));
+    }
+    all
+}
+
+fn host_of(release: &ContainerdRelease, files: &[(&'static str, String)]) -> Host {
+    let files: Vec<(&str, &str)> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    Host::with(release, &files)
+}
+
+fn our_lines_alone(release: &ContainerdRelease) {
+    for files in configurations(release) {
+        let host = host_of(release, &files);
+        let (before, listing) = (host.dump(), host.listing());
+        host.egpu_ok(&["install", "--dry-run", "--config", SIMULATED]);
+        assert_eq!(host.listing(), listing, "a dry run has changed something: {files:?}");
+        let installed = host.egpu(&["install", "--config", SIMULATED]);
+        assert!(installed.status.success(), "{files:?}: {installed:#?}");
+        let with = host.dump();
+        let is_off = files.iter().any(|(_, text)| text.contains("disabled_plugins"));
+        let (added, removed) = difference(&before, &with);
+        assert_eq!(removed, Vec::<String>::new(), "{files:?}");
+        assert_eq!(added.is_empty(), is_off, "{files:?}");
+        let kata = files.iter().any(|(_, text)| text.contains("kata"));
+        if release.version != "1.6" && !is_off {
+            let text = added.concat();
+            assert!(text.contains("/usr/local/bin/containerd-shim-egpu-v1"), "{text}");
+            // As the default runtime has it: in one.toml, on 1.x, that is no longer kata.
+            assert!(!kata || text.contains("SystemdCgroup = true") || files.len() > 1, "{files:?}: {text}");
+        }
+        let again = host.egpu_ok(&["install", "--dry-run"]);
+        assert!(!again.contains("would"), "{files:?}: {again}");
+        let removed = host.egpu_ok(&["uninstall"]);
+        assert_eq!(host.dump(), before, "{files:?}: {removed}");
+        assert_eq!(host.listing(), listing, "{files:?}: {removed}");
+        host.egpu_ok(&["uninstall"]);
+    }
+}
+
+/// Lines of the second text that the first has not, and the other way round: those between, which
+/// both have, are in the same order.
+fn difference(before: &str, after: &str) -> (Vec<String>, Vec<String>) {
+    let (mut added, mut rest) = (Vec::new(), before.lines().peekable());
+    for line in after.lines() {
+        if rest.peek() == Some(&line) {
+            rest.next();
+        } else {
+            added.push(format!("{line}\n"));
+        }
+    }
+    (added, rest.map(str::to_owned).collect())
+}
+
+fn changes_of_others_stay(release: &ContainerdRelease) {
+    let cri = if release.major() == "2" { V3 } else { V2 };
+    let version = if release.major() == "2" { 3 } else { 2 };
+    let host = Host::with(release, &[(CONFIG, &format!("version = {version}\n"))]);
+    host.egpu_ok(&["install", "--config", SIMULATED]);
+    // Another installer adds its runtime, and its folder of drop-ins is the same; egpu's
+    // configuration is edited.
+    let others = format!("[plugins.'{cri}'.containerd.runtimes.other]\nruntime_type = 'io.containerd.other.v1'\n");
+    if version == 3 {
+        host.write("/etc/containerd/conf.d/50-other.toml", &format!("version = 3\n{others}"));
+    } else {
+        host.write(CONFIG, &(host.read(CONFIG) + &others));
+    }
+    host.write("/etc/egpu/config.toml", &(host.read("/etc/egpu/config.toml") + "# mine\n"));
+    let said = host.egpu_ok(&["uninstall"]);
+    assert!(said.contains("kept /etc/egpu/config.toml"), "{said}");
+    let dump = host.dump();
+    assert!(
+        !dump.contains("egpu") && dump.contains("io.containerd.other.v1") && dump.contains("runtimes.runc"),
+        "{dump}"
+    );
+}
+
+fn edits_are_shown(release: &ContainerdRelease) {
+    let host = Host::with(release, &[(CONFIG, "version = 2\n")]);
+    host.egpu_ok(&["install", "--config", SIMULATED]);
+    let path = if release.major() == "2" { DROP_IN } else { CONFIG };
+    let (installed, before) = (host.read(path), "container_annotations = [\"egpu.io/*\"]");
+    let edited = installed.replace(before, "container_annotations = [\"*\"]");
+    host.write(path, &edited);
+    for command in ["install", "uninstall"] {
+        let output = host.egpu(&[command]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(5), "{said}");
+        assert!(said.contains("--force") && said.contains("+  container_annotations = [\"*\"]"), "{said}");
+        assert_eq!(host.read(path), edited);
+    }
+    host.egpu_ok(&["install", "--force"]);
+    assert_eq!(host.read(path), installed);
+    // A program that writes the file anew has no use for comments.
+    let unmarked: String =
+        edited.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect();
+    host.write(path, &unmarked);
+    let said = host.egpu_ok(&["install"]);
+    assert!(said.contains("made by hand"), "{said}");
+    let refused = host.egpu(&["uninstall"]);
+    assert_eq!(refused.status.code(), Some(5), "{refused:#?}");
+    host.egpu_ok(&["uninstall", "--force"]);
+    assert!(!host.dump().contains("egpu"));
+}
+
+fn what_makes_no_sense_is_refused(release: &ContainerdRelease) {
+    let inline = format!(
+        "version = 2\n[plugins.'{V2}'.containerd]\nruntimes = {{ runc = {{ runtime_type = 'io.containerd.runc.v2' }} }}\n"
+    );
+    let foreign =
+        format!("version = 2\n[plugins.'{V2}'.containerd.runtimes.egpu]\nruntime_type = 'io.containerd.kata.v2'\n");
+    let missing = "version = 2\nimports = ['/etc/containerd/missing.toml']\n".to_owned();
+    let mut wrong = vec![("= 1".to_owned(), "is not TOML"), (foreign, "that is not egpu"), (missing, "missing.toml")];
+    if release.major() == "1" {
+        wrong.push((inline, "within braces"));
+        wrong.push(("version = 3\n".to_owned(), ""));
+    }
+    for (text, why) in wrong {
+        let host = Host::with(release, &[(CONFIG, &text)]);
+        let listing = host.listing();
+        let output = host.egpu(&["install"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{text}: {said}");
+        assert_eq!(host.listing(), listing, "{text}");
+    }
+}
