@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::node::{Node, shim_directory};
+use crate::node::Node;
 
 /// The node's `egpu.toml`: four simulated V100 of 32 GiB unless a test wants others.
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl Node {
 
     /// The same, to be run by the test itself.
     pub fn egpu_command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(shim_directory().join("egpu"));
+        let mut command = Command::new(self.programs().join("egpu"));
         command.args(arguments).env("EGPU_CONFIG", self.directory().join("egpu.toml"));
         command
     }

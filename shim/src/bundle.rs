@@ -60,7 +60,8 @@ pub enum BundleError {
 }
 
 /// The facts that `delete` needs to clean up, written before anything that would have to be cleaned
-/// up.
+/// up. Any version's `delete` must understand any other's: a note only ever gains fields, and
+/// readers do without them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The container's id.
@@ -88,6 +89,9 @@ pub struct Note {
     /// The reason why it has no GPU although it seemed to ask for one; for `egpu inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_gpu: Option<WithoutGpu>,
+    /// Version of egpu that runs it, for people; `None`: one that did not say.
+    #[serde(default)]
+    pub egpu_version: Option<String>,
 }
 
 /// The reason why a container that seemed to ask for a GPU has none.
@@ -268,6 +272,7 @@ mod tests {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            egpu_version: None,
         }
     }
 

@@ -29,6 +29,7 @@ mod memory;
 mod metrics;
 mod pods;
 mod recovery;
+mod renewal;
 mod systemd;
 mod task;
 mod uninstall;
@@ -55,6 +56,7 @@ fn main() -> std::process::ExitCode {
         attacks::cases(),
         compute::cases(),
         recovery::cases(),
+        renewal::cases(),
         events::cases(),
         metrics::cases(),
         systemd::cases(),

@@ -11,6 +11,23 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
+use crate::format::{self, Format, FormatError, WrittenFormat};
+
+/// A value that is published in a [`BlockFile`].
+pub trait Published: Serialize + DeserializeOwned + Default {
+    /// Format of the file.
+    const FORMAT: Format;
+}
+
+/// A value as it is written.
+#[derive(Serialize)]
+struct Block<'a, T> {
+    #[serde(flatten)]
+    format: WrittenFormat,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
 /// A file in which one process publishes a value that changes.
 ///
 /// One block at offset 0: the length of the JSON text (4 bytes, little-endian), the first 8 bytes
@@ -56,11 +73,22 @@ pub enum ReadBlockError {
         path: PathBuf,
         /// The difference.
         #[source]
-        source: serde_json::Error,
+        source: BlockFormatError,
     },
 }
 
-impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
+/// A block that was written whole, and not for this build.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockFormatError {
+    /// It says so.
+    #[error("it has {0}")]
+    Version(FormatError),
+    /// It is not understood.
+    #[error(transparent)]
+    Content(#[from] serde_json::Error),
+}
+
+impl<T: Published> BlockFile<T> {
     /// Creates the file (mode 0644, so that everybody may look), or takes over the one that is
     /// there.
     ///
@@ -78,7 +106,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, value: &T) -> io::Result<()> {
-        let text = serde_json::to_vec(value)?;
+        let text = format::to_vec(&Block { format: T::FORMAT.written(), value })?;
         let length = u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut block = Vec::with_capacity(HEADER + text.len());
         block.extend(length.to_le_bytes());
@@ -106,8 +134,12 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     ///
     /// # Errors
     /// When it is of another version.
-    pub fn parse(file: &[u8]) -> Option<Result<T, serde_json::Error>> {
-        whole(file).map(serde_json::from_slice)
+    pub fn parse(file: &[u8]) -> Option<Result<T, BlockFormatError>> {
+        whole(file).map(|text| {
+            let written: WrittenFormat = serde_json::from_slice(text)?;
+            T::FORMAT.check_reads(written).map_err(BlockFormatError::Version)?;
+            Ok(serde_json::from_slice(text)?)
+        })
     }
 }
 

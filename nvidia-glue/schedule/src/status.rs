@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use base::block_file::BlockFile;
+use base::{
+    Format,
+    block_file::{BlockFile, Published},
+};
 
 /// The file of [`Status`], beside the container's usage file.
 pub type StatusFile = BlockFile<Status>;
+
+impl Published for Status {
+    const FORMAT: Format = Format::new(2, 1);
+}
 
 /// Status of a mediator's scheduling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -360,6 +360,7 @@ mod tests {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            egpu_version: None,
         }
     }
 
