@@ -257,6 +257,8 @@ impl SpecView {
 
 #[cfg(test)]
 mod tests {
+    use testing::{fixture, is_fixture};
+
     use super::*;
 
     fn note(bundle: &Path) -> Note {
@@ -288,6 +290,26 @@ mod tests {
         assert_eq!(Note::read(bundle.path()).unwrap(), Some(later));
         fs::write(bundle.path().join(NOTE), "{").unwrap();
         assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
+    }
+
+    /// Notes say no format: every version's `delete` must understand them all.
+    #[test]
+    fn notes_of_every_version_are_read() {
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let oldest: Note = serde_json::from_slice(&fixture(of_crate, "note-1.json")).unwrap();
+        assert_eq!((oldest.id.as_str(), oldest.init_pid, oldest.egpu_version.as_deref()), ("one", Some(5437), None));
+        assert!(oldest.cgroup.is_some() && oldest.shim.is_some());
+        let without_gpu = WithoutGpu { pod: None, asked: vec!["A=1".into()], why: "why".into() };
+        let full = Note {
+            without_gpu: Some(without_gpu),
+            egpu_version: Some("0.1.0 (0123456789ab)".into()),
+            ..oldest.clone()
+        };
+        let written = serde_json::to_vec(&full).unwrap();
+        is_fixture(of_crate, "note-2.json", &written);
+        assert_eq!(serde_json::from_slice::<Note>(&written).unwrap(), full);
+        let later = [br#"{"new":{},"#, &written[1..]].concat();
+        assert_eq!(serde_json::from_slice::<Note>(&later).unwrap(), full, "fields of later versions are no hindrance");
     }
 
     #[test]

@@ -207,6 +207,47 @@ mod tests {
     }
 
     #[test]
+    fn usage_files_of_every_format_are_read() {
+        use testing::{fixture, is_fixture};
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("usage");
+        let full = Usage {
+            pinned_memory_used_bytes: Bytes(1),
+            pinned_memory_limit_bytes: Bytes(2),
+            denials: 3,
+            refused_by_bounds: 4,
+            refused_by_driver: 5,
+            kills: 6,
+            unknown_passed: 7,
+            unknown_refused: 8,
+            calls: 14,
+            ..usage(1)
+        };
+        UsageFile::create(&path).unwrap().write(&full).unwrap();
+        let number = Usage::FORMAT.number;
+        is_fixture(of_crate, &format!("usage-{number}"), &fs::read(&path).unwrap());
+        for number in 1..=number {
+            let read = UsageFile::parse(&fixture(of_crate, &format!("usage-{number}"))).unwrap().unwrap();
+            assert_eq!((read.calls, read.cards.len(), read.processes.len()), (14, 1, 1));
+        }
+    }
+
+    #[test]
+    fn a_block_for_later_readers_is_refused_and_one_with_more_fields_read() {
+        let block = |text: &str| {
+            let length = u32::try_from(text.len()).unwrap().to_le_bytes();
+            [&length[..], &checksum(text.as_bytes()), text.as_bytes()].concat()
+        };
+        let text = serde_json::to_string(&usage(2)).unwrap();
+        let later = |numbers: &str| block(&text.replacen('{', &format!("{{{numbers}\"new\":1,"), 1));
+        let read = UsageFile::parse(&later(r#""version":1,"format":99,"#)).unwrap();
+        assert_eq!(read.unwrap(), usage(2));
+        let error = UsageFile::parse(&later(r#""version":99,"format":99,"#)).unwrap().unwrap_err();
+        assert!(error.to_string().starts_with("it has format 99, for readers of format 99"), "{error}");
+    }
+
+    #[test]
     fn half_a_block_is_no_usage() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("usage");

@@ -452,6 +452,14 @@ mod tests {
     }
 
     #[test]
+    fn shims_of_every_version_are_read() {
+        let text = testing::fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json");
+        let entry: ShimEntry = serde_json::from_slice(&text).unwrap();
+        assert!(entry.socket.starts_with("/run/containerd/s") && entry.shim.is_some());
+        testing::is_fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json", &serde_json::to_vec(&entry).unwrap());
+    }
+
+    #[test]
     fn names_tell_containers_apart() {
         assert_ne!(name(&["a", "bc"]), name(&["ab", "c"]));
         assert_eq!(name(&["a", "bc"]), name(&["a", "bc"]));
