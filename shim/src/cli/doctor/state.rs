@@ -82,15 +82,19 @@ fn versions(state_dir: &Path, own: &str) -> Option<Check> {
     for note in Registry::at(state_dir.to_owned()).notes().filter(|note| !note.is_abandoned()) {
         *containers.entry(note.egpu_version).or_default() += 1;
     }
-    let count = |(version, &count): (&Option<String>, &usize)| {
-        let version = version.as_deref().unwrap_or("a version that did not say");
-        format!("{} on {}", plural(count, "container"), printable(version))
-    };
-    let counts: Vec<String> = containers.iter().map(count).collect();
-    let only_own = containers.keys().all(|version| version.as_deref() == Some(own));
-    let stay =
-        if only_own { String::new() } else { format!("; this is {own}: what runs keeps its version until it ends") };
-    (!counts.is_empty()).then(|| ok(VERSIONS, format!("{}{stay}", counts.join(", "))))
+    let mut text = String::new();
+    // The newest first; who did not say is older than all.
+    for (version, &count) in containers.iter().rev() {
+        let version = printable(version.as_deref().unwrap_or("an older one, which did not say"));
+        match text.as_str() {
+            "" => text = format!("{} on {version}", plural(count, "container")),
+            _ => text.push_str(&format!(", {count} on {version}")),
+        }
+    }
+    if containers.keys().any(|version| version.as_deref() != Some(own)) {
+        text.push_str(": they keep it until they end");
+    }
+    (!containers.is_empty()).then(|| ok(VERSIONS, text))
 }
 
 /// Finds monitors whose privileges defeat mediation: they could take memory of a card.
@@ -166,8 +170,7 @@ mod tests {
         let shown = versions(state.path(), "2").unwrap().detail;
         assert_eq!(
             shown,
-            "1 container on a version that did not say, 1 container on 1 (abc), 2 containers on 2; this is 2: what runs keeps \
-             its version until it ends"
+            "2 containers on 2, 1 on 1 (abc), 1 on an older one, which did not say: they keep it until they end"
         );
     }
 
