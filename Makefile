@@ -98,7 +98,7 @@ rm-client:
 # The build that stands for the next version of egpu beside this one, for one test: its formats have the next numbers.
 next-build:
 	scripts/setup.sh build
-	EGPU_REVISION=next $(CARGO) build --package egpu-shim --bins --features next-format --target-dir $(TARGET)/next --locked
+	EGPU_REVISION=next CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --package egpu-shim --bins --features next-format --target-dir $(TARGET)/next --locked
 
 integration-test: build rm-client next-build
 	scripts/setup.sh tests

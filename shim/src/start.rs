@@ -317,6 +317,16 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_was_replaced_is_known_by_its_name_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (program, odd) = (directory.path().join("shim"), directory.path().join("odd (deleted)"));
+        fs::write(&odd, "").unwrap();
+        assert_eq!(replaced(&program), None);
+        assert_eq!(replaced(&program.with_file_name("shim (deleted)")), Some(program));
+        assert_eq!(replaced(&odd), None, "that is its name");
+    }
+
+    #[test]
     fn a_group_has_one_socket() {
         let pod = socket_path(&params(None), "pod");
         assert_eq!(pod.parent(), Some(Path::new("/run/containerd/s")));

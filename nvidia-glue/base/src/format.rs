@@ -63,7 +63,7 @@ impl Format {
         Self { number: if IS_NEXT { number + 1 } else { number }, version }
     }
 
-    /// What a file in this format says.
+    /// Numbers of a file in this format.
     pub const fn written(self) -> WrittenFormat {
         WrittenFormat { version: self.version, format: self.number }
     }

@@ -4,7 +4,7 @@ use base::Format;
 
 /// A container's record.
 pub(crate) const RECORD: Format = Format::new(2, 1);
-/// Who runs when on a card.
+/// A card's timetable.
 pub(crate) const TIMETABLE: Format = Format::new(2, 1);
 /// The cards' settings.
 pub(crate) const SETTINGS: Format = Format::new(2, 1);

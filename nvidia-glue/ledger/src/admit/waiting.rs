@@ -227,7 +227,7 @@ impl Ledger {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 read => read.map_err(failed("read", &entry.path()))?,
             };
-            // Another version's place in the queue counts with that version alone, and is its to remove.
+            // Another version's place counts with that version alone, and is its to remove.
             let is_foreign = |written| WAITER.check_reads(written).is_err() && self.store.is_of_this_boot(&name);
             if serde_json::from_slice(&bytes).is_ok_and(is_foreign) {
                 continue;

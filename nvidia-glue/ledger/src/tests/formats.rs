@@ -1,4 +1,4 @@
-//! Formats: what other versions of egpu have written is read, kept and, where it has to be, refused.
+//! Formats: what other versions of egpu have written is read, kept or refused.
 
 use std::fs;
 
