@@ -1,5 +1,5 @@
-//! Renewal of egpu under running containers: two builds, of which the newer one writes newer formats
-//! (the feature `next-format`), share a node, and the older one comes back.
+//! Renewal of egpu under running containers: two builds, of which the newer one writes newer
+//! formats (the feature `next-format`), share a node, and the older one comes back.
 
 use std::{
     fs,
@@ -82,7 +82,8 @@ fn two_versions_share_a_node(node: &Node) {
 fn renewal(node: &Node, before: &Build, after: &Build) {
     let (stays, orphan) = (share(node, "stays", "10GiB", "30%"), share(node, "orphan", "1GiB", "5%"));
     let plain = node.container("plain").start().unwrap();
-    // Killed between its two renames, an installation leaves the older shim beside the newer `egpu`.
+    // Killed between its two renames, an installation leaves the older shim beside the newer
+    // `egpu`.
     node.install(&after.programs, &PROGRAMS[1..]);
     share(node, "between", "1GiB", "10%").end();
     node.install(&after.programs, &PROGRAMS[..1]);
