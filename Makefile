@@ -14,6 +14,7 @@
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
+#   make next-build a build that stands for the next version of egpu, for the test of renewal
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
 #   make doc        the crates' documentation in target/doc, warnings denied
 
@@ -51,7 +52,7 @@ export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 # The commit, which --version says; kept where the release has no repository around it.
 EGPU_REVISION ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null)
 
-.PHONY: header-check rm-client build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test install uninstall
+.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test install uninstall
 
 build:
 	scripts/setup.sh build
@@ -94,7 +95,12 @@ rm-client:
 	RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" $(CARGO) build --locked --package rm-client --bin rm-client \
 	    --target $(RM_CLIENT_TARGET) --target-dir $(TARGET)/rm-client
 
-integration-test: build rm-client
+# The build that stands for the next version of egpu beside this one, for one test: its formats have the next numbers.
+next-build:
+	scripts/setup.sh build
+	EGPU_REVISION=next CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --package egpu-shim --bins --features next-format --target-dir $(TARGET)/next --locked
+
+integration-test: build rm-client next-build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2

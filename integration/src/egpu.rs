@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::node::{Node, shim_directory};
+use crate::node::Node;
 
 /// The node's `egpu.toml`: four simulated V100 of 32 GiB unless a test wants others.
 #[derive(Debug, Clone)]
@@ -80,7 +80,12 @@ impl Node {
 
     /// The same, to be run by the test itself.
     pub fn egpu_command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(shim_directory().join("egpu"));
+        self.egpu_command_of(self.programs(), arguments)
+    }
+
+    /// The `egpu` of another build, on this node.
+    pub fn egpu_command_of(&self, programs: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(programs.join("egpu"));
         command.args(arguments).env("EGPU_CONFIG", self.directory().join("egpu.toml"));
         command
     }
@@ -88,9 +93,15 @@ impl Node {
     /// `egpu ... --output json`, which must succeed.
     #[track_caller]
     pub fn egpu_json(&self, arguments: &[&str]) -> Value {
+        self.egpu_json_of(self.programs(), arguments)
+    }
+
+    /// The same with the `egpu` of another build.
+    #[track_caller]
+    pub fn egpu_json_of(&self, programs: &Path, arguments: &[&str]) -> Value {
         let mut arguments = arguments.to_vec();
         arguments.extend(["--output", "json"]);
-        let output = self.egpu(&arguments);
+        let output = self.egpu_command_of(programs, &arguments).output().expect("run egpu");
         let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "egpu {arguments:?}: {}\n{stdout}{stderr}", output.status);
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("egpu {arguments:?}: {error}\n{stdout}"))

@@ -40,6 +40,9 @@ pub struct Setup {
     pub egpu_config: Option<PathBuf>,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
+    /// The programs are copied into a folder of the node's own, where [`Node::install`] can replace
+    /// them.
+    pub own_programs: bool,
 }
 
 impl Setup {
@@ -65,6 +68,7 @@ pub struct Node {
     release: ContainerdRelease,
     namespace: String,
     runtime: String,
+    programs: PathBuf,
     cri: bool,
     daemon: Mutex<Daemon>,
     client: Mutex<Option<&'static Client>>,
@@ -96,7 +100,11 @@ impl Node {
         if setup.containerd.cri {
             crate::cri::write_network_plugin(directory.path());
         }
-        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", shim_directory().display(), release.bin.display());
+        let programs = if setup.own_programs { directory.path().join("bin") } else { shim_directory() };
+        if setup.own_programs {
+            install(&shim_directory(), &programs, &PROGRAMS);
+        }
+        let path = format!("{}:{}:/usr/sbin:/usr/bin:/sbin:/bin", programs.display(), release.bin.display());
         let daemon = Daemon::start(DaemonCommand {
             program: release.bin.join("containerd"),
             config,
@@ -109,6 +117,7 @@ impl Node {
             release: release.clone(),
             namespace: if setup.containerd.cri { "k8s.io".to_owned() } else { namespace },
             runtime,
+            programs,
             cri: setup.containerd.cri,
             daemon: Mutex::new(daemon),
             client: Mutex::new(None),
@@ -162,6 +171,18 @@ impl Node {
     /// Runtime type of the containers.
     pub fn runtime(&self) -> &str {
         &self.runtime
+    }
+
+    /// Folder of the shim and `egpu` that it uses.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    /// Replaces programs of a node that has its own by those in `from`, each by a rename, as an
+    /// installation does.
+    pub fn install(&self, from: &Path, programs: &[&str]) {
+        assert!(self.programs.starts_with(self.directory()), "the node has no programs of its own");
+        install(from, &self.programs, programs);
     }
 
     /// Root file system for containers: busybox.
@@ -322,6 +343,18 @@ impl Drop for Node {
             leftovers::print_evidence(self);
         }
         leftovers::remove(self);
+    }
+}
+
+/// The shim, and `egpu`.
+pub const PROGRAMS: [&str; 2] = ["containerd-shim-egpu-v1", "egpu"];
+
+fn install(from: &Path, to: &Path, programs: &[&str]) {
+    fs::create_dir_all(to).expect("make the folder of the programs");
+    for program in programs {
+        let new = to.join(format!("{program}.new"));
+        fs::copy(from.join(program), &new).expect("copy a program");
+        fs::rename(&new, to.join(program)).expect("put a program in its place");
     }
 }
 

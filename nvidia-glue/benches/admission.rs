@@ -103,6 +103,7 @@ impl Node {
             creators: &[],
             cgroups: &[self.cgroups.join(id)],
             patience: Patience { most: Duration::ZERO, any_tenant: false, ended: &AtomicBool::new(false) },
+            egpu_version: "bench",
         };
         self.ledger.admit(&admission, &self.log).unwrap();
     }

@@ -60,7 +60,8 @@ pub enum BundleError {
 }
 
 /// The facts that `delete` needs to clean up, written before anything that would have to be cleaned
-/// up.
+/// up. Any version's `delete` must understand any other's: a note only ever gains fields, and
+/// readers do without them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// The container's id.
@@ -88,6 +89,9 @@ pub struct Note {
     /// The reason why it has no GPU although it seemed to ask for one; for `egpu inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_gpu: Option<WithoutGpu>,
+    /// Version of egpu that runs it, for people; `None`: one that did not say.
+    #[serde(default)]
+    pub egpu_version: Option<String>,
 }
 
 /// The reason why a container that seemed to ask for a GPU has none.
@@ -253,6 +257,8 @@ impl SpecView {
 
 #[cfg(test)]
 mod tests {
+    use testing::{fixture, is_fixture};
+
     use super::*;
 
     fn note(bundle: &Path) -> Note {
@@ -268,6 +274,7 @@ mod tests {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            egpu_version: None,
         }
     }
 
@@ -283,6 +290,26 @@ mod tests {
         assert_eq!(Note::read(bundle.path()).unwrap(), Some(later));
         fs::write(bundle.path().join(NOTE), "{").unwrap();
         assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
+    }
+
+    /// Notes say no format: every version's `delete` must understand them all.
+    #[test]
+    fn notes_of_every_version_are_read() {
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let oldest: Note = serde_json::from_slice(&fixture(of_crate, "note-1.json")).unwrap();
+        assert_eq!((oldest.id.as_str(), oldest.init_pid, oldest.egpu_version.as_deref()), ("one", Some(5437), None));
+        assert!(oldest.cgroup.is_some() && oldest.shim.is_some());
+        let without_gpu = WithoutGpu { pod: None, asked: vec!["A=1".into()], why: "why".into() };
+        let full = Note {
+            without_gpu: Some(without_gpu),
+            egpu_version: Some("0.1.0 (0123456789ab)".into()),
+            ..oldest.clone()
+        };
+        let written = serde_json::to_vec(&full).unwrap();
+        is_fixture(of_crate, "note-2.json", &written);
+        assert_eq!(serde_json::from_slice::<Note>(&written).unwrap(), full);
+        let later = [br#"{"new":{},"#, &written[1..]].concat();
+        assert_eq!(serde_json::from_slice::<Note>(&later).unwrap(), full, "fields of later versions are no hindrance");
     }
 
     #[test]

@@ -136,6 +136,7 @@ fn note(
         cgroup: None,
         init_pid: None,
         without_gpu: None,
+        egpu_version: None,
     })
 }
 

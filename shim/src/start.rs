@@ -2,7 +2,7 @@
 
 use std::{
     env,
-    ffi::{CString, OsString},
+    ffi::{CString, OsStr, OsString},
     fs,
     io::{self, Read, Write},
     os::{
@@ -200,11 +200,18 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
     }
     let Identity { id, namespace, address, debug } = &params.identity;
     let program = env::current_exe().map_err(StartCommandError::Spawn)?;
+    let replaced = replaced(&program);
     let view = ReadOnlyProgram::of(&program);
     if let Err(error) = &view {
         tracing::debug!(%error, "the shim's program stays writable through /proc/PID/exe while no shim runs");
     }
-    let mut command = Command::new(view.as_ref().map_or_else(|_| program.clone(), ReadOnlyProgram::path));
+    let (program, executed) = match (replaced, &view) {
+        // Its file is gone, and there is nothing left to protect.
+        (Some(path), _) => (path, PathBuf::from("/proc/self/exe")),
+        (None, Ok(view)) => (program, view.path()),
+        (None, Err(_)) => (program.clone(), program),
+    };
+    let mut command = Command::new(executed);
     command
         .arg0(&program)
         .args(["-namespace", namespace, "-id", id, "-address", address, "-socket"])
@@ -217,6 +224,12 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         .stderr(Stdio::null())
         .process_group(0);
     command.spawn().map_err(StartCommandError::Spawn)
+}
+
+/// Path of a running program that an installation has replaced since it began; `None`: it is there.
+fn replaced(program: &Path) -> Option<PathBuf> {
+    let path = program.as_os_str().as_bytes().strip_suffix(b" (deleted)")?;
+    (!program.exists()).then(|| PathBuf::from(OsStr::from_bytes(path)))
 }
 
 /// A program as seen through a read-only mount of its own.
@@ -301,6 +314,16 @@ mod tests {
             extensions: vec![],
             reply: BootstrapReply::Address,
         }
+    }
+
+    #[test]
+    fn a_program_that_was_replaced_is_known_by_its_name_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let (program, odd) = (directory.path().join("shim"), directory.path().join("odd (deleted)"));
+        fs::write(&odd, "").unwrap();
+        assert_eq!(replaced(&program), None);
+        assert_eq!(replaced(&program.with_file_name("shim (deleted)")), Some(program));
+        assert_eq!(replaced(&odd), None, "that is its name");
     }
 
     #[test]

@@ -3,9 +3,10 @@
 //! `cargo test -p integration --test it [FILTER]`. A name is `containerd-VERSION/module::test`.
 //! `EGPU_TEST_CONTAINERD=1.6,2.1` narrows the versions down,
 //! `EGPU_TEST_RUNTIME=io.containerd.runc.v2` runs the plain task tests against runc,
-//! `EGPU_TEST_BIN=DIR` takes shim and `egpu` from elsewhere. `EGPU_TEST_REAL_CARDS=1` runs what can
-//! be run on the machine's own cards, with `--test-threads 1` as they are shared; the rest is
-//! skipped, and says why.
+//! `EGPU_TEST_BIN=DIR` takes shim and `egpu` from elsewhere, `EGPU_TEST_NEXT_BIN=DIR` those of the
+//! next version; `EGPU_TEST_FIXTURES=DIR` keeps the files of a real run. `EGPU_TEST_REAL_CARDS=1`
+//! runs what can be run on the machine's own cards, with `--test-threads 1` as they are shared; the
+//! rest is skipped, and says why.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -30,6 +31,7 @@ mod memory;
 mod metrics;
 mod pods;
 mod recovery;
+mod renewal;
 mod systemd;
 mod task;
 mod waiting;
@@ -55,6 +57,7 @@ fn main() -> std::process::ExitCode {
         attacks::cases(),
         compute::cases(),
         recovery::cases(),
+        renewal::cases(),
         events::cases(),
         metrics::cases(),
         systemd::cases(),

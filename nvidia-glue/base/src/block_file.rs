@@ -11,6 +11,23 @@ use std::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
+use crate::format::{self, Format, FormatError, WrittenFormat};
+
+/// A value that is published in a [`BlockFile`].
+pub trait Published: Serialize + DeserializeOwned + Default {
+    /// Format of the file.
+    const FORMAT: Format;
+}
+
+/// A value as it is written.
+#[derive(Serialize)]
+struct Block<'a, T> {
+    #[serde(flatten)]
+    format: WrittenFormat,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
 /// A file in which one process publishes a value that changes.
 ///
 /// One block at offset 0: the length of the JSON text (4 bytes, little-endian), the first 8 bytes
@@ -56,11 +73,22 @@ pub enum ReadBlockError {
         path: PathBuf,
         /// The difference.
         #[source]
-        source: serde_json::Error,
+        source: BlockFormatError,
     },
 }
 
-impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
+/// A block that was written whole, and not for this build.
+#[derive(Debug, thiserror::Error)]
+pub enum BlockFormatError {
+    /// It says so.
+    #[error("it has {0}")]
+    Version(FormatError),
+    /// It is not understood.
+    #[error(transparent)]
+    Content(#[from] serde_json::Error),
+}
+
+impl<T: Published> BlockFile<T> {
     /// Creates the file (mode 0644, so that everybody may look), or takes over the one that is
     /// there.
     ///
@@ -78,7 +106,7 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, value: &T) -> io::Result<()> {
-        let text = serde_json::to_vec(value)?;
+        let text = format::to_vec(&Block { format: T::FORMAT.written(), value })?;
         let length = u32::try_from(text.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut block = Vec::with_capacity(HEADER + text.len());
         block.extend(length.to_le_bytes());
@@ -106,8 +134,12 @@ impl<T: Serialize + DeserializeOwned + Default> BlockFile<T> {
     ///
     /// # Errors
     /// When it is of another version.
-    pub fn parse(file: &[u8]) -> Option<Result<T, serde_json::Error>> {
-        whole(file).map(serde_json::from_slice)
+    pub fn parse(file: &[u8]) -> Option<Result<T, BlockFormatError>> {
+        whole(file).map(|text| {
+            let written: WrittenFormat = serde_json::from_slice(text)?;
+            T::FORMAT.check_reads(written).map_err(BlockFormatError::Version)?;
+            Ok(serde_json::from_slice(text)?)
+        })
     }
 }
 
@@ -172,6 +204,47 @@ mod tests {
             file.write(&usage(processes)).unwrap();
             assert_eq!(UsageFile::read(&path).unwrap(), usage(processes));
         }
+    }
+
+    #[test]
+    fn usage_files_of_every_format_are_read() {
+        use testing::{fixture, is_fixture};
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("usage");
+        let full = Usage {
+            pinned_memory_used_bytes: Bytes(1),
+            pinned_memory_limit_bytes: Bytes(2),
+            denials: 3,
+            refused_by_bounds: 4,
+            refused_by_driver: 5,
+            kills: 6,
+            unknown_passed: 7,
+            unknown_refused: 8,
+            calls: 14,
+            ..usage(1)
+        };
+        UsageFile::create(&path).unwrap().write(&full).unwrap();
+        let number = Usage::FORMAT.number;
+        is_fixture(of_crate, &format!("usage-{number}"), &fs::read(&path).unwrap());
+        for number in 1..=number {
+            let read = UsageFile::parse(&fixture(of_crate, &format!("usage-{number}"))).unwrap().unwrap();
+            assert_eq!((read.calls, read.cards.len(), read.processes.len()), (14, 1, 1));
+        }
+    }
+
+    #[test]
+    fn a_block_for_later_readers_is_refused_and_one_with_more_fields_read() {
+        let block = |text: &str| {
+            let length = u32::try_from(text.len()).unwrap().to_le_bytes();
+            [&length[..], &checksum(text.as_bytes()), text.as_bytes()].concat()
+        };
+        let text = serde_json::to_string(&usage(2)).unwrap();
+        let later = |numbers: &str| block(&text.replacen('{', &format!("{{{numbers}\"new\":1,"), 1));
+        let read = UsageFile::parse(&later(r#""version":1,"format":99,"#)).unwrap();
+        assert_eq!(read.unwrap(), usage(2));
+        let error = UsageFile::parse(&later(r#""version":99,"format":99,"#)).unwrap().unwrap_err();
+        assert!(error.to_string().starts_with("it has format 99, for readers of format 99"), "{error}");
     }
 
     #[test]

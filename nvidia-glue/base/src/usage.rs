@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, block_file::BlockFile};
+use crate::{
+    Bytes, Format,
+    block_file::{BlockFile, Published},
+};
 
 /// Usage of one container.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +66,10 @@ pub struct ProcessUsage {
     pub pid_in_container: i32,
     /// Bytes charged to it, by card UUID.
     pub cards: Vec<(String, Bytes)>,
+}
+
+impl Published for Usage {
+    const FORMAT: Format = Format::new(2, 1);
 }
 
 /// The file in which a mediator publishes what its container uses.

@@ -22,6 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::format;
 use jiff::Timestamp;
 use nix::fcntl::{Flock, FlockArg};
 use runtime_config::request::PodContainer;
@@ -267,7 +268,7 @@ impl EventLog {
     /// Appends the entries, as of now. A failure goes to the process's own log.
     pub fn write(&self, entries: impl IntoIterator<Item = Entry>) {
         let Some(directory) = &self.directory else { return };
-        let mut entries = entries.into_iter().peekable();
+        let mut entries = entries.into_iter().flat_map(|entry| [next_kind(&entry), Some(entry)]).flatten().peekable();
         if entries.peek().is_none() {
             return;
         }
@@ -275,6 +276,12 @@ impl EventLog {
             tracing::warn!(directory = %directory.display(), %error, "events not written");
         }
     }
+}
+
+/// An event of a kind that no version has yet, in the build that stands for the next one.
+fn next_kind(entry: &Entry) -> Option<Entry> {
+    let is_wanted = format::IS_NEXT && entry.kind == Kind::Admitted.name();
+    is_wanted.then(|| Entry { kind: "next-format".to_owned(), ..entry.clone() })
 }
 
 /// Creates the directory of the events, where it is missing. Root's alone.
@@ -297,7 +304,7 @@ fn append(directory: &Path, entries: impl Iterator<Item = Entry>, long_enough: u
     };
     for entry in entries {
         let entry = Entry { time: format!("{:.6}", Timestamp::now()), ..entry };
-        let mut line = serde_json::to_vec(&entry)?;
+        let mut line = format::to_vec(&entry)?;
         line.push(b'\n');
         // One write(2) a line.
         if file.write(&line)? < line.len() {

@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use super::{
     CardGrant, ContainerKey, ContainerName, ProcessId, Record,
     card_sums::CardSums,
+    formats::INDEX,
     store::{FileStamp, Locked, StoreError, hash},
 };
 
 const SUMMARY: &str = "summary";
-const INDEX_VERSION: u32 = 5;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ impl Index {
     /// The index as it is written down if that is up to date, else made from the records.
     pub(super) fn load(locked: &Locked<'_>) -> Result<Self, StoreError> {
         if let Some(summary) = locked.read_index::<Summary>(SUMMARY)
-            && summary.version == INDEX_VERSION
+            && summary.version == INDEX
             && summary.boot_id == locked.store().boot_id()
             && summary.stamp == locked.records_stamp()?
         {
@@ -109,7 +109,7 @@ impl Index {
     /// The index of these records, in memory alone.
     pub(super) fn of<'r>(locked: &Locked<'_>, records: impl IntoIterator<Item = &'r Record>) -> Self {
         let summary = Summary {
-            version: INDEX_VERSION,
+            version: INDEX,
             boot_id: locked.store().boot_id().to_owned(),
             stamp: (0, 0),
             next_order: 0,
@@ -185,6 +185,11 @@ impl Index {
 
     /// Marks the written index as out of date: to be done before a record comes, changes or goes.
     pub(super) fn begin_change(&mut self, locked: &Locked<'_>) -> Result<(), StoreError> {
+        Self::forget(locked)
+    }
+
+    /// Removes the written index: whoever can make it anew does.
+    pub(super) fn forget(locked: &Locked<'_>) -> Result<(), StoreError> {
         locked.remove_index(SUMMARY)
     }
 

@@ -37,6 +37,7 @@ pub mod decision_log;
 mod error;
 pub mod event_log;
 mod floors;
+mod formats;
 mod grant_log;
 mod index;
 mod limits;

@@ -29,7 +29,7 @@ impl Ledger {
 
     /// Finishes a change of a card's policy that was begun. Returns whether there was one.
     pub(super) fn finish_policy(&self, locked: &Locked<'_>, index: &mut Index) -> Result<bool, StoreError> {
-        let mut settings = locked.settings();
+        let mut settings = locked.settings()?;
         let Some(changing) = settings.changing.take() else { return Ok(false) };
         index.begin_change(locked)?;
         for mut record in self.store.records()? {
@@ -63,7 +63,7 @@ impl Ledger {
         limits: &Limits,
         lines: &mut Vec<Line>,
     ) -> Result<(), StoreError> {
-        let settings = locked.settings();
+        let settings = locked.settings()?;
         let now = settings.with(limits);
         if now == settings {
             return Ok(());

@@ -71,7 +71,7 @@ impl Ledger {
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
         self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
-        let mut settings = locked.settings();
+        let mut settings = locked.settings().map_err(failed)?;
         let now = settings.card(uuid);
         let then =
             CardSetting { policy: setting.policy.or(now.policy), period_us: setting.period_us.or(now.period_us) };

@@ -41,8 +41,14 @@ impl<'a> From<&'a Record> for ContainerName<'a> {
 /// One container's grant. A file of its own in `ledger/`, replaced as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Version of this format, 1.
+    /// Oldest format whose readers may act on it.
     pub version: u32,
+    /// Format in which it was written first.
+    #[serde(default = "base::format::first")]
+    pub format: u32,
+    /// Version of egpu that runs the container, for people; `None`: one that did not say.
+    #[serde(default)]
+    pub egpu_version: Option<String>,
     /// The kernel's boot id; a record of another boot is void.
     pub boot_id: String,
     /// The grant's own name: later several containers may share one grant.

@@ -1,11 +1,13 @@
 //! Giving a grant back.
 
-use std::path::PathBuf;
+use std::{error::Error, path::PathBuf};
 
 use super::{
-    ContainerKey, Ledger, Record, ReleaseError,
+    ContainerKey, Ledger, Record, ReleaseError, StoreError,
     grant_log::{grant_fields, roll_back},
+    index::Index,
     liveness::Population,
+    store::Locked,
 };
 use crate::decision_log::{DecisionLog, Event, Line};
 
@@ -51,18 +53,7 @@ impl Ledger {
             let container = Box::new(container.clone());
             return Err(ReleaseError::StillMediated { container, pid: mediator.pid });
         }
-        let mut index = self.open_index(&locked).map_err(failed)?;
-        index.begin_change(&locked).map_err(failed)?;
-        locked.remove_record(&self.store.record_name(container)).map_err(failed)?;
-        match index.remove(&locked, &record) {
-            Ok(()) => {
-                self.refresh_timetables(&locked, &mut index, record.uuids());
-                index.save(&locked);
-            }
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
-            }
-        }
+        self.remove(&locked, &record).map_err(failed)?;
         let mut lines = Vec::new();
         match reason {
             ReleaseReason::Ended => {
@@ -75,5 +66,33 @@ impl Ledger {
         }
         log.write(&lines);
         Ok(Some(record))
+    }
+
+    /// Removes a record, and brings the index and the timetables up to date as far as possible.
+    fn remove(&self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
+        let mut index = match self.open_index(locked) {
+            Ok(index) => Some(index),
+            // Another container's file is no reason to keep this one's grant. The others keep their
+            // windows, and whoever understands all files makes index and timetables anew.
+            Err(error) if error.is_not_understood() => {
+                tracing::warn!(
+                    error = &error as &dyn Error,
+                    "a grant is given back beside a file that is not understood"
+                );
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        Index::forget(locked)?;
+        locked.remove_record(&self.store.record_name(&record.container))?;
+        let Some(index) = &mut index else { return Ok(()) };
+        match index.remove(locked, record) {
+            Ok(()) => {
+                self.refresh_timetables(locked, index, record.uuids());
+                index.save(locked);
+            }
+            Err(error) => tracing::warn!(error = &error as &dyn Error, "the ledger's index is not written down"),
+        }
+        Ok(())
     }
 }

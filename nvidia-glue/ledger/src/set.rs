@@ -64,7 +64,7 @@ impl Ledger {
         };
         check_changeable(&record, change)?;
         let demands = demands(&record, inventory, change)?;
-        let settings = locked.settings();
+        let settings = locked.settings().map_err(failed)?;
         let grants = fit(&locked, &mut index, &record, &demands, (limits, &settings), lines)?;
         lines.insert(
             0,

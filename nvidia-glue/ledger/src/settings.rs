@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use base::CardPolicy;
+use base::{CardPolicy, format::WrittenFormat};
 use schedule::PlanSettings;
 use serde::{Deserialize, Serialize};
 
-use super::Limits;
-
-pub(super) const SETTINGS_VERSION: u32 = 1;
+use super::{Limits, formats::SETTINGS};
 
 /// An administrator's setting of one card. `None`: nothing; the configuration's holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,8 +22,11 @@ pub struct CardSetting {
 /// `settings.json`: what the schedule needs beside the grants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Settings {
-    /// Version of this format, 1.
+    /// Oldest format whose readers may act on them.
     pub(super) version: u32,
+    /// Format in which they were written first.
+    #[serde(default = "base::format::first")]
+    pub(super) format: u32,
     /// Slices of a card, as the configuration said at the last admission.
     pub(crate) max_inst: u32,
     /// Length of a period likewise.
@@ -48,7 +49,8 @@ pub(super) struct Changing {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { version: SETTINGS_VERSION, max_inst: 16, period_us: 100_000, cards: BTreeMap::new(), changing: None }
+        let WrittenFormat { version, format } = SETTINGS.written();
+        Self { version, format, max_inst: 16, period_us: 100_000, cards: BTreeMap::new(), changing: None }
     }
 }
 

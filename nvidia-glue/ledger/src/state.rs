@@ -51,7 +51,7 @@ impl Ledger {
     /// When the records cannot be read, or one is not understood.
     pub fn card_states(&self, inventory: &Inventory, limits: &Limits) -> Result<Vec<CardState>, StoreError> {
         let records = self.records()?;
-        let settings = self.store.settings().with(limits);
+        let settings = self.store.settings()?.with(limits);
         let state = |card: &cards::Card| {
             let on_card = |grant: &&CardGrant| grant.uuid == card.uuid;
             let grants = || {

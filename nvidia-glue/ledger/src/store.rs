@@ -32,21 +32,22 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::format;
 pub use error::StoreError;
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
 };
 use schedule::Timetable;
+use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
 
 use super::{
     ContainerKey, Record,
-    settings::{SETTINGS_VERSION, Settings},
+    formats::{RECORD, SETTINGS as SETTINGS_FORMAT},
+    settings::Settings,
 };
 
-/// Version of [`Record`]'s format.
-pub(super) const RECORD_VERSION: u32 = 1;
 /// Directory of the cards' timetables in the state directory.
 const TIMETABLES: &str = "timetable";
 const TIMETABLE_TMP: &str = "timetable.tmp";
@@ -181,22 +182,13 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("read", &path)(error)),
         };
-        let record = match serde_json::from_slice::<Record>(&bytes) {
-            Ok(record) => record,
-            Err(source) => {
-                #[derive(serde::Deserialize)]
-                struct Header {
-                    version: u32,
-                }
-                return Err(match serde_json::from_slice::<Header>(&bytes) {
-                    Ok(Header { version }) if version != RECORD_VERSION => StoreError::Version { path, found: version },
-                    _ => StoreError::Corrupt { path, source },
-                });
-            }
-        };
-        if record.version != RECORD_VERSION {
-            return Err(StoreError::Version { path, found: record.version });
+        // What does not say its format is no record.
+        if let Ok(written) = serde_json::from_slice(&bytes)
+            && let Err(source) = RECORD.check_shares(written)
+        {
+            return Err(StoreError::Version { path, source });
         }
+        let record: Record = serde_json::from_slice(&bytes).map_err(|source| StoreError::Corrupt { path, source })?;
         Ok((record.boot_id == self.boot_id).then_some(record))
     }
 
@@ -243,18 +235,26 @@ impl Store {
     }
 
     /// Reads the settings of the cards. Needs no lock: the file is replaced as a whole.
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Result<Settings, StoreError> {
         let path = self.state_dir.join(SETTINGS);
-        let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice::<Settings>(&bytes)?));
-        match read {
-            Ok(settings) if settings.version == SETTINGS_VERSION => return settings,
-            Ok(settings) => {
-                tracing::warn!(path = %path.display(), settings.version, "settings of another version: ignored");
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                if error.kind() != ErrorKind::NotFound {
+                    tracing::warn!(path = %path.display(), %error, "settings that cannot be read: ignored");
+                }
+                return Ok(Settings::default());
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "settings that are not understood: ignored"),
+        };
+        if let Ok(written) = serde_json::from_slice(&bytes)
+            && let Err(source) = SETTINGS_FORMAT.check_reads(written)
+        {
+            return Err(StoreError::Settings { path, source });
         }
-        Settings::default()
+        Ok(serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+            tracing::warn!(path = %path.display(), %error, "settings that are not understood: ignored");
+            Settings::default()
+        }))
     }
 
     pub(super) fn remove(&self, path: &Path) -> Result<(), StoreError> {
@@ -281,11 +281,12 @@ impl Locked<'_> {
         self.store
     }
 
-    /// Writes a container's record, in place of an older one. On failure, what was there before is
-    /// there still.
+    /// Writes a container's record, in place of an older one, whose fields that this build does not
+    /// know are kept. On failure, what was there before is there still.
     pub(super) fn write_record(&self, record: &Record) -> Result<(), StoreError> {
         let path = self.store.records_dir().join(self.store.record_name(&record.container));
-        let bytes = serde_json::to_vec_pretty(record).map_err(|error| failed("write", &path)(error.into()))?;
+        let is_same = |old: &Record| old.grant_id == record.grant_id;
+        let bytes = rewritten(&path, record, is_same).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.state_dir.join("record.tmp"), &bytes)
     }
 
@@ -308,14 +309,15 @@ impl Locked<'_> {
     }
 
     /// Reads the settings of the cards.
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Result<Settings, StoreError> {
         self.store.settings()
     }
 
-    /// Writes the settings of the cards.
+    /// Writes the settings of the cards; fields that this build does not know are kept.
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
         let path = self.store.state_dir.join(SETTINGS);
-        let bytes = serde_json::to_vec_pretty(settings).map_err(|error| failed("write", &path)(error.into()))?;
+        let bytes =
+            rewritten(&path, settings, |_: &Settings| true).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
     }
 
@@ -339,7 +341,7 @@ impl Locked<'_> {
 
     fn timetable_bytes(&self, uuid: &str, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
         let path = self.timetable_path(uuid);
-        let bytes = serde_json::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
+        let bytes = format::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
         Ok((path, bytes))
     }
 
@@ -366,12 +368,12 @@ impl Locked<'_> {
     }
 
     /// A file of the index; `None` when it is not there or not understood.
-    pub(super) fn read_index<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+    pub(super) fn read_index<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         serde_json::from_slice(&fs::read(self.index_path(name)).ok()?).ok()
     }
 
     /// Writes a file of the index.
-    pub(super) fn write_index<T: serde::Serialize>(&self, name: &str, value: &T) -> Result<(), StoreError> {
+    pub(super) fn write_index<T: Serialize>(&self, name: &str, value: &T) -> Result<(), StoreError> {
         let path = self.index_path(name);
         let bytes = serde_json::to_vec(value).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.index_dir().join("index.tmp"), &bytes)
@@ -410,6 +412,23 @@ impl Locked<'_> {
         write().map_err(failed("write", temporary))?;
         self.store.step(true).and_then(|()| fs::rename(temporary, path)).map_err(failed("write", path))
     }
+}
+
+/// The text of a file that is to be replaced, with the fields of the old one that this build does
+/// not know, if `is_same` agrees that it is of the same thing.
+fn rewritten<T: Serialize + DeserializeOwned>(
+    path: &Path,
+    value: &T,
+    is_same: impl Fn(&T) -> bool,
+) -> serde_json::Result<Vec<u8>> {
+    let mut new = format::to_value(value)?;
+    if let Ok(old) = fs::read(path)
+        && let Ok(known) = serde_json::from_slice::<T>(&old)
+        && is_same(&known)
+    {
+        format::keep_unknown(&serde_json::from_slice(&old)?, &serde_json::to_value(&known)?, &mut new);
+    }
+    serde_json::to_vec_pretty(&new)
 }
 
 /// The directory with the cards' timetables: whoever watches it sees each change as a rename to

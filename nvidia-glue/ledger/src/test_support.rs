@@ -357,6 +357,7 @@ impl Bench {
                 creators: &[],
                 cgroups: &[cgroup(id)],
                 patience: NO_PATIENCE,
+                egpu_version: "1.2.3",
             },
             &self.log,
         )
@@ -388,6 +389,7 @@ impl Bench {
             creators: &[],
             cgroups,
             patience,
+            egpu_version: "1.2.3",
         };
         let plan = Box::leak(Box::new(select::plan(&self.inventory, request).unwrap()));
         Attempt::new(&self.ledger, Box::leak(Box::new(admission)), plan, Vec::new())

@@ -3,6 +3,7 @@
 mod admission;
 mod crash;
 mod floors;
+mod formats;
 mod orphans;
 mod properties;
 mod race;

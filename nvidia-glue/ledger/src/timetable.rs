@@ -13,16 +13,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::format::{FormatError, WrittenFormat};
 use schedule::{CardEpochs, Epoch, Timetable, advance, plan};
 
 use super::{
     Ledger, StoreError,
+    formats::TIMETABLE,
     index::Index,
     members::{Cards, connected_cards, members},
     store::{FileStamp, Locked, timetable_dir, timetable_name},
 };
-
-pub(super) const TIMETABLE_VERSION: u32 = 1;
 
 /// Reason for which a timetable is not known.
 #[derive(Debug, thiserror::Error)]
@@ -44,12 +44,12 @@ pub enum TimetableError {
         source: serde_json::Error,
     },
     /// It is of another version of egpu.
-    #[error("the timetable {} has format {found}, and this egpu knows {TIMETABLE_VERSION}", path.display())]
+    #[error("the timetable {} is not for this egpu", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
-        found: u32,
+        /// Its format.
+        source: FormatError,
     },
 }
 
@@ -143,10 +143,11 @@ impl Ledger {
             written.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
         }
         let last = Epoch::of_cards(now_us, written.values().filter_map(|epochs| epochs.last()));
-        let turns = plan(&members(cards), &locked.settings().plan(), Some(&last));
+        let turns = plan(&members(cards), &locked.settings()?.plan(), Some(&last));
         for (uuid, epochs) in advance(written, &turns, now_us) {
             let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
-            let table = Timetable { version: TIMETABLE_VERSION, boot_id: boot_id.to_owned(), revision, epochs };
+            let WrittenFormat { version, format } = TIMETABLE.written();
+            let table = Timetable { version, format, boot_id: boot_id.to_owned(), revision, epochs };
             write_card(locked, &uuid, table, now_us)?;
             match locked.timetable_stamp(&uuid) {
                 Some(stamp) => drop(timetables.insert(uuid, stamp)),
@@ -181,9 +182,11 @@ fn read(path: PathBuf) -> Result<Timetable, TimetableError> {
         Ok(bytes) => bytes,
         Err(source) => return Err(TimetableError::Read { path, source }),
     };
-    match serde_json::from_slice::<Timetable>(&bytes) {
-        Ok(table) if table.version != TIMETABLE_VERSION => Err(TimetableError::Version { path, found: table.version }),
-        Ok(table) => Ok(table),
-        Err(source) => Err(TimetableError::Corrupt { path, source }),
+    // What does not say its format is none.
+    if let Ok(written) = serde_json::from_slice(&bytes)
+        && let Err(source) = TIMETABLE.check_reads(written)
+    {
+        return Err(TimetableError::Version { path, source });
     }
+    serde_json::from_slice(&bytes).map_err(|source| TimetableError::Corrupt { path, source })
 }

@@ -5,10 +5,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use base::block_file::BlockFile;
+use base::{
+    Format,
+    block_file::{BlockFile, Published},
+};
 
 /// The file of [`Status`], beside the container's usage file.
 pub type StatusFile = BlockFile<Status>;
+
+impl Published for Status {
+    const FORMAT: Format = Format::new(2, 1);
+}
 
 /// Status of a mediator's scheduling.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,4 +151,61 @@ pub enum Running {
     Slices,
     /// Its channels cannot be taken off the card: what stays is a weight.
     Degraded,
+}
+
+#[cfg(test)]
+mod tests {
+    use testing::{fixture, is_fixture};
+
+    use super::*;
+
+    #[test]
+    fn status_files_of_every_format_are_read() {
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let card = CardStatus {
+            uuid: "GPU-039be7ea-a108-510e-6157-7374c95c0000".to_owned(),
+            running: Running::Closed,
+            channels: 1,
+            groups: 1,
+            busy: Some(true),
+            open_us: 2,
+            throttled_us: 3,
+            used_us: Some(4),
+            share_ppm: 300_000,
+            utilization_ppm: Some(5),
+            achieved_1s_ppm: Some(6),
+            achieved_60s_ppm: Some(7),
+            window_loss_us: Some(8),
+            edges: 2,
+            late_edges: 9,
+            latest_edge_us: 10,
+            lost_us: 11,
+            lost_1s_us: 12,
+            edge_wait_us: 13,
+            longest_edge_us: 14,
+            slow_edges: 15,
+            failures: 16,
+            scheduler_cpu_us: 17,
+            scheduler_driver_cpu_us: 18,
+            refused: Some(19),
+        };
+        let status = Status {
+            written_us: 1,
+            next_by_us: Some(2),
+            process: 5423,
+            has_processes: true,
+            priority: Some(ThreadPriority::RealTime),
+            cards: vec![card],
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("schedule");
+        StatusFile::create(&path).unwrap().write(&status).unwrap();
+        let number = Status::FORMAT.number;
+        is_fixture(of_crate, &format!("status-{number}"), &std::fs::read(&path).unwrap());
+        for number in 1..=number {
+            let read = StatusFile::parse(&fixture(of_crate, &format!("status-{number}"))).unwrap().unwrap();
+            assert_eq!((read.process, read.priority), (5423, Some(ThreadPriority::RealTime)));
+            assert_eq!((read.cards[0].running, read.cards[0].edges), (Running::Closed, 2));
+        }
+    }
 }

@@ -226,7 +226,7 @@ mod tests {
 
     fn table(epochs: Vec<(u64, Vec<Turn>)>) -> Timetable {
         let epochs = epochs.into_iter().map(|(from_us, turns)| Epoch { from_us, turns }).collect();
-        Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
+        Timetable { version: 1, format: 1, boot_id: String::new(), revision: 1, epochs }
     }
 
     fn windows(parts: &[(u64, u64)]) -> Pass {

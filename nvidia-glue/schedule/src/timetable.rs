@@ -10,8 +10,11 @@ use serde::{Deserialize, Serialize};
 /// containers with several.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timetable {
-    /// Version of this format, 1.
+    /// Oldest format whose readers may act on it.
     pub version: u32,
+    /// Format in which it was written.
+    #[serde(default = "base::format::first")]
+    pub format: u32,
     /// The kernel's boot id; a timetable of another boot is void.
     pub boot_id: String,
     /// Greater with each change.
@@ -111,6 +114,7 @@ impl Timetable {
         let epoch = |from_us| Epoch::of_cards(from_us, cards.iter().filter_map(|card| card.at(from_us).0));
         Self {
             version: cards.first().map_or(0, |card| card.version),
+            format: cards.first().map_or(0, |card| card.format),
             boot_id: cards.first().map(|card| card.boot_id.clone()).unwrap_or_default(),
             revision: cards.iter().map(|card| card.revision).max().unwrap_or_default(),
             epochs: instants.into_iter().map(epoch).collect(),
@@ -186,6 +190,7 @@ mod tests {
         let epoch = |from_us| Epoch { from_us, turns: Vec::new() };
         let table = Timetable {
             version: 1,
+            format: 1,
             boot_id: String::new(),
             revision: 1,
             epochs: vec![epoch(10), epoch(20), epoch(30)],

@@ -232,6 +232,8 @@ pub(super) fn grant(uuid: &str) -> CardGrant {
 pub(super) fn record(share: Share) -> Record {
     Record {
         version: 1,
+        format: 1,
+        egpu_version: Some("0.1.0".to_owned()),
         boot_id: "boot".into(),
         grant_id: "grant-1".into(),
         container: ContainerKey { containerd: "/run/c".into(), namespace: "default".into(), id: "one".into() },

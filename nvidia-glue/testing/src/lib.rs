@@ -4,11 +4,13 @@
 
 mod fake_driver_files;
 mod fake_node;
+mod fixtures;
 mod forks;
 pub mod replay;
 mod skipped;
 
 pub use fake_driver_files::{EM_386, EM_AARCH64, EM_X86_64, fake_host, fake_library, put};
 pub use fake_node::FakeNode;
+pub use fixtures::{fixture, is_fixture};
 pub use forks::{NoForks, fork};
 pub use skipped::skipped;

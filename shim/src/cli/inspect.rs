@@ -130,6 +130,7 @@ fn text(inspected: &Inspected<'_>) -> String {
         ("mediator", record.mediator.map_or_else(|| "-".to_owned(), |mediator| mediator.pid.to_string())),
         ("grant", record.grant_id.clone()),
         ("admitted", record.admitted_at.clone()),
+        ("version", record.egpu_version.clone().unwrap_or_else(|| "-".to_owned())),
         ("order", record.order.to_string()),
     ];
     lines.extend(request.pod.iter().map(|pod| ("pod", pod.to_string())));

@@ -1,6 +1,8 @@
 //! `egpu ps`: the containers that hold cards, those with whole cards too, and those that wait for
 //! room.
 
+use std::collections::BTreeSet;
+
 use nvidia_glue::{
     ledger::{CardGrant, Enforcement, GrantState, Record, Waiter},
     usage::ProcessUsage,
@@ -38,6 +40,8 @@ pub(super) struct ContainerListing {
     mediator: Option<i32>,
     /// Its processes that use a card, if its mediator reports them.
     processes: Vec<ProcessListing>,
+    /// Version of egpu that runs it until it ends; null where it has not said.
+    version: Option<String>,
     /// It has nothing yet and waits for room.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<WaitListing>,
@@ -106,6 +110,7 @@ fn waiter(waiter: &Waiter) -> ContainerListing {
         denials: 0,
         mediator: None,
         processes: Vec::new(),
+        version: None,
         waiting: Some(WaitListing { since: waiter.since.clone(), asked: waiter.request.asked.clone() }),
     }
 }
@@ -135,6 +140,7 @@ fn container(record: &Record, usage: &MemoryUsage, schedules: &Schedules) -> Con
         denials: reported.map_or(0, |reported| reported.denials),
         mediator: record.mediator.map(|mediator| mediator.pid),
         processes: reported.into_iter().flat_map(|reported| &reported.processes).map(process).collect(),
+        version: record.egpu_version.clone(),
         waiting: None,
     }
 }
@@ -166,31 +172,41 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
+/// Position of the column that is there only while the node has containers of several versions.
+const VERSION: usize = 7;
+
 /// Formats one line for each card of each container, and for each one that waits. Pods have a
-/// column if there are any.
+/// column if there are any; versions of egpu if there are several, as after a renewal.
 pub(super) fn table(containers: &[ContainerListing]) -> String {
-    const TITLES: [&str; 8] = ["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "POD"];
-    let rows: Vec<Vec<String>> = containers
+    let mut titles = vec!["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "VERSION", "POD"];
+    let mut rows: Vec<Vec<String>> = containers
         .iter()
         .flat_map(|container| {
             let cards = container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card));
             cards.chain(container.waiting.as_ref().map(|_| waiting_row(container)))
         })
         .collect();
-    output::table_without_empty_last(&TITLES, &rows)
+    let holding = containers.iter().filter(|container| container.waiting.is_none());
+    let versions: BTreeSet<_> = holding.map(|container| &container.version).collect();
+    if versions.len() < 2 {
+        titles.remove(VERSION);
+        rows.iter_mut().for_each(|row| drop(row.remove(VERSION)));
+    }
+    output::table_without_empty_last(&titles, &rows)
 }
 
 fn waiting_row(container: &ContainerListing) -> Vec<String> {
     let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
-    let cells = [container.namespace.as_str(), container.id.as_str(), "waiting", "-", "-", "-", "-", &pod];
+    let cells = [container.namespace.as_str(), container.id.as_str(), "waiting", "-", "-", "-", "-", "-", &pod];
     cells.map(str::to_owned).to_vec()
 }
 
 fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<String> {
-    let (namespace, id, pid, pod) = if position == 0 {
+    let (namespace, id, pid, version, pod) = if position == 0 {
         let pid = container.pid.map_or_else(|| "being created".to_owned(), |pid| pid.to_string());
         let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
-        (container.namespace.clone(), container.id.clone(), pid, pod)
+        let version = container.version.as_deref().map_or_else(|| "?".to_owned(), printable);
+        (container.namespace.clone(), container.id.clone(), pid, version, pod)
     } else {
         Default::default()
     };
@@ -217,7 +233,7 @@ fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Ve
         Some(mig) => format!("{} {mig}", card.index),
         None => card.index.to_string(),
     };
-    vec![namespace, id, pid, index, memory, compute, policy, pod]
+    vec![namespace, id, pid, index, memory, compute, policy, version, pod]
 }
 
 #[cfg(test)]
@@ -243,6 +259,7 @@ mod tests {
                 "denials",
                 "mediator",
                 "processes",
+                "version",
             ]
         );
         assert_eq!(
@@ -365,6 +382,22 @@ mod tests {
             status.cards[0].running = nvidia_glue::schedule::Running::Degraded;
         }
         assert!(text(&node).contains("fixed (as a weight only)"), "{}", text(&node));
+    }
+
+    #[test]
+    fn versions_have_a_column_while_there_are_several() {
+        let mut node = test_support::node();
+        let text = |node: &Node| table(&list(node, &MemoryUsage::nothing_runs()));
+        assert!(!text(&node).contains("VERSION"));
+        node.waiters = vec![test_support::waiter("late")];
+        assert!(!text(&node).contains("VERSION"), "who waits has none yet");
+        node.records[0].egpu_version = Some("0.2.0 (abc)".to_owned());
+        let both = text(&node);
+        let lines: Vec<&str> = both.lines().collect();
+        assert!(lines[0].ends_with("POLICY  VERSION"), "{both}");
+        assert!(lines[1].ends_with("  0.2.0 (abc)") && lines[2].ends_with("  0.1.0"), "{both}");
+        node.records[0].egpu_version = None;
+        assert!(text(&node).lines().nth(1).unwrap().ends_with("  ?"), "an older version did not say");
     }
 
     #[test]

@@ -127,6 +127,7 @@ fn schedules(record: &Record) -> Schedules {
         |from_us, start_us| Epoch { from_us, turns: vec![turn(vec![Window { start_us, end_us: start_us + 10_000 }])] };
     let table = Timetable {
         version: 1,
+        format: 1,
         boot_id: "boot".to_owned(),
         revision: 7,
         epochs: vec![epoch(NOW_US - 1_000_000, 0), epoch(NOW_US + 150_000, 20_000)],
@@ -176,6 +177,8 @@ fn state(inventory: &Inventory, index: usize) -> CardState {
 fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
     Record {
         version: 1,
+        format: 1,
+        egpu_version: Some("0.1.0".to_owned()),
         boot_id: "boot".to_owned(),
         grant_id: format!("grant-{id}"),
         container: ContainerKey {

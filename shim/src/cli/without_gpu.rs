@@ -74,6 +74,7 @@ mod tests {
                 cgroup: None,
                 init_pid: None,
                 without_gpu,
+                egpu_version: None,
             };
             registry.lock().unwrap().save_note(&note).unwrap();
         }

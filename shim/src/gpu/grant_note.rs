@@ -65,3 +65,18 @@ impl GrantNote {
         Ok((ledger, DecisionLog::new(&self.log_file, &self.state_dir)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use testing::{fixture, is_fixture};
+
+    use super::*;
+
+    #[test]
+    fn notes_of_every_version_are_read() {
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let note: GrantNote = serde_json::from_slice(&fixture(of_crate, "grant-note-1.json")).unwrap();
+        assert!(note.state_dir.ends_with("egpu") && note.log_file.ends_with("egpu.log"));
+        is_fixture(of_crate, "grant-note-1.json", &serde_json::to_vec(&note).unwrap());
+    }
+}

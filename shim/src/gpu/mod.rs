@@ -38,7 +38,7 @@ pub use self::{
     error::GpuError,
     mediation::{ExcessRules, MediationPlan},
 };
-use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient};
+use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient, version};
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -420,6 +420,7 @@ impl Grant {
             creators: &[helper],
             cgroups: &self.cgroups,
             patience: self.wait.patience(self.config.admission_wait),
+            egpu_version: version::text(),
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
         let injection = self.injection(&record);

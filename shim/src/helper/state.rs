@@ -204,6 +204,20 @@ mod tests {
         assert!(matches!(StateDir::open(&below, "a"), Err(StateError::Unknown(_))));
     }
 
+    /// libcontainer's own state as well: the next version's `delete` may have another libcontainer.
+    #[test]
+    fn states_of_every_version_are_read() {
+        let of_crate = env!("CARGO_MANIFEST_DIR");
+        let settings: Settings = serde_json::from_slice(&testing::fixture(of_crate, "state-1.json")).unwrap();
+        assert_eq!(settings.init.map(|init| init.pid), Some(5437));
+        testing::is_fixture(of_crate, "state-1.json", &serde_json::to_vec(&settings).unwrap());
+        let root = tempfile::tempdir().unwrap();
+        let text = testing::fixture(of_crate, "libcontainer-state-1.json");
+        fs::write(root.path().join("state.json"), text).unwrap();
+        let state = libcontainer::container::State::load(root.path()).unwrap();
+        assert_eq!((state.id.as_str(), state.pid), ("one", Some(5437)));
+    }
+
     #[test]
     fn the_last_one_takes_its_directories_along() {
         let base = tempfile::tempdir().unwrap();

@@ -360,6 +360,7 @@ mod tests {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            egpu_version: None,
         }
     }
 
@@ -448,6 +449,14 @@ mod tests {
         drop(claim);
         assert!(registry.claim("/c.sock", "ns", "b").unwrap().is_none());
         assert_eq!(entries(&registry.containers()).count(), 3);
+    }
+
+    #[test]
+    fn shims_of_every_version_are_read() {
+        let text = testing::fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json");
+        let entry: ShimEntry = serde_json::from_slice(&text).unwrap();
+        assert!(entry.socket.starts_with("/run/containerd/s") && entry.shim.is_some());
+        testing::is_fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json", &serde_json::to_vec(&entry).unwrap());
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::{
     options::{ParsedOptions, RuntimeOptions},
     sync::lock,
     task::Slot,
+    version,
 };
 
 /// The plan that Create works from.
@@ -108,6 +109,7 @@ impl Plan {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            egpu_version: Some(version::text().to_owned()),
         };
         let stdio = StdioPaths {
             stdin: request.stdin,

@@ -74,7 +74,7 @@ fn spinning<'node>(node: &'node Node, id: &str, variables: &[(&str, &str)]) -> C
 }
 
 /// A program that works for longer than any test, and reports how much it got at this interval.
-const SPIN: &[&str] = &["rm-client", "spin", "600", "--every", "100ms"];
+pub(crate) const SPIN: &[&str] = &["rm-client", "spin", "600", "--every", "100ms"];
 
 /// Another program of a container.
 #[track_caller]
@@ -116,7 +116,7 @@ fn share(stdio: &Stdio, card: usize, from_us: u64, over: Duration) -> Option<f64
 }
 
 /// Share that a program is to get: its streams, and percent of the first of its cards.
-type Expected<'a> = (&'a Stdio, f64);
+pub(crate) type Expected<'a> = (&'a Stdio, f64);
 
 /// Returns the range that is taken for a share of so many percent.
 fn around(percent: f64) -> RangeInclusive<f64> {
@@ -125,7 +125,7 @@ fn around(percent: f64) -> RangeInclusive<f64> {
 
 /// Waits until all have had what they are to have for long enough, at the same time.
 #[track_caller]
-fn until_shares(what: &str, expected: &[Expected<'_>]) {
+pub(crate) fn until_shares(what: &str, expected: &[Expected<'_>]) {
     until_within(what, &expected.iter().map(|(stdio, percent)| (*stdio, around(*percent))).collect::<Vec<_>>());
 }
 
@@ -152,7 +152,7 @@ fn until_within(what: &str, expected: &[(&Stdio, RangeInclusive<f64>)]) {
 /// Checks the timetable of card 0, which does not depend on how busy this machine is: each of these
 /// containers has so many percent of each period, and no instant belongs to two of them.
 #[track_caller]
-fn planned(node: &Node, expected: &[(&str, f64)]) {
+pub(crate) fn planned(node: &Node, expected: &[(&str, f64)]) {
     let mut owned = Vec::new();
     for (id, percent) in expected {
         let turn = node.egpu_json(&["inspect", id])["turn"].take();

@@ -48,6 +48,8 @@ pub struct Admission<'a> {
     pub cgroups: &'a [PathBuf],
     /// Longest wait where there is no room.
     pub patience: Patience<'a>,
+    /// Version of egpu that runs it, for people.
+    pub egpu_version: &'a str,
 }
 
 impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
@@ -218,7 +220,7 @@ impl<'a> Attempt<'a> {
     /// The node's rules for this try. Who waits may be of an older configuration than those who
     /// came meanwhile, and the timetable is made by theirs.
     fn limits(&mut self, locked: &Locked<'_>) -> Result<Limits, StoreError> {
-        let (own, settings) = (self.admission.limits, locked.settings());
+        let (own, settings) = (self.admission.limits, locked.settings()?);
         if self.wait.order().is_some() {
             return Ok(Limits { max_inst: settings.max_inst, period_us: settings.period_us, ..*own });
         }

@@ -43,7 +43,7 @@ impl Ledger {
     ) -> Result<Vec<CardGrant>, AdmitError> {
         let admission = reserve_request.admission;
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
-        let settings = locked.settings().with(admission.limits);
+        let settings = locked.settings().map_err(failed)?.with(admission.limits);
         loop {
             let chosen = chosen(locked, index, reserve_request, &settings)?;
             // Whoever takes the lock cleans up where it is about to build.
@@ -66,7 +66,8 @@ pub(super) fn forecast(
     admission: &Admission<'_>,
     plan: &Plan,
 ) -> Result<Vec<CardGrant>, AdmitError> {
-    let settings = locked.settings().with(admission.limits);
+    let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
+    let settings = locked.settings().map_err(failed)?.with(admission.limits);
     let reserve_request = ReserveRequest { admission, plan, ahead: &EarlierWaiters::default() };
     let chosen = chosen(locked, index, &reserve_request, &settings)?;
     reserve_chosen(locked, index, &reserve_request, &settings, &chosen, &mut Vec::new())

@@ -18,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::format::{self, WrittenFormat};
 use jiff::Timestamp;
 use runtime_config::request::GpuRequest;
 use serde::{Deserialize, Serialize};
@@ -26,13 +27,12 @@ use super::{Admission, reserve::forecast};
 use crate::{
     AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
     StoreError,
+    formats::{RECORD, WAITER},
     index::Index,
     select::{self, Plan},
-    store::{Locked, RECORD_VERSION, Store, failed, stamp},
+    store::{Locked, Store, failed, stamp},
 };
 
-/// Version of [`Waiter`]'s format.
-const WAITER_VERSION: u32 = 1;
 /// Interval at which a waiter checks whether any grant or the queue has changed.
 const LOOK: Duration = Duration::from_millis(20);
 /// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
@@ -63,8 +63,11 @@ impl Patience<'_> {
 /// A container that waits for room. A file of its own in `waiting/`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Version of this format, 1.
+    /// Oldest format whose readers may act on it.
     version: u32,
+    /// Format in which it was written.
+    #[serde(default = "format::first")]
+    format: u32,
     /// The container that waits.
     pub container: ContainerKey,
     /// See [`Record::pid_namespace`].
@@ -163,8 +166,10 @@ impl<'a> Wait<'a> {
             // Who is behind another has begun later, too.
             let began_us = self.ledger.node.now_us();
             let most_us = u64::try_from(self.patience.most.as_micros()).unwrap_or(u64::MAX);
+            let WrittenFormat { version, format } = WAITER.written();
             let waiter = Waiter {
-                version: WAITER_VERSION,
+                version,
+                format,
                 container: admission.container.clone(),
                 pid_namespace: store.pid_namespace(),
                 shim: admission.shim,
@@ -176,8 +181,8 @@ impl<'a> Wait<'a> {
             // The same container's earlier shim may not have taken its own away yet.
             let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
             let place = QueuePlace { store, path: store.waiting_dir().join(name), order: last, began_us };
-            let bytes =
-                serde_json::to_vec_pretty(&waiter).map_err(|error| failed("write", &place.path)(error.into()))?;
+            let bytes = format::to_value(&waiter).and_then(|value| serde_json::to_vec_pretty(&value));
+            let bytes = bytes.map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
             locked.replace(&place.path, &store.waiting_dir().join("new.tmp"), &bytes)?;
             self.place = Some(place);
@@ -222,9 +227,14 @@ impl Ledger {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 read => read.map_err(failed("read", &entry.path()))?,
             };
+            // Another version's place counts with that version alone, and is its to remove.
+            let is_foreign = |written| WAITER.check_reads(written).is_err() && self.store.is_of_this_boot(&name);
+            if serde_json::from_slice(&bytes).is_ok_and(is_foreign) {
+                continue;
+            }
             // One that is not understood is nobody's place.
             let waiter = serde_json::from_slice::<Waiter>(&bytes).ok();
-            match waiter.filter(|waiter| waiter.version == WAITER_VERSION && self.store.is_of_this_boot(&name)) {
+            match waiter.filter(|_| self.store.is_of_this_boot(&name)) {
                 Some(waiter) if self.is_there(waiter.pid_namespace, waiter.shim) => waiters.push(waiter),
                 _ => remove(&name)?,
             }
@@ -344,8 +354,11 @@ impl Waiter {
 
 /// The record that would come of an admission.
 pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>, cards: Vec<CardGrant>) -> Record {
+    let WrittenFormat { version, format } = RECORD.written();
     Record {
-        version: RECORD_VERSION,
+        version,
+        format,
+        egpu_version: Some(admission.egpu_version.to_owned()),
         boot_id: locked.store().boot_id().to_owned(),
         grant_id: locked.store().record_name(admission.container),
         container: admission.container.clone(),

@@ -5,7 +5,8 @@ use std::{
     path::PathBuf,
 };
 
-use super::RECORD_VERSION;
+use base::format::FormatError;
+
 use crate::ContainerKey;
 
 /// Error of the ledger's files.
@@ -34,14 +35,25 @@ pub enum StoreError {
     },
     /// A record of another version of egpu.
     #[error(
-        "record {} has format {found}, and this egpu knows {RECORD_VERSION}; end its container with the egpu that started it",
+        "record {} has {source}; end its container with the egpu that started it, or install a version of egpu that knows both",
         path.display()
     )]
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
-        found: u32,
+        /// Its format.
+        source: FormatError,
+    },
+    /// Settings of another version of egpu.
+    #[error(
+        "the settings {} have {source}; install the egpu that wrote them, or move the file away and set policies and periods anew",
+        path.display()
+    )]
+    Settings {
+        /// The file.
+        path: PathBuf,
+        /// Their format.
+        source: FormatError,
     },
     /// Two containers' records have one name.
     #[error("record {} is of another container, {other}", path.display())]
@@ -67,5 +79,12 @@ fn hint(error: &io::Error) -> &'static str {
         ErrorKind::PermissionDenied => "; run egpu as root",
         ErrorKind::ReadOnlyFilesystem => "; choose another state_dir",
         _ => "",
+    }
+}
+
+impl StoreError {
+    /// Returns whether a file is there that this build does not understand.
+    pub(crate) fn is_not_understood(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Version { .. } | Self::Settings { .. })
     }
 }

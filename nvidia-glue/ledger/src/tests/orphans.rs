@@ -114,6 +114,7 @@ fn a_pending_grant_waits_for_all_that_could_still_create() {
         creators: &[process(201)],
         cgroups: &[cgroup("a")],
         patience: NO_PATIENCE,
+        egpu_version: "1.2.3",
     };
     bench.ledger.admit(&admission, &bench.log).unwrap();
     bench.node.survive_kills(true);
@@ -234,7 +235,7 @@ fn a_record_that_is_not_understood_stops_everything_and_is_named() {
     bench.admit("a", &whole()).unwrap();
     let path = bench.directory.path().join("ledger").join(bench.files()[0].0.clone());
     let bytes = std::fs::read_to_string(&path).unwrap();
-    for wrong in [bytes.replace("\"version\": 1", "\"version\": 2"), "{".to_owned()] {
+    for wrong in [bytes.replace("\"version\": 1", "\"version\": 99"), "{".to_owned()] {
         std::fs::write(path.with_extension("new"), wrong).unwrap();
         std::fs::rename(path.with_extension("new"), &path).unwrap();
         let error = bench.admit("b", &request(devices(&[0]), part(1, ComputeShare::Unlimited))).unwrap_err();

@@ -32,7 +32,7 @@ fn epoch(from_us: u64, (start, end): (u64, u64), neighbours: bool) -> Epoch {
 }
 
 fn timeline(epochs: Vec<Epoch>) -> Timeline {
-    let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
+    let table = Timetable { version: 1, format: 1, boot_id: String::new(), revision: 1, epochs };
     Timeline::of(&table, "own", "GPU-a", &Timeline::never())
 }
 
@@ -328,8 +328,13 @@ fn serialised(
         turns.push(turn(&format!("{number}"), &[(start, start + share)]));
         start += share;
     }
-    let table =
-        Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![Epoch { from_us: 0, turns }] };
+    let table = Timetable {
+        version: 1,
+        format: 1,
+        boot_id: String::new(),
+        revision: 1,
+        epochs: vec![Epoch { from_us: 0, turns }],
+    };
     let timeline = |number: usize| Timeline::of(&table, &format!("{number}"), "GPU-a", &Timeline::never());
     let mut pacers: Vec<Pacer> = (0..shares.len()).map(|number| Pacer::new(timeline(number))).collect();
     // When each is to issue its next call, what it is, and for when it was planned.

@@ -96,6 +96,7 @@ fn played(turns: &[Turn], edges: SimulatedEdges, most_late_us: u64) -> Vec<(u64,
     let now_us = || node.now_ns() / 1_000;
     let table = Timetable {
         version: 1,
+        format: 1,
         boot_id: String::new(),
         revision: 1,
         epochs: vec![Epoch { from_us: 0, turns: turns.to_vec() }],

@@ -1,7 +1,7 @@
 //! Checks of the state directory, the ledger in it, and the log of decisions.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::Path,
@@ -15,11 +15,13 @@ use nvidia_glue::{
 use runtime_config::Config;
 
 use super::{failure, ok, plural, warning};
+use crate::{cli::output::printable, registry::Registry, version};
 
 const STATE: &str = "state directory";
 const LEDGER: &str = "ledger";
 const MONITORS: &str = "monitoring";
 const LOG: &str = "decision log";
+const VERSIONS: &str = "versions";
 /// Write permission for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
 
@@ -27,6 +29,7 @@ pub(super) fn checks(config: &Config) -> Vec<Check> {
     let mut checks = vec![directory(&config.state_dir)];
     if config.state_dir.is_dir() {
         checks.extend(ledger(&config.state_dir));
+        checks.extend(versions(&config.state_dir, version::text()));
     }
     checks.push(log(&config.log_file));
     checks
@@ -73,6 +76,27 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
     }
 }
 
+/// Counts the containers by the version of egpu that runs them, with and without cards.
+fn versions(state_dir: &Path, own: &str) -> Option<Check> {
+    let mut containers: BTreeMap<Option<String>, usize> = BTreeMap::new();
+    for note in Registry::at(state_dir.to_owned()).notes().filter(|note| !note.is_abandoned()) {
+        *containers.entry(note.egpu_version).or_default() += 1;
+    }
+    let mut text = String::new();
+    // The newest first; who did not say is older than all.
+    for (version, &count) in containers.iter().rev() {
+        let version = printable(version.as_deref().unwrap_or("an older one, which did not say"));
+        match text.as_str() {
+            "" => text = format!("{} on {version}", plural(count, "container")),
+            _ => text.push_str(&format!(", {count} on {version}")),
+        }
+    }
+    if containers.keys().any(|version| version.as_deref() != Some(own)) {
+        text.push_str(": they keep it until they end");
+    }
+    (!containers.is_empty()).then(|| ok(VERSIONS, text))
+}
+
 /// Finds monitors whose privileges defeat mediation: they could take memory of a card.
 fn unmediated_monitors(records: &[Record]) -> Option<Check> {
     let is_unmediated = |record: &&Record| {
@@ -113,7 +137,7 @@ mod tests {
     use nvidia_glue::doctor::Level;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::{bundle::Note, cli::test_support};
 
     #[test]
     fn a_directory_that_others_write_is_a_failure() {
@@ -130,6 +154,24 @@ mod tests {
 
     fn levels(state_dir: &Path) -> Vec<Level> {
         ledger(state_dir).into_iter().map(|check| check.level).collect()
+    }
+
+    #[test]
+    fn containers_are_counted_by_version() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(versions(state.path(), "2"), None);
+        let registry = Registry::at(state.path().to_owned());
+        let mut note: Note = serde_json::from_str(include_str!("../../../fixtures/note-1.json")).unwrap();
+        note.shim = None;
+        for (id, version) in [("a", Some("2")), ("b", Some("2")), ("c", Some("1 (abc)")), ("d", None)] {
+            (note.id, note.egpu_version) = (id.to_owned(), version.map(str::to_owned));
+            registry.lock().unwrap().save_note(&note).unwrap();
+        }
+        let shown = versions(state.path(), "2").unwrap().detail;
+        assert_eq!(
+            shown,
+            "2 containers on 2, 1 on 1 (abc), 1 on an older one, which did not say: they keep it until they end"
+        );
     }
 
     #[test]

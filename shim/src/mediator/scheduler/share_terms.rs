@@ -140,7 +140,7 @@ mod tests {
 
     fn table(turns: Vec<Turn>) -> Timetable {
         let epochs = vec![Epoch { from_us: 10, turns }, Epoch { from_us: 20, turns: Vec::new() }];
-        Timetable { version: 1, boot_id: String::new(), revision: 1, epochs }
+        Timetable { version: 1, format: 1, boot_id: String::new(), revision: 1, epochs }
     }
 
     fn terms(turns: Vec<Turn>, now_us: u64) -> ShareTerms {

@@ -251,7 +251,7 @@ impl Fixture {
     }
 
     fn set_epochs(&self, epochs: Vec<Epoch>) {
-        let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs };
+        let table = Timetable { version: 1, format: 1, boot_id: String::new(), revision: 1, epochs };
         self.mailbox.send(Some(Arc::new(table)));
     }
 

@@ -289,7 +289,7 @@ fn its_thread_opens_and_closes_on_the_real_clock() {
     std::thread::spawn(move || scheduler.run());
     let mut epoch = window_epoch(now_us(), 0, 10_000);
     epoch.turns[0].period_us = 20_000;
-    let table = Timetable { version: 1, boot_id: String::new(), revision: 1, epochs: vec![epoch] };
+    let table = Timetable { version: 1, format: 1, boot_id: String::new(), revision: 1, epochs: vec![epoch] };
     mailbox.send(Some(Arc::new(table)));
     {
         let mut state = lock(&gate.state);
