@@ -33,7 +33,8 @@ pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
             ("restart", restart::restart),
             ("killed", killed::at_any_step),
         ];
-        for (name, test) in tests {
+        // Of 1.6 and 1.7, one is enough.
+        for (name, test) in tests.into_iter().filter(|(name, _)| *name != "killed" || release.version != "1.7") {
             let release = release.clone();
             let name = format!("install::{name}");
             trials.push(trial_of(&release.version.clone(), &name, programs, move || test(&release)));

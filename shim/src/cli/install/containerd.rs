@@ -77,7 +77,7 @@ impl<'a> ContainerdPlan<'a> {
         }
         let (path, part) = match marked {
             Some(marked) => marked,
-            None => self.target(draft)?,
+            None => self.target(),
         };
         let table = self.table(&effective, shim);
         let body = self.body(&part, &table);
@@ -88,7 +88,8 @@ impl<'a> ContainerdPlan<'a> {
             parse(&path, &with).map_err(|_| InstallError::Inline { path: path.clone() })?;
         }
         *text = Some(with);
-        if part.new_file == RUNTIME.new_file {
+        if self.containerd.distribution.layout == Layout::Own {
+            self.import(&path, draft)?;
             self.carry_built_in(&path, table.cri, draft)?;
         }
         self.check(draft, &path, &table)?;
@@ -182,32 +183,42 @@ impl<'a> ContainerdPlan<'a> {
     }
 
     /// Chooses the file for a new part.
-    fn target(&self, draft: &mut Draft) -> Result<(PathBuf, Part), InstallError> {
+    fn target(&self) -> (PathBuf, Part) {
         let main = self.main();
         if let Layout::Folder(folder) = self.containerd.distribution.layout {
-            return Ok((Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME));
+            return (Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME);
         }
         if self.merges()
             && let Some(folder) = imports(&main).find_map(|pattern| pattern.strip_suffix("/*.toml"))
         {
             let folder = self.containerd.config.parent().unwrap_or(Path::new("/")).join(folder);
-            return Ok((folder.join(DROP_IN), DROP_IN_RUNTIME));
+            return (folder.join(DROP_IN), DROP_IN_RUNTIME);
         }
         if let Layout::Template(templates) = self.containerd.distribution.layout {
             let version = self.files.version().unwrap_or(2).min(3);
             let there = templates.iter().find(|(_, name)| self.beside(name).exists());
             let rendered = || templates.iter().find(|(other, _)| *other == version);
             if let Some((_, name)) = there.or_else(rendered) {
-                return Ok((self.beside(name), TEMPLATE_RUNTIME));
+                return (self.beside(name), TEMPLATE_RUNTIME);
             }
         }
         if self.merges() && !main.contains_key("imports") {
-            let body = format!("imports = [{}]\n", Value::from(self.drop_ins().join("*.toml").display().to_string()));
-            let text = draft.text(&self.containerd.config)?;
-            *text = Some(IMPORTS.put(text.as_deref(), &body));
-            return Ok((self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME));
+            return (self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME);
         }
-        Ok((self.files.with_cri().map_or_else(|| self.containerd.config.clone(), |file| file.path.clone()), RUNTIME))
+        (self.files.with_cri().map_or_else(|| self.containerd.config.clone(), |file| file.path.clone()), RUNTIME)
+    }
+
+    /// Has the main file import the drop-in, unless it does so already.
+    fn import(&self, path: &Path, draft: &mut Draft) -> Result<(), InstallError> {
+        let files = ConfigFiles::read(&self.containerd.config, &draft.overlay())?.files;
+        let is_read = *path == self.containerd.config || files.iter().any(|file| file.path == path);
+        if is_read || self.main().contains_key("imports") {
+            return Ok(());
+        }
+        let body = format!("imports = [{}]\n", Value::from(self.drop_ins().join("*.toml").display().to_string()));
+        let text = draft.text(&self.containerd.config)?;
+        *text = Some(IMPORTS.put(text.as_deref(), &body));
+        Ok(())
     }
 
     /// Carries over what containerd 1.x forgets as soon as a runtime is configured: its built-in
@@ -270,7 +281,7 @@ impl<'a> ContainerdPlan<'a> {
     fn check(&self, draft: &Draft, path: &Path, table: &RuntimeTable<'_>) -> Result<(), InstallError> {
         let mut files = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
         // A file that is going to be rendered with it.
-        if !files.files.iter().any(|file| file.path == path) {
+        if self.containerd.distribution.layout != Layout::Own && !files.files.iter().any(|file| file.path == path) {
             files.add_to_main(parse(path, &table.text())?);
         }
         let Some(after) = files.dump(&self.containerd.program)? else { return Ok(()) };

@@ -1,6 +1,9 @@
 //! `egpu uninstall`: takes out what `egpu install` has put in, and nothing else.
 
-use std::{env, fs, path::Path};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+};
 
 use runtime_config::config::DEFAULT_PATH;
 
@@ -9,7 +12,7 @@ use super::{
     error::InstallError,
     in_use,
     plan::Plan,
-    programs::{self, InstallRecord},
+    programs::{self, InstallRecord, STATE},
     show,
 };
 use crate::{
@@ -66,7 +69,7 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
 }
 
 /// The shim that the runtime's table names.
-fn shim(record: &InstallRecord) -> std::path::PathBuf {
+fn shim(record: &InstallRecord) -> PathBuf {
     let own = || env::current_exe().ok().and_then(|path| Some(path.parent()?.join(BINARY)));
     record.programs.iter().find(|path| path.ends_with(BINARY)).cloned().or_else(own).unwrap_or_else(|| BINARY.into())
 }
@@ -90,9 +93,12 @@ fn remove_installed(record: &InstallRecord) -> Result<(), InstallError> {
             None => {}
         }
     }
-    changes::replace(&InstallRecord::path(), None)?;
     for folder in record.folders.iter().rev() {
-        // One that is not empty has something of somebody else.
+        // One that is not empty has something of somebody else, or the record.
+        let _ = fs::remove_dir(folder);
+    }
+    changes::replace(&InstallRecord::path(), None)?;
+    for folder in [Path::new(STATE).join("backup"), STATE.into()] {
         let _ = fs::remove_dir(folder);
     }
     Ok(())
