@@ -122,6 +122,7 @@ for kind in deb:.deb tar:.tar.xz oci:.oci.tar; do
     if [[ " ${kinds[*]} " == *" ${kind%:*} "* ]]; then unpack "${kind%:*}" "${kind#*:}" && look "${kind%:*}"; fi
 done
 if [ -d "$work/deb" ]; then look_at_deb; fi
+if [ -d "$work/deb" ] && [ "$machine" = "$(uname -m)" ]; then packaging/try-deb.sh "$work"/one/*.deb || [ $? = 77 ]; fi
 if [ -d "$work/deb" ] && [[ " ${kinds[*]} " == *" rpm "* ]]; then look_at_rpm; fi
 import_image
 echo "packages: ${kinds[*]} are as they should be, and the same twice"
