@@ -25,10 +25,11 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$out"
 out=$(realpath "$out")
 
-# stage TREE PREFIX: the laid out files, all of the commit's time.
+# stage TREE PREFIX
 stage() {
     packaging/stage.sh "$release" "$generated" "$1" "$2"
 }
+# dated TREE: gives all in it the commit's time.
 dated() {
     find "$1" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
@@ -53,7 +54,9 @@ make_rpm() {
     local tree=$work/rpm/tree
     stage "$tree" /usr
     dated "$tree"
-    (cd "$tree" && find . -type f -printf '/%P\n' -o -type d -path './usr/share/doc/egpu*' -printf '%%dir /%P\n') | sort >"$work/rpm/list"
+    # With the folders that no package is sure to have made before.
+    (cd "$tree" && find . -type f -printf '/%P\n' -o -type d -regex '\./usr/share/\(doc/egpu\|bash-completion\|fish\|zsh\).*' -printf '%%dir /%P\n') |
+        sort >"$work/rpm/list"
     # What is not said here depends on the machine: its name, its time, its macros.
     rpmbuild -bb --quiet --target "$machine-linux" \
         --define "_topdir $work/rpm" --define "_rpmdir $out" --define '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
