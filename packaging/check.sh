@@ -44,7 +44,7 @@ look() {
         cmp "$release/$name" "$(find "$tree" -name $name -type f -perm 755)" || fail "$1: $name is not what was built"
     done
     for name in copyright third-party-licenses.txt rust-standard-library.html; do
-        find "$tree" -path "*/egpu/$name" -size +1k | grep --quiet . || fail "$1: there is no $name"
+        [ -n "$(find "$tree" -path "*/egpu/$name" -size +1k)" ] || fail "$1: there is no $name"
     done
     for name in "$PWD" "$cargo_home" "$work"; do
         ! grep --recursive --files-with-matches --text --fixed-strings "$name" "$tree" >&2 || fail "$1: names $name"
@@ -53,7 +53,7 @@ look() {
 
 look_at_deb() {
     local root=$work/deb/usr page name commands=doctor
-    dpkg-deb --info "$work"/one/*.deb | grep --quiet --extended-regexp '^ Depends: libc6 \(>= 2\.[0-9]+\)$' || fail "deb: no dependency on libc6"
+    [[ $(dpkg-deb --field "$work"/one/*.deb Depends) =~ ^libc6\ \(\>=\ 2\.[0-9]+\)$ ]] || fail "deb: no dependency on libc6"
     dpkg-deb --control "$work"/one/*.deb "$work/control"
     for name in postinst prerm postrm; do sh -n "$work/control/$name"; done
     (cd "$work/deb" && md5sum --check --quiet "$work/control/md5sums")
@@ -84,8 +84,8 @@ look_at_rpm() {
     (cd "$work/deb" && find usr -type f -printf '%M %P\n' | while read -r mode file; do
         echo "$mode $(sha256sum <"usr/$file" | cut -d ' ' -f 1) /usr/${file/vendor-completions/site-functions}"
     done) | sort | diff "$work/rpm.list" - || fail "rpm: other files than the deb"
-    rpm --query --package --requires "$work"/one/*.rpm | grep --quiet 'libc.so.6(GLIBC_' || fail "rpm: no dependency on libc"
-    rpm --query --package --scripts "$work"/one/*.rpm | grep --quiet '/usr/bin/egpu uninstall' || fail "rpm: its removal does not ask"
+    [[ $(rpm --query --package --requires "$work"/one/*.rpm) == *"libc.so.6(GLIBC_"* ]] || fail "rpm: no dependency on libc"
+    [[ $(rpm --query --package --scripts "$work"/one/*.rpm) == *"/usr/bin/egpu uninstall"* ]] || fail "rpm: its removal does not ask"
 }
 
 # A containerd takes the image, and its program runs with the libraries in it.
@@ -94,18 +94,19 @@ import_image() {
     printf 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n' >"$work/containerd.toml"
     containerd --config "$work/containerd.toml" --root "$work/containerd" --state "$work/state" --address "$address" 2>"$work/containerd.log" &
     daemon=$!
-    trap 'kill '$daemon' && wait '$daemon' || true; rm -rf --one-file-system "$work"' EXIT
+    trap 'umount "$work/mounted" 2>/dev/null; kill '$daemon' && wait '$daemon' || true; rm -rf --one-file-system "$work"' EXIT
     ctr() { command ctr --address "$address" "$@"; }
     for _ in {1..100}; do ! ctr version >/dev/null 2>&1 || break; sleep 0.1; done
     ctr images import --snapshotter native "$work"/one/*.oci.tar >/dev/null
-    ctr images list "name==$image" | grep --quiet "$image .* linux/" || fail "oci: containerd has no $image"
+    [[ $(ctr images list "name==$image") == *"$image "*" linux/"* ]] || fail "oci: containerd has no $image"
     grep --quiet --recursive '"Entrypoint": \["/opt/egpu/egpu", "install", "--host-root", "/host"\]' "$work/layout/blobs" || fail "oci: entrypoint"
     grep --quiet --recursive "\"org.opencontainers.image.revision\": \"${EGPU_REVISION:-}\"" "$work/layout/blobs" || fail "oci: revision"
     if [ "$machine" = "$(uname -m)" ]; then
+        mkdir "$work/mounted"
         ctr images mount --snapshotter native "$image" "$work/mounted" >/dev/null
         said=$(chroot "$work/mounted" /opt/egpu/egpu --version)
         ctr images unmount --snapshotter native "$work/mounted" >/dev/null
-        grep --quiet "^egpu $version" <<<"$said" || fail "oci: says $said"
+        [[ $said == "egpu $version"* ]] || fail "oci: says $said"
     fi
 }
 
