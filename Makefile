@@ -1,9 +1,9 @@
-# egpu: build, try, test, measure, install.
+# egpu: build, try, test, measure, package, install.
 #
 # On a fresh Debian or Ubuntu machine with Rust, as root, every target does all of its own set-up.
 #
 #   make build      release binaries in target/release; for the other architecture, in a folder of its name there:
-#                   CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu LIBSECCOMP_LIB_PATH=<where its libseccomp.a is>
+#                   CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu (LIBSECCOMP_LIB_PATH=<where its libseccomp.a is>, without Debian's)
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
@@ -13,6 +13,8 @@
 #   make compatibility  docs/compatibility.md from the kept results of programs
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
+#   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
+#                   make dist-check makes them twice from two clones and compares the bytes
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make next-build a build that stands for the next version of egpu, for the test of renewal
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
@@ -37,10 +39,12 @@ MACHINE := $(firstword $(subst -, ,$(CARGO_BUILD_TARGET)) $(shell uname -m))
 ifneq ($(MACHINE),$(shell uname -m))
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER ?= x86_64-linux-gnu-gcc
+# Its libraries, unpacked.
+SYSROOT := $(TARGET)/sysroot/$(MACHINE)
 endif
 
 # Where that architecture's libseccomp.a is; it is linked in.
-LIBSECCOMP_LIB_PATH ?= /usr/lib/$(MACHINE)-linux-gnu
+LIBSECCOMP_LIB_PATH ?= $(SYSROOT)/usr/lib/$(MACHINE)-linux-gnu
 export LIBSECCOMP_LIB_PATH
 
 # A program for containers of tests, which have no C library: static. With a target of its own, so that what the compiler
@@ -52,17 +56,29 @@ export EGPU_TEST_RM_CLIENT ?= $(RM_CLIENT)
 # The commit, which --version says; kept where the release has no repository around it.
 EGPU_REVISION ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null)
 
-.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test install uninstall
+build generated dist package-test: export EGPU_REVISION := $(EGPU_REVISION)
+
+# No path of this machine gets into the release binaries, so that those of another folder are the same. These flags are added to
+# those of .cargo/config.toml.
+CARGO_HOME ?= $(HOME)/.cargo
+REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
+    "--remap-path-prefix=$(CARGO_HOME)/registry/src=/crates", "--remap-path-prefix=$(CURDIR)=/egpu", "--remap-path-prefix=$(TARGET)=/target"]'
+
+# What packages have besides the programs.
+GENERATED := $(TARGET)/generated/$(MACHINE)
+
+.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test generated dist package-test dist-check install uninstall
 
 build:
+	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
 	scripts/setup.sh build
-	EGPU_REVISION=$(EGPU_REVISION) $(CARGO) build --release --locked --package egpu-shim --bins
+	$(CARGO) build --release --locked --package egpu-shim --bins $(REPRODUCIBLE)
 
 demo: build rm-client
 	scripts/setup.sh containerd
 	integration/demo/demo.sh $(RELEASE)
 
-test: lint unit-test link-test integration-test
+test: lint unit-test link-test package-test integration-test
 
 lint:
 	scripts/setup.sh build
@@ -82,6 +98,7 @@ unit-test:
 	$(CARGO) test --package integration --lib --locked
 	$(CARGO) test --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --locked
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
+	cd packaging && python3 -B -m unittest --quiet test_packaging
 	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
 # docs/driver-releases.md tells where the folders come from.
@@ -155,8 +172,32 @@ vm-test: build rm-client
 	scripts/setup.sh tests
 	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
 
-install: build
-	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install.sh $(RELEASE)
+# On this machine, whatever the packages are for.
+generated:
+	rm -rf $(GENERATED)
+	env --unset=CARGO_BUILD_TARGET LIBSECCOMP_LIB_PATH=/usr/lib/$(shell uname -m)-linux-gnu \
+	    $(CARGO) run --quiet --locked --package egpu-shim --example manual -- $(GENERATED)/manual
+	packaging/licenses.py $(MACHINE)-unknown-linux-gnu "$(SYSROOT)" $(GENERATED)/licences
 
+dist: build generated
+	scripts/setup.sh dist
+	packaging/dist.sh $(MACHINE) $(RELEASE) $(GENERATED) "$(SYSROOT)" $(TARGET)/dist
+
+package-test: build generated
+	scripts/setup.sh dist || echo "packages of some kinds cannot be made here: they are not tested" >&2
+	scripts/setup.sh containerd
+	packaging/check.sh $(MACHINE) $(RELEASE) $(GENERATED) "$(SYSROOT)"
+
+dist-check:
+	packaging/reproduce.sh
+
+install: build generated
+	rm -rf $(TARGET)/stage
+	packaging/stage.sh $(RELEASE) $(GENERATED) $(TARGET)/stage "$(PREFIX)"
+	packaging/install.sh "$(TARGET)/stage$(PREFIX)" "$(DESTDIR)$(PREFIX)"
+	@echo "'egpu install --dry-run' shows what 'egpu install' would change in containerd's configuration"
+
+# Of an image, nothing runs.
 uninstall:
-	PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/uninstall.sh
+	$(if $(DESTDIR),,"$(PREFIX)/bin/egpu" uninstall)
+	packaging/uninstall.sh "$(DESTDIR)$(PREFIX)"

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu
 # archive.
-# usage: scripts/setup.sh build|tests|containerd
+# usage: scripts/setup.sh build|tests|containerd|dist
 #   build       a C compiler and linker, libseccomp to link in
 #   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
 #               fuzz targets, and Python, in which the measurements on a card are written
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
+#   dist        what packages are made with
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
 
@@ -34,15 +35,19 @@ build)
     want binutils command -v readelf
     machine=${CARGO_BUILD_TARGET:-$(uname -m)}
     machine=${machine%%-*}
+    case $machine in x86_64) debian=amd64 ;; aarch64) debian=arm64 ;; *) debian=$machine ;; esac
     library=${LIBSECCOMP_LIB_PATH:-/usr/lib/$machine-linux-gnu}/libseccomp.a
     if [ "$machine" = "$(uname -m)" ]; then
         want libseccomp-dev test -e "$library" -a -e /usr/include/seccomp.h
     else
         want "gcc-${machine/_/-}-linux-gnu" command -v "$machine-linux-gnu-gcc"
-        # A package of the other architecture is not to be had without telling dpkg of that one: the
-        # administrator's to decide.
+        want "libc6-dev-$debian-cross" test -e "/usr/$machine-linux-gnu/include/stdlib.h"
         [ -e "$library" ] || {
             echo "missing: $library, of Debian's libseccomp-dev for $machine; LIBSECCOMP_LIB_PATH is where it is" >&2
+            exit 1
+        }
+        [ -d "$(rustc --print sysroot)/lib/rustlib/$machine-unknown-linux-gnu" ] || rustup target add "$machine-unknown-linux-gnu" || {
+            echo "missing: Rust's standard library for $machine: 'rustup target add $machine-unknown-linux-gnu', where rustup reaches its server" >&2
             exit 1
         }
     fi
@@ -58,8 +63,14 @@ containerd)
     want busybox-static is_static
     want xz-utils command -v xz
     ;;
+dist)
+    want dpkg command -v dpkg-deb
+    want rpm command -v rpmbuild
+    want xz-utils command -v xz
+    want python3 command -v python3
+    ;;
 *)
-    echo "usage: $0 build|tests|containerd" >&2
+    echo "usage: $0 build|tests|containerd|dist" >&2
     exit 2
     ;;
 esac

@@ -9,7 +9,7 @@ target=${CARGO_TARGET_DIR:-target}
 containerd=${EGPU_BUNDLE_CONTAINERD:-/usr/bin}
 out=integration/gpu/bundle
 
-cargo build --release --locked -p egpu-shim --bins
+make build
 # The tests themselves need no optimisation; the newest binary of that name is the one just built.
 cargo test --locked -p integration --test it --no-run
 tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
