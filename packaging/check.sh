@@ -90,14 +90,16 @@ look_at_rpm() {
 
 # A containerd takes the image, and its program runs with the libraries in it.
 import_image() {
-    local image=localhost/egpu:$version daemon said address=$work/containerd.sock
+    local image=localhost/egpu:$version daemon said address=$work/containerd.sock how=(--snapshotter native)
+    # What is not for this machine is not unpacked.
+    [ "$machine" = "$(uname -m)" ] || how=(--all-platforms --no-unpack)
     printf 'version = 2\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n' >"$work/containerd.toml"
-    containerd --config "$work/containerd.toml" --root "$work/containerd" --state "$work/state" --address "$address" 2>"$work/containerd.log" &
+    containerd --config "$work/containerd.toml" --root "$work/containerd" --state "$work/state" --address "$address" >"$work/containerd.log" 2>&1 &
     daemon=$!
-    trap 'umount "$work/mounted" 2>/dev/null; kill '$daemon' && wait '$daemon' || true; rm -rf --one-file-system "$work"' EXIT
+    trap 'umount "$work/mounted" 2>/dev/null || true; kill '$daemon' && wait '$daemon' || true; rm -rf --one-file-system "$work"' EXIT
     ctr() { command ctr --address "$address" "$@"; }
     for _ in {1..100}; do ! ctr version >/dev/null 2>&1 || break; sleep 0.1; done
-    ctr images import --snapshotter native "$work"/one/*.oci.tar >/dev/null
+    ctr images import "${how[@]}" "$work"/one/*.oci.tar >/dev/null
     [[ $(ctr images list "name==$image") == *"$image "*" linux/"* ]] || fail "oci: containerd has no $image"
     grep --quiet --recursive '"Entrypoint": \["/opt/egpu/egpu", "install", "--host-root", "/host"\]' "$work/layout/blobs" || fail "oci: entrypoint"
     grep --quiet --recursive "\"org.opencontainers.image.revision\": \"${EGPU_REVISION:-}\"" "$work/layout/blobs" || fail "oci: revision"
