@@ -121,6 +121,8 @@ integration-test: build rm-client next-build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	integration/setup-containerd.sh || echo "no second containerd could be had: testing on this machine's own alone" >&2
+	EGPU_CONTAINERD_FOLDER=containerd-for-install integration/setup-containerd.sh trixie || \
+	    echo "no containerd 1.7 could be had: egpu install is not tested on it" >&2
 	integration/setup-docker.sh || echo "no Docker could be had: its tests are skipped" >&2
 	integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked

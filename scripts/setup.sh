@@ -4,7 +4,7 @@
 # usage: scripts/setup.sh build|tests|containerd|dist
 #   build       a C compiler and linker, libseccomp to link in
 #   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
-#               fuzz targets, and Python, in which the measurements on a card are written
+#               fuzz targets, Python, in which the measurements on a card are written, and strace, which kills at a step
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
 #   dist        what packages are made with
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
@@ -56,6 +56,7 @@ tests)
     want protobuf-compiler command -v "${PROTOC:-protoc}"
     want g++ command -v c++
     want python3 command -v python3
+    want strace command -v strace
     ;;
 containerd)
     want containerd command -v containerd
@@ -68,6 +69,7 @@ dist)
     want rpm command -v rpmbuild
     want xz-utils command -v xz
     want python3 command -v python3
+    want strace command -v strace
     ;;
 *)
     echo "usage: $0 build|tests|containerd|dist" >&2

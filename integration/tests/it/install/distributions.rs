@@ -5,13 +5,13 @@ use integration::ContainerdRelease;
 
 use super::{SIMULATED, V2, V3, host::Host};
 
-/// Kept by hand.
+/// Files of one distribution.
 struct Layout {
     name: &'static str,
     /// Its containerd.
     program: &'static str,
     files: Vec<(&'static str, String)>,
-    /// What is written, and a line of it.
+    /// The file that is written, and a line of it.
     written: (&'static str, String),
 }
 
@@ -46,7 +46,7 @@ fn layouts(major: &str) -> Vec<Layout> {
         // The administrator's own.
         k3s(
             vec![(config, rendered(2, "")), (v2, "{{ template \"base\" . }}\n# mine\n".to_owned())],
-            (v2, format!("# mine\n\n# egpu install: begin runtime egpu")),
+            (v2, "# mine\n\n# egpu install: begin runtime egpu".to_owned()),
         ),
         Layout {
             name: "rke2",

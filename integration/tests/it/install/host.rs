@@ -11,7 +11,7 @@ use std::{
 use integration::{ContainerdRelease, eventually, node::shim_directory};
 use tempfile::TempDir;
 
-/// What the host has besides its own directories. `$1` is its root, `$2` its containerd.
+/// Mounts of the host. `$1` is its root, `$2` its containerd.
 const MOUNTS: &str = r#"
 mount --bind "$1" "$1"
 cd "$1"
@@ -95,7 +95,7 @@ impl Host {
         host
     }
 
-    /// Where a file of the host's is.
+    /// Path of a file of the host's on this machine.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.directory.path().join(path.trim_start_matches('/'))
     }
@@ -159,7 +159,7 @@ impl Host {
         self.command(Path::new("chroot")).arg(self.directory.path()).args(arguments).output().expect("run chroot")
     }
 
-    /// What containerd makes of its configuration. It names the files in any order.
+    /// `containerd config dump`, without the imports, which it lists in any order.
     #[track_caller]
     pub(super) fn dump(&self) -> String {
         let has_file = self.path("/etc/containerd/config.toml").exists();

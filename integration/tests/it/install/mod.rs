@@ -20,11 +20,13 @@ pub(crate) fn cases() -> Vec<Case> {
     in_use::cases()
 }
 
+type Test = fn(&ContainerdRelease);
+
 /// One for each containerd, 1.7 among them, which no other test runs on.
 pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
-        let tests: [(&str, fn(&ContainerdRelease)); 7] = [
+        let tests: [(&str, Test); 7] = [
             ("our_lines_alone", our_lines_alone),
             ("changes_of_others_stay", changes_of_others_stay),
             ("edits_are_shown", edits_are_shown),

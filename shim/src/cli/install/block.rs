@@ -81,8 +81,7 @@ fn line_that_begins(text: &str, from: usize, beginning: &str) -> Option<usize> {
 pub(super) struct Part {
     /// Name of the part.
     pub(super) name: &'static str,
-    /// Where a new one goes: before all else, as keys of TOML do that belong to no table; or behind
-    /// all else.
+    /// A new one goes before all else, as keys of TOML do that belong to no table; else behind.
     pub(super) is_first: bool,
     /// Text that a new file has besides.
     pub(super) new_file: &'static str,

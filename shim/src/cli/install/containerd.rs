@@ -1,10 +1,10 @@
 //! Changes of containerd's configuration: one table more for CRI, and nothing else.
 //!
 //! containerd 1.x: at the end of the file in which CRI's table is, since a plugin's table in an
-//! imported file replaces the whole table. 2.x merges, so there it is a file of its own in `conf.d`,
-//! in the main file's version of the format: a newer one would make containerd 2.0 to 2.2 forget
-//! the main file's tables, an older one would be ignored. Where a distribution renders the file, it
-//! is in the template or in the folder that the file is made from.
+//! imported file replaces the whole table. 2.x merges, so there it is a file of its own in
+//! `conf.d`, in the main file's version of the format: a newer one would make containerd 2.0 to 2.2
+//! forget the main file's tables, an older one would be ignored. Where a distribution renders the
+//! file, it is in the template or in the folder that the file is made from.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 pub(super) struct ContainerdPlan<'a> {
     containerd: &'a Installation,
     files: ConfigFiles,
-    /// What containerd makes of the files; `None`: it cannot be asked.
+    /// containerd's reading of the files; `None`: it cannot be asked.
     dump: Option<Table>,
 }
 
@@ -119,7 +119,7 @@ impl<'a> ContainerdPlan<'a> {
         self.files.files.first().map(|file| file.table.clone()).unwrap_or_default()
     }
 
-    /// What containerd makes of the files, or, unasked, what is in them.
+    /// Returns containerd's reading of the files, or, where it cannot be asked, the tables in them.
     fn effective(&self) -> Table {
         let written = || self.files.with_cri().map_or_else(|| self.main(), |file| file.table.clone());
         self.dump.clone().unwrap_or_else(written)

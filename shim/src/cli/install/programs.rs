@@ -20,7 +20,7 @@ const COMMAND: &str = "egpu";
 /// shim.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 
-/// What `egpu install` did on this node: `/var/lib/egpu/install.json`.
+/// Record of what `egpu install` did on this node: `/var/lib/egpu/install.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct InstallRecord {
     /// Version of this format, 1.

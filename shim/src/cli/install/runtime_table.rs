@@ -16,7 +16,7 @@ use crate::{
 /// Name of the runtime: the handler that a RuntimeClass names.
 pub(super) const HANDLER: &str = "egpu";
 
-/// What the table depends on.
+/// Settings of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuntimeTable<'a> {
     /// Name of CRI's table in the files' version of the format.
