@@ -27,19 +27,19 @@ pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
         let tests: [(&str, Test); 7] = [
-            ("our_lines_alone", our_lines_alone),
-            ("changes_of_others_stay", changes_of_others_stay),
-            ("edits_are_shown", edits_are_shown),
-            ("what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
-            ("distributions", distributions::all),
-            ("restart", restart::restart),
-            ("killed", killed::at_any_step),
+            ("install::our_lines_alone", our_lines_alone),
+            ("install::changes_of_others_stay", changes_of_others_stay),
+            ("install::edits_are_shown", edits_are_shown),
+            ("install::what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
+            ("install::distributions", distributions::all),
+            ("install::restart", restart::restart),
+            ("install::killed", killed::at_any_step),
         ];
         // Of 1.6 and 1.7, one is enough.
-        for (name, test) in tests.into_iter().filter(|(name, _)| *name != "killed" || release.version != "1.7") {
+        for (name, test) in tests.into_iter().filter(|(name, _)| *name != "install::killed" || release.version != "1.7")
+        {
             let release = release.clone();
-            let name = format!("install::{name}");
-            trials.push(trial_of(&release.version.clone(), &name, programs, move || test(&release)));
+            trials.push(trial_of(&release.version.clone(), name, programs, move || test(&release)));
         }
     }
     trials
