@@ -1,6 +1,7 @@
 //! `egpu install` and `egpu uninstall`, on hosts of their own with real containerd.
 
 mod distributions;
+mod docker;
 mod host;
 mod in_use;
 mod killed;
@@ -26,12 +27,13 @@ type Test = fn(&ContainerdRelease);
 pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
-        let tests: [(&str, Test); 7] = [
+        let tests: [(&str, Test); 8] = [
             ("install::our_lines_alone", our_lines_alone),
             ("install::changes_of_others_stay", changes_of_others_stay),
             ("install::edits_are_shown", edits_are_shown),
             ("install::what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
             ("install::distributions", distributions::all),
+            ("install::docker", docker::runtime),
             ("install::restart", restart::restart),
             ("install::killed", killed::at_any_step),
         ];

@@ -10,7 +10,7 @@ use runtime_config::config::DEFAULT_PATH;
 use super::{
     CommonArguments, backup, changes,
     error::InstallError,
-    in_use,
+    in_use, lock,
     plan::Plan,
     programs::{self, InstallRecord, STATE},
     show,
@@ -35,6 +35,7 @@ pub(in crate::cli) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, 
 
 fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     arguments.enter_root()?;
+    let _lock = lock()?;
     in_use::refuse()?;
     let record = InstallRecord::read()?;
     let mut plan = match Plan::of_this_node(arguments) {
@@ -48,7 +49,7 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     }
     if arguments.dry_run {
         show(plan.iter().flat_map(Plan::changes));
-        for path in &record.programs {
+        for path in record.programs.iter().filter(|_| arguments.only.is_empty()) {
             say(&format!("would remove {}", path.display()));
         }
         return Ok(());
@@ -65,7 +66,8 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     if let Some(plan) = &plan {
         plan.restart(arguments.restart)?;
     }
-    remove_installed(&record)
+    // What is left alone needs the programs.
+    if arguments.only.is_empty() { remove_installed(&record) } else { Ok(()) }
 }
 
 /// The shim that the runtime's table names.
