@@ -226,4 +226,24 @@ fn what_makes_no_sense_is_refused(release: &ContainerdRelease) {
         assert!(!output.status.success() && said.contains(why), "{text}: {said}");
         assert_eq!(host.listing(), listing, "{text}");
     }
+    other_settings_change(release);
+}
+
+/// A containerd that reads something else otherwise, as soon as the runtime is there.
+fn other_settings_change(release: &ContainerdRelease) {
+    const CONTAINERD: &str = r#"#!/bin/sh
+/usr/local/bin/containerd "$@" >/tmp/out || exit
+if grep -q runtimes.egpu /tmp/out; then sed 's/^oom_score = 0/oom_score = 1/' /tmp/out; else cat /tmp/out; fi
+"#;
+    let rendered =
+        format!("version = 2\n[plugins.'{V2}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n");
+    let host = Host::with(release, &[("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", &rendered)]);
+    let program = "/var/lib/rancher/k3s/data/current/bin/containerd";
+    host.write(program, CONTAINERD);
+    std::fs::set_permissions(host.path(program), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let listing = host.listing();
+    let output = host.egpu(&["install", "--only", "k3s"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("+oom_score = 1"), "{said}");
+    assert_eq!(host.listing(), listing);
 }
