@@ -204,6 +204,20 @@ fn edits_are_shown(release: &ContainerdRelease) {
     assert_eq!(refused.status.code(), Some(5), "{refused:#?}");
     host.egpu_ok(&["uninstall", "--force"]);
     assert!(!host.dump().contains("egpu"));
+    assert_eq!(
+        host.read(CONFIG).contains("runtimes.runc"),
+        release.major() == "1",
+        "a built-in one without marks stays"
+    );
+    assert!(!host.path(DROP_IN).exists() && !host.read(CONFIG).contains("imports"));
+    // Nobody but the administrator has made this one.
+    host.write(path, &unmarked);
+    let said = host.egpu_ok(&["uninstall"]);
+    assert!(said.contains("made by hand") || release.major() == "2", "{said}");
+    assert_eq!(host.read(path), unmarked);
+    // What others have broken is in nobody's way.
+    host.write(CONFIG, "= 1");
+    host.egpu_ok(&["uninstall"]);
 }
 
 fn what_makes_no_sense_is_refused(release: &ContainerdRelease) {

@@ -142,9 +142,8 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
     let files = missing.iter().map(|(path, _)| path.as_path());
     let changed = config.iter().chain(plan.changes()).map(|change| change.path.as_path());
     record.remember_new_folders(files.chain(changed).chain([InstallRecord::path().as_path()]));
-    record.programs.extend(missing.iter().map(|(path, _)| path.clone()));
-    record.programs.sort();
-    record.programs.dedup();
+    InstallRecord::remember(&mut record.programs, missing.iter().map(|(path, _)| path.clone()));
+    InstallRecord::remember(&mut record.files, plan.changes().map(|change| change.path.clone()));
     if let Some(config) = &config {
         record.config.clone_from(&config.after);
     }

@@ -87,10 +87,11 @@ impl Plan {
     }
 
     /// Plans to take the runtime out again.
-    pub(super) fn uninstall(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
+    pub(super) fn uninstall(&mut self, shim: &Path, written: &[PathBuf], force: bool) -> Result<(), InstallError> {
         for planned in &mut self.containerds {
+            let Some(plan) = ContainerdPlan::read_for_uninstall(&planned.containerd)? else { continue };
             let mut draft = Draft::default();
-            ContainerdPlan::read(&planned.containerd)?.uninstall(shim, force, &mut draft)?;
+            plan.uninstall(shim, written, force, &mut draft)?;
             planned.changes = draft.finish();
         }
         if self.wants_docker {

@@ -44,7 +44,7 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
         Err(error) => return Err(error),
     };
     if let Some(plan) = &mut plan {
-        plan.uninstall(&shim(&record), arguments.force)?;
+        plan.uninstall(&shim(&record), &record.files, arguments.force)?;
         plan.refuse_own_restarts(arguments.restart || arguments.dry_run)?;
     }
     if arguments.dry_run {
