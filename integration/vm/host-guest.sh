@@ -5,6 +5,9 @@ exec >>/dev/virtio-ports/results 2>&1
 cd /egpu || exit 1
 export HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+# Without the progress that a terminal shows.
+echo 'quiet "1"; DPkg::Use-Pty "0";' >/tmp/apt.conf
+export APT_CONFIG=/tmp/apt.conf
 modprobe -a fuse overlay 2>/dev/null
 status=0
 
@@ -12,6 +15,8 @@ status=0
 typed() {
     local start=$EPOCHREALTIME code=0
     echo "# $1"
+    # Programs come and go.
+    hash -r
     eval "$1" || code=$?
     [ $code = 0 ] || echo "(exit status $code)"
     elapsed=$(awk -v from="$start" -v to="$EPOCHREALTIME" 'BEGIN { printf "%.1f", to - from }')
@@ -85,7 +90,7 @@ from_the_package() {
     typed "apt-get install --yes ./egpu_*.deb"
     typed "egpu install --restart --config /usr/share/doc/egpu/examples/node/simulated.toml"
     check "egpu install succeeded" test $? = 0
-    typed "$container first rm-client memory" >/tmp/said
+    typed "$container first rm-client memory" >/tmp/said 2>&1
     local code=$?
     cat /tmp/said
     check "the container succeeded" test $code = 0
@@ -96,7 +101,7 @@ from_the_package() {
 
     part "away again"
     start training
-    typed "apt-get purge --yes egpu" >/tmp/said
+    typed "apt-get purge --yes egpu" >/tmp/said 2>&1
     code=$?
     cat /tmp/said
     check "refused while a container uses egpu, naming it" test $code != 0 -a "$(grep -c default/training /tmp/said)" -gt 0
@@ -128,17 +133,17 @@ from_the_tarball() {
 
 # in_image ARGUMENT...: egpu in its own image, as a DaemonSet starts it. Detached: ctr itself does not outlive a restart of containerd.
 in_image() {
-    local image name=egpu-node code
+    local image name=egpu-node said code
     image=$(ctr images list --quiet | grep egpu)
     rm -f /tmp/node.log
     typed "ctr run --detach --privileged --with-ns pid:/proc/1/ns/pid --net-host --log-uri file:///tmp/node.log \
 --mount type=bind,src=/,dst=/host,options=rbind:rw $image $name /opt/egpu/egpu $*"
     for _ in {1..600}; do ! ctr task list | grep -q "^$name .*RUNNING" || sleep 0.1; done
-    ctr task delete $name
-    code=$?
+    said=$(ctr task delete $name 2>&1)
+    code=$(sed -n 's/.*non-zero exit code \([0-9]*\).*/\1/p' <<<"$said")
     ctr container delete $name
     cat /tmp/node.log
-    return $code
+    return "${code:-0}"
 }
 from_the_image() {
     part "from the OCI image"
@@ -192,7 +197,7 @@ renewed() {
 echo "host: $PRETTY_NAME, kernel $(uname -r), $(systemctl --version | head -n 1)"
 echo "containerd: $(containerd --version | cut -d' ' -f3), $(runc --version | head -n 1)"
 # The suite's containerds are others, so the image has its own switched off. Layers are overlays, which lie on no other.
-mkdir -p /tmp/containerd
+mkdir -p /tmp/containerd /var/lib/containerd
 mount --bind /tmp/containerd /var/lib/containerd
 rm -f /etc/systemd/system/containerd.service
 systemctl daemon-reload

@@ -10,16 +10,22 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-passed=() accelerator=none release=bookworm next=
+passed=() accelerator=none release=bookworm cgroup= next=
 while getopts a:s:c:n:o: option; do
     case $option in
     a) accelerator=$OPTARG ;;
     s) release=$OPTARG ;;
-    c | o) passed+=("-$option" "$OPTARG") ;;
+    c) cgroup=$OPTARG ;;
+    o) passed+=(-o "$OPTARG") ;;
     n) next=$OPTARG ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     esac
 done
+# As Debian has it, v2, unless its controllers are bound to v1 here.
+if [ -z "$cgroup" ]; then
+    cgroup=v2
+    [ "$accelerator" != none ] || awk '$3 == "cgroup2" { print $2 "/cgroup.controllers" }' /proc/mounts | xargs grep -qw memory || cgroup=v1
+fi
 target=${CARGO_TARGET_DIR:-$PWD/target}
 client=${EGPU_TEST_RM_CLIENT:-$target/rm-client/x86_64-unknown-linux-gnu/debug/rm-client}
 mkdir -p "$target/vm"
@@ -47,4 +53,4 @@ rm -rf "$payload/newer"
 mkdir "$payload/newer"
 mv "$payload/newer.deb" "$payload/newer/egpu_${version}+next_amd64.deb"
 
-integration/vm/run.sh -a "$accelerator" -s "$release" -p "$payload" "${passed[@]}"
+integration/vm/run.sh -a "$accelerator" -s "$release" -c "$cgroup" -p "$payload" "${passed[@]}"

@@ -68,7 +68,7 @@ build_image() {
     local tree=$work/tree mirror packages
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -m1 '/debian/*$' || true)
     mirror=${EGPU_DEBIAN_MIRROR:-${mirror:-http://deb.debian.org/debian}}
-    packages=linux-image-cloud-amd64,initramfs-tools,systemd-sysv,udev,dbus,kmod,procps,iproute2,containerd,runc,busybox-static,fuse3
+    packages=linux-image-cloud-amd64,initramfs-tools,systemd-sysv,udev,dbus,kmod,procps,iproute2,containerd,runc,busybox-static,fuse3,xz-utils
     # The machine's own sources, updates included, where they are of this release.
     local sources=("deb $mirror $release main")
     if grep -qs "\\b$release\\b" /etc/apt/sources.list.d/debian.sources; then
