@@ -59,6 +59,8 @@ nothing_is_left() {
     check "containerd starts with it" systemctl restart containerd
     check "containerd runs" systemctl is-active containerd
     check "the runtime is gone" fails cri_has_egpu
+    check "no process of it runs" fails grep --files-with-matches --text '[c]ontainerd-shim-egpu' /proc/[0-9]*/cmdline
+    check "nothing of it is mounted" fails grep --word-regexp /run/egpu /proc/mounts
 }
 cri_has_egpu() { containerd config dump | grep -F 'containerd.runtimes.egpu]'; }
 # grant NAME: what `egpu ps` says it has.
@@ -111,6 +113,7 @@ from_the_package() {
     stop training
     typed "apt-get purge --yes egpu"
     check "purged" test $? = 0
+    check "its state is gone" test ! -e /run/egpu
     nothing_is_left
 }
 
@@ -128,6 +131,8 @@ from_the_tarball() {
     stop training
     typed "egpu uninstall --restart"
     check "uninstalled" test $? = 0
+    # Which it says that it keeps.
+    typed "rm /var/log/egpu.log"
     nothing_is_left
 }
 
@@ -162,6 +167,7 @@ from_the_image() {
     stop training
     in_image uninstall --host-root /host --restart
     check "uninstalled" test $? = 0
+    typed "rm /var/log/egpu.log"
     nothing_is_left
 }
 
@@ -190,6 +196,7 @@ renewed() {
     stop old-again
     typed "apt-get purge --yes egpu"
     check "purged" test $? = 0
+    check "its state is gone" test ! -e /run/egpu
     nothing_is_left
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use runtime_config::config::DEFAULT_PATH;
+use runtime_config::{Config, config::DEFAULT_PATH};
 
 use super::{
     CommonArguments, backup, changes,
@@ -65,7 +65,13 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     if let Some(plan) = &plan {
         plan.restart(arguments.restart)?;
     }
-    remove_installed(&record)
+    let log = Config::load(None).ok().map(|config| config.log_file);
+    remove_installed(&record)?;
+    // A package's purge removes it.
+    if let Some(log) = log.filter(|log| !record.programs.is_empty() && log.exists()) {
+        say(&format!("kept {}, the log of decisions", log.display()));
+    }
+    Ok(())
 }
 
 /// The shim that the runtime's table names.
