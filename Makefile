@@ -15,6 +15,7 @@
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
+#   make host-test  the packages on a clean Debian host: installed, renewed, removed (HOST_ARGS as for integration/vm/host.sh)
 #   make install    into PREFIX (/usr/local), below DESTDIR; make uninstall refuses while containers use egpu
 #   make next-build a build that stands for the next version of egpu, for the test of renewal
 #   make lint       rustfmt and clippy, warnings denied; make deny: licences and sources of dependencies
@@ -33,6 +34,7 @@ HEADER_CHECK := nvidia-glue/abi/header-check
 HEADERS ?=
 BENCH_ARGS ?=
 VM_ARGS ?=
+HOST_ARGS ?=
 
 # The architecture that is built for: this machine's, or CARGO_BUILD_TARGET's, with Debian's cross compiler as linker.
 MACHINE := $(firstword $(subst -, ,$(CARGO_BUILD_TARGET)) $(shell uname -m))
@@ -67,7 +69,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test generated dist package-test dist-check install uninstall
+.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test host-test generated dist package-test dist-check install uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -173,6 +175,10 @@ cri-test: build rm-client
 vm-test: build rm-client
 	scripts/setup.sh tests
 	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
+
+host-test: dist rm-client next-build
+	scripts/setup.sh containerd
+	integration/vm/host.sh -n $(TARGET)/next/debug $(HOST_ARGS) || [ $$? = 77 ]
 
 # On this machine, whatever the packages are for.
 generated:

@@ -3,13 +3,14 @@
 # systemd as process 1, the unified cgroup hierarchy (v2), Debian's kernels. For cgroup v2, the
 # systemd cgroup driver and newer kernels.
 #
-# usage: integration/vm/run.sh [-a kvm|tcg|none] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [FILTER...]
+# usage: integration/vm/run.sh [-a kvm|tcg|none] [-s RELEASE] [-c v1|v2] [-b DIR] [-o FILE] [-p DIR] [FILTER...]
 #   -a  accelerator: kvm (default); tcg, which emulates: any machine can, several times slower; or none: no virtual machine, but
 #       systemd in namespaces of this one, on its kernel and with the controllers that its own cgroups have (namespaces.sh)
 #   -s  Debian release of the guest: bookworm (default; kernel 6.1, systemd 252, containerd 1.6, runc 1.1) or a newer one
 #   -c  cgroup version of the guest: v2 (default), or v1, which systemd has up to release 257
 #   -b  folder of the shim's and egpu's binaries (default: target/release, else target/debug)
 #   -o  a file for what the suite prints (default: target/vm/RELEASE-cgroup-VERSION-ACCELERATOR.txt)
+#   -p  a folder that becomes the guest's /egpu, whose guest.sh runs in place of the suite
 #   FILTER: runs the tests whose names contain it, once for each; without one, all
 # EGPU_TEST_RUNTIME, EGPU_TEST_CONTAINERD, EGPU_TEST_SEED, EGPU_TEST_ROUNDS, EGPU_TEST_SPECS and
 # EGPU_TEST_FIRST_SPEC go into the guest.
@@ -21,14 +22,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-accelerator=kvm release=bookworm cgroup=v2 binaries= results=
-while getopts a:s:c:b:o: option; do
+accelerator=kvm release=bookworm cgroup=v2 binaries= results= payload=
+while getopts a:s:c:b:o:p: option; do
     case $option in
     a) accelerator=$OPTARG ;;
     s) release=$OPTARG ;;
     c) cgroup=$OPTARG ;;
     b) binaries=$OPTARG ;;
     o) results=$OPTARG ;;
+    p) payload=$OPTARG ;;
     *) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
     esac
 done
@@ -66,7 +68,7 @@ build_image() {
     local tree=$work/tree mirror packages
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 2>/dev/null | grep -m1 '/debian/*$' || true)
     mirror=${EGPU_DEBIAN_MIRROR:-${mirror:-http://deb.debian.org/debian}}
-    packages=linux-image-cloud-amd64,initramfs-tools,systemd-sysv,udev,dbus,kmod,procps,iproute2,containerd,runc,busybox-static,fuse3
+    packages=linux-image-cloud-amd64,initramfs-tools,systemd-sysv,udev,dbus,kmod,procps,iproute2,containerd,runc,busybox-static,fuse3,xz-utils
     # The machine's own sources, updates included, where they are of this release.
     local sources=("deb $mirror $release main")
     if grep -qs "\\b$release\\b" /etc/apt/sources.list.d/debian.sources; then
@@ -90,25 +92,29 @@ build_image() {
 [ -e "$vm/$release.disk" ] && [ ! integration/vm/egpu-suite.service -nt "$vm/$release.disk" ] || build_image
 
 # What is tested, as a tar archive that the guest finds as a disk.
-[ -n "$binaries" ] || { [ -x "$target/release/egpu" ] && binaries=$target/release || binaries=$target/debug; }
-cargo test --locked --package integration --test it --no-run
-tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
-integration/setup-containerd.sh || echo "no second containerd could be had: testing on the guest's own alone" >&2
-integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
 stage=$work/stage/egpu
-mkdir -p "$stage/target/debug/deps" "$stage/target/bin" "$work/stage$root"
-cp "$tests" "$stage/target/debug/deps/it"
-cp "$binaries/containerd-shim-egpu-v1" "$binaries/egpu" "$stage/target/bin/"
-strip --strip-debug "$stage/target/debug/deps/it" "$stage"/target/bin/* || true
-[ ! -d "$target/containerd" ] || cp -r "$target/containerd" "$stage/target/"
-[ ! -d "$target/runc" ] || cp -r "$target/runc" "$stage/target/"
-[ ! -x "${EGPU_TEST_RM_CLIENT:-}" ] || cp "$EGPU_TEST_RM_CLIENT" "$stage/target/rm-client"
-${CC:-cc} -static -O1 -pthread -o "$stage/target/hostile" integration/hostile/hostile.c
-cp integration/vm/guest.sh "$stage/"
-printf '%s\n' "$@" >"$stage/filters"
-env | grep -E '^EGPU_TEST_(RUNTIME|CONTAINERD|SEED|ROUNDS|SPECS|FIRST_SPEC)=' >"$stage/environment" || true
-# Where the suite looks for the examples that it runs.
-cp -r examples "$work/stage$root/"
+stage_suite() {
+    local tests
+    [ -n "$binaries" ] || { [ -x "$target/release/egpu" ] && binaries=$target/release || binaries=$target/debug; }
+    cargo test --locked --package integration --test it --no-run
+    tests=$(ls -t "$target"/debug/deps/it-* | grep -v '\.d$' | head -n 1)
+    integration/setup-containerd.sh || echo "no second containerd could be had: testing on the guest's own alone" >&2
+    integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
+    mkdir -p "$stage/target/debug/deps" "$stage/target/bin" "$work/stage$root"
+    cp "$tests" "$stage/target/debug/deps/it"
+    cp "$binaries/containerd-shim-egpu-v1" "$binaries/egpu" "$stage/target/bin/"
+    strip --strip-debug "$stage/target/debug/deps/it" "$stage"/target/bin/* || true
+    [ ! -d "$target/containerd" ] || cp -r "$target/containerd" "$stage/target/"
+    [ ! -d "$target/runc" ] || cp -r "$target/runc" "$stage/target/"
+    [ ! -x "${EGPU_TEST_RM_CLIENT:-}" ] || cp "$EGPU_TEST_RM_CLIENT" "$stage/target/rm-client"
+    ${CC:-cc} -static -O1 -pthread -o "$stage/target/hostile" integration/hostile/hostile.c
+    cp integration/vm/guest.sh "$stage/"
+    printf '%s\n' "$@" >"$stage/filters"
+    env | grep -E '^EGPU_TEST_(RUNTIME|CONTAINERD|SEED|ROUNDS|SPECS|FIRST_SPEC)=' >"$stage/environment" || true
+    # Where the suite looks for the examples that it runs.
+    cp -r examples "$work/stage$root/"
+}
+if [ -n "$payload" ]; then mkdir -p "$stage" && cp -r "$payload/." "$stage"; else stage_suite "$@"; fi
 tar -C "$work/stage" -cf "$work/payload" .
 truncate -s %512 "$work/payload"
 rm -rf "$work/stage"

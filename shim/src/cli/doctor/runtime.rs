@@ -35,7 +35,7 @@ fn found(path: &OsStr) -> Option<PathBuf> {
 fn assess(path: &OsStr, sibling: Option<&Path>) -> Check {
     if let Some(found) = found(path) {
         return match sibling {
-            Some(own) if is_program(own) && !same_file(own, &found) => warning(
+            Some(own) if is_program(own) && !same_program(own, &found) => warning(
                 RUNTIME,
                 format!("containerd will run {}, but this egpu belongs to {}", found.display(), own.display()),
                 "remove one of the two installations",
@@ -55,9 +55,11 @@ fn is_program(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
-fn same_file(one: &Path, other: &Path) -> bool {
+/// Returns whether both are one file, or copies: `egpu install` from elsewhere makes them.
+fn same_program(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| -> Option<PathBuf> { path.canonicalize().ok() };
-    real(one).is_some() && real(one) == real(other)
+    let is_copy = || fs::read(one).ok().zip(fs::read(other).ok()).is_some_and(|(one, other)| one == other);
+    (real(one).is_some() && real(one) == real(other)) || is_copy()
 }
 
 #[cfg(test)]
@@ -81,6 +83,8 @@ mod tests {
         assert_eq!(assess(OsStr::new("/nowhere"), Some(&binary)).level, Level::Failure);
         let other = first.path().join("elsewhere");
         fs::copy(&binary, &other).unwrap();
+        assert_eq!(assess(&path, Some(&other)).level, Level::Ok);
+        fs::write(&other, "of another version").unwrap();
         assert_eq!(assess(&path, Some(&other)).level, Level::Warning);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use runtime_config::config::DEFAULT_PATH;
+use runtime_config::{Config, config::DEFAULT_PATH};
 
 use super::{
     CommonArguments, backup, changes,
@@ -67,7 +67,16 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
         plan.restart(arguments.restart)?;
     }
     // What is left alone needs the programs.
-    if arguments.only.is_empty() { remove_installed(&record) } else { Ok(()) }
+    if !arguments.only.is_empty() {
+        return Ok(());
+    }
+    let log = Config::load(None).ok().map(|config| config.log_file);
+    remove_installed(&record)?;
+    // A package's purge removes it.
+    if let Some(log) = log.filter(|log| !record.programs.is_empty() && log.exists()) {
+        say(&format!("kept {}, the log of decisions", log.display()));
+    }
+    Ok(())
 }
 
 /// The shim that the runtime's table names.
