@@ -154,6 +154,16 @@ impl Host {
         String::from_utf8(output.stderr).expect("UTF-8")
     }
 
+    /// The command would change nothing, and changes nothing.
+    #[track_caller]
+    pub(super) fn has_nothing_to_change(&self, command: &[&str]) {
+        let listing = self.listing();
+        let output = self.egpu(&[command, &["--dry-run"]].concat());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "nothing to change\n", "{output:#?}");
+        self.egpu_ok(command);
+        assert_eq!(self.listing(), listing, "{command:?}");
+    }
+
     /// Runs a program of the host's, in its root directory.
     pub(super) fn run(&self, arguments: &[&str]) -> Output {
         self.command(Path::new("chroot")).arg(self.directory.path()).args(arguments).output().expect("run chroot")

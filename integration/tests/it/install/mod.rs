@@ -132,8 +132,7 @@ fn our_lines_alone(release: &ContainerdRelease) {
             // As the default runtime has it: in one.toml, on 1.x, that is no longer kata.
             assert!(!kata || text.contains("SystemdCgroup = true") || files.len() > 1, "{files:?}: {text}");
         }
-        let again = host.egpu_ok(&["install", "--dry-run"]);
-        assert!(!again.contains("would"), "{files:?}: {again}");
+        host.has_nothing_to_change(&["install"]);
         let removed = host.egpu_ok(&["uninstall"]);
         assert_eq!(host.dump(), before, "{files:?}: {removed}");
         assert_eq!(host.listing(), listing, "{files:?}: {removed}");
@@ -169,6 +168,12 @@ fn changes_of_others_stay(release: &ContainerdRelease) {
         host.write(CONFIG, &(host.read(CONFIG) + &others));
     }
     host.write("/etc/egpu/config.toml", &(host.read("/etc/egpu/config.toml") + "# mine\n"));
+    // Without it, CRI would not start.
+    let (default, main) = (format!("[plugins.'{cri}'.containerd]\ndefault_runtime_name = 'egpu'\n"), host.read(CONFIG));
+    host.write(CONFIG, &(main.clone() + &default));
+    let refused = host.egpu(&["uninstall"]);
+    assert_eq!(refused.status.code(), Some(5), "{refused:#?}");
+    host.write(CONFIG, &main);
     let said = host.egpu_ok(&["uninstall"]);
     assert!(said.contains("kept /etc/egpu/config.toml"), "{said}");
     let dump = host.dump();
@@ -215,6 +220,12 @@ fn edits_are_shown(release: &ContainerdRelease) {
     let said = host.egpu_ok(&["uninstall"]);
     assert!(said.contains("made by hand") || release.major() == "2", "{said}");
     assert_eq!(host.read(path), unmarked);
+    // A file that was named at the install alone.
+    host.write("/opt/c.toml", "version = 2\n");
+    host.egpu_ok(&["install", "--config", SIMULATED, "--containerd-config", "/opt/c.toml"]);
+    assert_ne!(host.read("/opt/c.toml"), "version = 2\n");
+    host.egpu_ok(&["uninstall", "--force"]);
+    assert_eq!(host.read("/opt/c.toml"), "version = 2\n");
     // What others have broken is in nobody's way.
     host.write(CONFIG, "= 1");
     host.egpu_ok(&["uninstall"]);

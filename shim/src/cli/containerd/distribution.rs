@@ -110,8 +110,13 @@ impl Installation {
         let config = config.filter(|_| distribution.layout == Layout::Own);
         let program = in_path(distribution.program);
         let has_sign = Path::new(distribution.sign).exists();
-        // Two of them have the same socket.
-        let daemon = Daemon::at(Path::new(distribution.socket)).filter(|_| has_sign);
+        // Two of them have the same socket, and say by their file which one they are.
+        let is_own = distribution.layout == Layout::Own;
+        let folder = format!("/{}/", distribution.name);
+        let is_this = |daemon: &Daemon| {
+            is_own || daemon.config.as_ref().is_none_or(|config| config.to_string_lossy().contains(&folder))
+        };
+        let daemon = Daemon::at(Path::new(distribution.socket)).filter(|daemon| has_sign && is_this(daemon));
         let is_there = match distribution.layout {
             Layout::Own => {
                 daemon.is_some() || program.is_some() || config.is_some() || Path::new(distribution.config).exists()
@@ -122,7 +127,8 @@ impl Installation {
             return None;
         }
         let program = daemon.as_ref().map(Daemon::next_program).or(program).unwrap_or(distribution.program.into());
-        let own = daemon.as_ref().and_then(|daemon| daemon.config.clone());
+        // A snap's is in the folder of a revision: it is changed through the link.
+        let own = daemon.as_ref().filter(|_| is_own).and_then(|daemon| daemon.config.clone());
         let config = config.map(Path::to_owned).or(own).unwrap_or_else(|| distribution.config.into());
         Some(Self { distribution, config, version: version_of(&program), program, daemon })
     }

@@ -2,7 +2,8 @@
 //! back.
 
 use std::{
-    fs,
+    fs::{self, DirBuilder},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
 };
 
@@ -29,6 +30,10 @@ pub(super) fn keep(path: &Path, text: &str) -> Result<PathBuf, InstallError> {
         return Ok(last.clone());
     }
     let copy = copy_of(path, copies.len() + 1);
+    // They may hold passwords of registries.
+    let folder = Path::new(STATE).join("backup");
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.map_err(|source| InstallError::Write { path: folder, source })?;
     changes::replace(&copy, Some(text))?;
     Ok(copy)
 }
@@ -36,6 +41,7 @@ pub(super) fn keep(path: &Path, text: &str) -> Result<PathBuf, InstallError> {
 /// Removes the copies of a file that is again as the oldest says. Returns those that are left.
 pub(super) fn remove(path: &Path) -> Result<Vec<PathBuf>, InstallError> {
     let copies = copies(path);
+    changes::remove_stray(&copy_of(path, copies.len() + 1))?;
     let Some(oldest) = copies.first() else { return Ok(Vec::new()) };
     if changes::read(oldest)? != changes::read(path)? {
         return Ok(copies);
@@ -43,13 +49,18 @@ pub(super) fn remove(path: &Path) -> Result<Vec<PathBuf>, InstallError> {
     // The oldest last: a run that is killed in between leaves what the next one removes.
     for copy in copies.iter().rev() {
         fs::remove_file(copy).map_err(|source| InstallError::Write { path: copy.clone(), source })?;
-        let state = Path::new(STATE);
-        for folder in copy.ancestors().skip(1).take_while(|folder| folder.starts_with(state) && *folder != state) {
-            // One that is not empty has somebody else's copies.
-            if fs::remove_dir(folder).is_err() {
-                break;
-            }
-        }
     }
     Ok(Vec::new())
+}
+
+/// Removes the folders in which there is no copy.
+pub(super) fn remove_empty_folders() {
+    fn remove(folder: &Path) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            remove(&entry.path());
+        }
+        // One that is not empty stays.
+        let _ = fs::remove_dir(folder);
+    }
+    remove(&Path::new(STATE).join("backup"));
 }

@@ -104,8 +104,11 @@ impl Part {
     pub(super) fn remove(&self, text: &str) -> Option<String> {
         let Some(block) = find(text, self.name) else { return Some(text.to_owned()) };
         let mut rest = block.replaced_by("");
-        // The line between the others and the part.
-        if !self.is_first && rest.get(..block.range.start).is_some_and(|before| before.ends_with('\n')) {
+        // The line between the others and the part; where it is the only end of theirs, and something
+        // came behind the part, it stays.
+        let before = rest.get(..block.range.start).unwrap_or_default();
+        let is_last = block.range.start == rest.len();
+        if !self.is_first && (before.ends_with("\n\n") || (is_last && before.ends_with('\n'))) {
             rest.remove(block.range.start - 1);
         }
         (!block.made_the_file || rest != self.new_file).then_some(rest)
@@ -137,6 +140,8 @@ mod tests {
         let second = LAST.put(Some(&first), "b = 2\n");
         assert_eq!(LAST.put(Some(&second), "b = 1\n"), first);
         assert_eq!(LAST.remove(&second).as_deref(), Some("a = 1\n[others]\n"));
+        let others = LAST.put(Some("a = 1"), "b = 1\n") + "[others]\n";
+        assert_eq!(LAST.remove(&others).as_deref(), Some("a = 1\n[others]\n"));
         let made = LAST.put(Some(&LAST.put(None, "b = 1\n")), "b = 2\n");
         assert_eq!(LAST.remove(&made), None);
         assert_eq!(LAST.remove(&(made + "c = 1\n")).as_deref(), Some("version = 2\nc = 1\n"));

@@ -150,6 +150,16 @@ pub(super) fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.egpu-new"))
 }
 
+/// Removes the new version of a file that a killed run has left beside it.
+pub(super) fn remove_stray(path: &Path) -> Result<(), InstallError> {
+    match fs::remove_file(beside(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(InstallError::Write { path: beside(path), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn write_beside(path: &Path, new: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(new)?;
     if let Ok(old) = fs::metadata(path) {

@@ -73,10 +73,16 @@ impl ConfigFiles {
         self.files.iter().rfind(|file| has_cri(&file.table))
     }
 
-    /// Adds tables to the main file's, for a check.
-    pub(super) fn add_to_main(&mut self, tables: Table) {
-        if let Some(main) = self.files.first_mut() {
-            merge(&mut main.table, tables);
+    /// Adds tables for a check, where the distribution would: to the main file, or, where files are
+    /// not merged, to the one whose table of CRI holds.
+    pub(super) fn add(&mut self, tables: Table, merges: bool) {
+        let with_cri = self.with_cri().filter(|_| !merges).map(|file| file.path.clone());
+        let file = match with_cri {
+            Some(path) => self.files.iter_mut().find(|file| file.path == path),
+            None => self.files.first_mut(),
+        };
+        if let Some(file) = file {
+            merge(&mut file.table, tables);
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     changes::{self, Draft},
     config_files::{ConfigFiles, Overlay, imports, parse},
     error::InstallError,
-    runtime_table::{HANDLER, RuntimeTable},
+    runtime_table::{HANDLER, RuntimeTable, default_runtime},
 };
 use crate::cli::{
     containerd::{
@@ -72,6 +72,13 @@ impl<'a> ContainerdPlan<'a> {
             return Ok(Outcome::CriIsOff);
         }
         let marked = self.marked_file(draft)?;
+        // containerd 1.x, where a 2.x was: there a drop-in would replace all of CRI's table.
+        if let Some((path, part)) = marked.as_ref().filter(|(path, _)| self.is_own_drop_in(path) && !self.merges()) {
+            let text = draft.text(path)?;
+            *text = text.as_deref().and_then(|text| part.remove(text));
+            self.remove_import(draft)?;
+            return self.after(draft)?.install(shim, force, draft);
+        }
         if marked.is_none()
             && let Some((_, runtime)) = runtimes(&effective).find(|(name, _)| *name == HANDLER)
         {
@@ -122,18 +129,23 @@ impl<'a> ContainerdPlan<'a> {
         force: bool,
         draft: &mut Draft,
     ) -> Result<(), InstallError> {
-        let Some((path, part)) = self.marked_file(draft)? else { return self.remove_unmarked(written, force, draft) };
-        let body = self.body(&part, &self.table(&self.effective(), shim));
-        let text = draft.text(&path)?;
-        refuse_edits(&path, text.as_deref(), &part, &body, force)?;
-        *text = remove_runtime(&path, &part, text.as_deref().unwrap_or_default())?;
-        self.remove_import(&path, draft)?;
-        let after = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
-        if self.dump.is_some() {
-            self.refuse_side_effects(after.dump(&self.containerd.program)?.as_ref())
-        } else {
-            Ok(())
+        if let Some((path, part)) = self.marked_file(draft)? {
+            let body = self.body(&part, &self.table(&self.effective(), shim));
+            let text = draft.text(&path)?;
+            refuse_edits(&path, text.as_deref(), &part, &body, force)?;
+            *text = remove_runtime(&path, &part, text.as_deref().unwrap_or_default())?;
         }
+        self.remove_import(draft)?;
+        // A table elsewhere: written by hand, or by a program that has no use for marks.
+        self.after(draft)?.remove_unmarked(written, force, draft)?;
+        self.refuse_missing_default(self.after(draft)?.dump.as_ref())
+    }
+
+    /// Reads it as it is going to be.
+    fn after(&self, draft: &Draft) -> Result<Self, InstallError> {
+        let files = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
+        let dump = if self.dump.is_some() { files.dump(&self.containerd.program)? } else { None };
+        Ok(Self { containerd: self.containerd, files, dump })
     }
 
     fn main(&self) -> Table {
@@ -180,7 +192,7 @@ impl<'a> ContainerdPlan<'a> {
     }
 
     /// Lists the files in which it may be.
-    fn places(&self) -> Vec<(PathBuf, Part)> {
+    pub(super) fn places(&self) -> Vec<(PathBuf, Part)> {
         let mut places: Vec<(PathBuf, Part)> = match self.containerd.distribution.layout {
             Layout::Own => vec![(self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME)],
             Layout::Template(templates) => {
@@ -189,14 +201,17 @@ impl<'a> ContainerdPlan<'a> {
             Layout::Folder(folder) => vec![(Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME)],
         };
         for file in &self.files.files {
-            let part = if file.path.ends_with(DROP_IN) { DROP_IN_RUNTIME } else { RUNTIME };
-            places.push((file.path.clone(), part));
+            places.push((file.path.clone(), part_of(&file.path)));
         }
         places
     }
 
     fn beside(&self, name: &str) -> PathBuf {
         self.containerd.config.with_file_name(name)
+    }
+
+    fn is_own_drop_in(&self, path: &Path) -> bool {
+        self.containerd.distribution.layout == Layout::Own && path.ends_with(DROP_IN)
     }
 
     fn drop_ins(&self) -> PathBuf {
@@ -209,10 +224,10 @@ impl<'a> ContainerdPlan<'a> {
         if let Layout::Folder(folder) = self.containerd.distribution.layout {
             return (Path::new(folder).join(DROP_IN), DROP_IN_RUNTIME);
         }
-        if self.merges()
-            && let Some(folder) = imports(&main).find_map(|pattern| pattern.strip_suffix("/*.toml"))
-        {
-            let folder = self.containerd.config.parent().unwrap_or(Path::new("/")).join(folder);
+        let home = self.containerd.config.parent().unwrap_or(Path::new("/"));
+        let mut folders =
+            imports(&main).filter_map(|pattern| pattern.strip_suffix("/*.toml")).map(|folder| home.join(folder));
+        if let Some(folder) = folders.find(|folder| self.merges() && folder.starts_with(home)) {
             return (folder.join(DROP_IN), DROP_IN_RUNTIME);
         }
         if let Layout::Template(templates) = self.containerd.distribution.layout {
@@ -226,7 +241,8 @@ impl<'a> ContainerdPlan<'a> {
         if self.merges() && !main.contains_key("imports") {
             return (self.drop_ins().join(DROP_IN), DROP_IN_RUNTIME);
         }
-        (self.files.with_cri().map_or_else(|| self.containerd.config.clone(), |file| file.path.clone()), RUNTIME)
+        let with_cri = self.files.with_cri().filter(|_| !self.merges());
+        (with_cri.map_or_else(|| self.containerd.config.clone(), |file| file.path.clone()), RUNTIME)
     }
 
     /// Has the main file import the drop-in, unless it does so already.
@@ -272,11 +288,12 @@ impl<'a> ContainerdPlan<'a> {
         Ok(())
     }
 
-    /// Takes the main file's imports out again, unless another file is in their folder.
-    fn remove_import(&self, drop_in: &Path, draft: &mut Draft) -> Result<(), InstallError> {
-        let others = changes::entries(&self.drop_ins())?;
-        if others.iter().any(|path| path != drop_in && path.extension().is_some_and(|extension| extension == "toml")) {
-            return Ok(());
+    /// Takes the main file's imports out again, unless a file is left in their folder.
+    fn remove_import(&self, draft: &mut Draft) -> Result<(), InstallError> {
+        for path in changes::entries(&self.drop_ins())? {
+            if path.extension().is_some_and(|extension| extension == "toml") && draft.text(&path)?.is_some() {
+                return Ok(());
+            }
         }
         let text = draft.text(&self.containerd.config)?;
         *text = text.as_deref().and_then(|text| IMPORTS.remove(text));
@@ -302,8 +319,9 @@ impl<'a> ContainerdPlan<'a> {
             let difference = changes::diff(&file.path.display().to_string(), Some(&before), Some(&after));
             return Err(InstallError::Unmarked { path: file.path.clone(), difference });
         }
-        *text = Some(after).filter(|_| !file.path.ends_with(DROP_IN));
-        self.remove_import(&file.path, draft)
+        let is_empty = parse(&file.path, &after)?.keys().all(|key| key == "version");
+        *text = Some(after).filter(|_| !(is_empty && file.path.ends_with(DROP_IN)));
+        self.remove_import(draft)
     }
 
     /// Asks containerd's parser: it must see the runtime, and all else as before.
@@ -311,14 +329,26 @@ impl<'a> ContainerdPlan<'a> {
         let mut files = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
         // A file that is going to be rendered with it.
         if self.containerd.distribution.layout != Layout::Own && !files.files.iter().any(|file| file.path == path) {
-            files.add_to_main(parse(path, &table.text())?);
+            files.add(parse(path, &table.text())?, self.merges());
         }
         let Some(after) = files.dump(&self.containerd.program)? else { return Ok(()) };
         let seen = runtimes(&after).any(|(name, runtime)| name == HANDLER && Form::of(runtime) == Some(table.form));
         if !seen {
             return Err(InstallError::Unseen { path: path.to_owned() });
         }
+        self.refuse_missing_default(Some(&after))?;
         self.refuse_side_effects(Some(&after))
+    }
+
+    /// Refuses to take CRI's default runtime away: it would not start.
+    fn refuse_missing_default(&self, after: Option<&Table>) -> Result<(), InstallError> {
+        let is_there = |dump: &Table, name: &str| runtimes(dump).any(|(other, _)| other == name);
+        match (&self.dump, after.and_then(|after| Some((after, default_runtime(after)?)))) {
+            (Some(before), Some((after, name))) if is_there(before, name) && !is_there(after, name) => {
+                Err(InstallError::Default { path: self.containerd.config.clone(), name: name.to_owned() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refuses a change of anything but the runtime `egpu`.
@@ -335,10 +365,30 @@ impl<'a> ContainerdPlan<'a> {
     }
 }
 
+/// Returns the runtime's part of a file.
+fn part_of(path: &Path) -> Part {
+    match path.extension() {
+        _ if path.ends_with(DROP_IN) => DROP_IN_RUNTIME,
+        Some(extension) if extension == "tmpl" => TEMPLATE_RUNTIME,
+        _ => RUNTIME,
+    }
+}
+
+/// Plans to take all parts out of a file that no containerd of this node reads any more.
+pub(super) fn remove_parts(path: &Path, force: bool, draft: &mut Draft) -> Result<(), InstallError> {
+    let part = part_of(path);
+    let text = draft.text(path)?;
+    let Some(with) = text.as_deref() else { return Ok(()) };
+    refuse_edits(path, Some(with), &part, "", force)?;
+    *text = remove_runtime(path, &part, with)?.and_then(|without| IMPORTS.remove(&without));
+    Ok(())
+}
+
 /// Returns the text without the runtime's part, and without the built-in runtimes unless there is
 /// another one: without them CRI would not start.
 fn remove_runtime(path: &Path, part: &Part, text: &str) -> Result<Option<String>, InstallError> {
-    if let Some(without) = BUILT_IN.remove(text).filter(|without| without != text) {
+    let is_intact = block::find(text, BUILT_IN.name).is_some_and(|block| block.is_intact);
+    if let Some(without) = BUILT_IN.remove(text).filter(|_| is_intact) {
         let without = part.remove(&without);
         if runtimes(&parse(path, without.as_deref().unwrap_or_default())?).next().is_none() {
             return Ok(without);

@@ -2,7 +2,10 @@
 //!
 //! The file is edited as text, so that nobody's order and indentation changes.
 
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json, value::RawValue};
 
@@ -30,9 +33,12 @@ pub(super) fn install(draft: &mut Draft, force: bool) -> Result<(), InstallError
     Ok(())
 }
 
-/// Plans to take the runtime out again.
-pub(super) fn uninstall(draft: &mut Draft, force: bool) -> Result<(), InstallError> {
+/// Plans to take the runtime out again. `written`: files that it was put into.
+pub(super) fn uninstall(draft: &mut Draft, written: &[PathBuf], force: bool) -> Result<(), InstallError> {
     let path = Path::new(CONFIG);
+    if !force && !written.iter().any(|written| written == path) {
+        return Ok(());
+    }
     let text = draft.text(path)?;
     let Some(current) = text.as_deref() else { return Ok(()) };
     let Some(entry) = entry(path, current)? else { return Ok(()) };
@@ -94,7 +100,7 @@ fn remove(path: &Path, text: &str) -> Result<Option<String>, InstallError> {
         object.remove(RUNTIMES);
     }
     for addition in [own_runtimes(), own_entry()] {
-        for addition in [format!("{addition},"), addition] {
+        for addition in [format!("{addition},"), format!(",{addition}"), addition] {
             let rest = text.replacen(&addition, "", 1);
             if rest != text && parse(path, &rest).is_ok_and(|rest| rest == expected || rest == without_runtimes) {
                 return Ok(Some(rest));

@@ -47,6 +47,12 @@ pub(in crate::cli) enum InstallError {
     ForeignDocker { path: PathBuf },
     #[error("{} makes egpu Docker's default runtime: choose another one first", .path.display())]
     DockerDefault { path: PathBuf },
+    #[error("the runtime `{name}` is CRI's default in {}, and CRI would not start without it: choose another one first", .path.display())]
+    Default { path: PathBuf, name: String },
+    #[error("--bin-dir {} is relative: name the whole path", .path.display())]
+    RelativeFolder { path: PathBuf },
+    #[error("{service} could not be restarted, and goes on with the configuration that it has read: {why}")]
+    NotRestarted { service: String, why: String },
     #[error("CRI's tables in {} are written within braces, which leaves no place for another one: write them as [tables]", .path.display())]
     Inline { path: PathBuf },
     #[error("k0s restarts its containerd as soon as {} is written: say --restart", .path.display())]
@@ -119,13 +125,6 @@ pub(in crate::cli) enum InstallError {
         "{service} did not come up with the new configuration ({why}), nor with the old one, which was put back ({now})"
     )]
     StillDown { service: String, why: String, now: String },
-    #[error("{service} did not come up with the new configuration ({why}), and the old one cannot be put back")]
-    NotRolledBack {
-        service: String,
-        why: String,
-        #[source]
-        source: Box<Self>,
-    },
 }
 
 impl InstallError {
@@ -139,6 +138,7 @@ impl InstallError {
             | Self::Foreign { .. }
             | Self::ForeignDocker { .. }
             | Self::DockerDefault { .. }
+            | Self::Default { .. }
             | Self::RestartsItself { .. } => Exit::Refused,
             _ => Exit::Failure,
         }

@@ -117,12 +117,15 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
     let common = &arguments.common;
     let mut programs = Programs::open()?;
     let config = arguments.config.as_deref().map(checked_config).transpose()?;
+    if !arguments.bin_dir.is_absolute() {
+        return Err(InstallError::RelativeFolder { path: arguments.bin_dir.clone() });
+    }
     common.enter_root()?;
     let _lock = lock()?;
     let other_root = common.host_root.is_some();
     let folder = programs.destination(&arguments.bin_dir, other_root);
     let missing = programs.missing(&folder, other_root)?;
-    let mut plan = Plan::of_this_node(common)?;
+    let mut plan = Plan::of_this_node(common);
     plan.install(&folder.join(crate::info::BINARY), common.force)?;
     let config = config_change(config)?;
     if common.dry_run {

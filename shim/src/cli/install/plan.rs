@@ -10,13 +10,16 @@ use std::{
 use super::{
     CommonArguments,
     changes::{Change, Draft},
-    containerd::{ContainerdPlan, Outcome},
+    containerd::{self, ContainerdPlan, Outcome},
     docker,
     error::InstallError,
     restart,
 };
 use crate::cli::{
-    containerd::distribution::{Installation, Layout},
+    containerd::{
+        config::Daemon,
+        distribution::{Installation, Layout},
+    },
     say,
 };
 
@@ -44,11 +47,15 @@ pub(super) struct Plan {
     has_docker: bool,
     wants_docker: bool,
     docker: Vec<Change>,
+    /// Changes of files that nobody found here reads.
+    others: Vec<Change>,
+    /// Nothing is left alone.
+    is_whole: bool,
 }
 
 impl Plan {
     /// Finds what is to be configured here; nothing is changed as yet.
-    pub(super) fn of_this_node(arguments: &CommonArguments) -> Result<Self, InstallError> {
+    pub(super) fn of_this_node(arguments: &CommonArguments) -> Self {
         let is_wanted = |name: &str| arguments.only.is_empty() || arguments.only.iter().any(|only| only == name);
         let found = Installation::all(arguments.containerd_config.as_deref());
         let containerds = found.into_iter().filter(|containerd| is_wanted(containerd.distribution.name));
@@ -56,12 +63,21 @@ impl Plan {
             containerds.map(|containerd| ContainerdChanges { containerd, changes: Vec::new(), file: None }).collect();
         let wants_docker = is_wanted(DOCKER);
         let has_docker = wants_docker && has_docker();
-        let plan = Self { containerds, has_docker, wants_docker, docker: Vec::new() };
-        if plan.containerds.is_empty() && !plan.has_docker { Err(InstallError::NothingFound) } else { Ok(plan) }
+        Self {
+            containerds,
+            has_docker,
+            wants_docker,
+            docker: Vec::new(),
+            others: Vec::new(),
+            is_whole: arguments.only.is_empty(),
+        }
     }
 
     /// Plans what makes `egpu` a runtime.
     pub(super) fn install(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
+        if self.containerds.is_empty() && !self.has_docker {
+            return Err(InstallError::NothingFound);
+        }
         for planned in &mut self.containerds {
             let ContainerdChanges { containerd, .. } = planned;
             let mut draft = Draft::default();
@@ -88,23 +104,32 @@ impl Plan {
 
     /// Plans to take the runtime out again.
     pub(super) fn uninstall(&mut self, shim: &Path, written: &[PathBuf], force: bool) -> Result<(), InstallError> {
+        let mut read = Vec::new();
         for planned in &mut self.containerds {
             let Some(plan) = ContainerdPlan::read_for_uninstall(&planned.containerd)? else { continue };
             let mut draft = Draft::default();
             plan.uninstall(shim, written, force, &mut draft)?;
+            read.extend(plan.places().into_iter().map(|(path, _)| path));
             planned.changes = draft.finish();
         }
         if self.wants_docker {
             let mut draft = Draft::default();
-            docker::uninstall(&mut draft, force)?;
+            docker::uninstall(&mut draft, written, force)?;
             self.docker = draft.finish();
         }
+        // Of a containerd that is gone, or was named at the install alone.
+        read.push(docker::CONFIG.into());
+        let mut draft = Draft::default();
+        for path in written.iter().filter(|path| self.is_whole && !read.contains(path)) {
+            containerd::remove_parts(path, force, &mut draft)?;
+        }
+        self.others = draft.finish();
         Ok(())
     }
 
     /// Lists all changes, in the order in which they are to be written.
     pub(super) fn changes(&self) -> impl Iterator<Item = &Change> {
-        self.containerds.iter().flat_map(|planned| &planned.changes).chain(&self.docker)
+        self.containerds.iter().flat_map(|planned| &planned.changes).chain(&self.others).chain(&self.docker)
     }
 
     /// Refuses what would restart a containerd when nobody has said so.
@@ -152,13 +177,17 @@ impl ContainerdChanges {
 
     /// Restarts it; where it does not come up, puts the old configuration back.
     fn restart(&self, unit: &str) -> Result<(), InstallError> {
+        let socket = self.containerd.socket();
         // Where it does not work, no configuration of egpu's is to blame.
-        let wants_cri = restart::has_cri(self.containerd.socket());
-        let Err(error) = self.come_up(unit, wants_cri) else { return Ok(()) };
-        let (service, why) = (unit.to_owned(), error);
-        let reverted = self.changes.iter().rev().try_for_each(Change::revert);
-        if let Err(source) = reverted {
-            return Err(InstallError::NotRolledBack { service, why, source: Box::new(source) });
+        let wants_cri = restart::has_cri(socket);
+        let Err(why) = self.come_up(unit, wants_cri) else { return Ok(()) };
+        let service = unit.to_owned();
+        let old = self.containerd.daemon.as_ref().map(|daemon| daemon.pid);
+        if old.is_some() && Daemon::at(socket).map(|daemon| daemon.pid) == old {
+            return Err(InstallError::NotRestarted { service, why });
+        }
+        for change in self.changes.iter().rev() {
+            put_back(change)?;
         }
         match self.come_up(unit, wants_cri) {
             Ok(()) => Err(InstallError::RolledBack { service, why }),
@@ -172,6 +201,18 @@ impl ContainerdChanges {
             Layout::Own | Layout::Template(_) => restart::restart(unit).map_err(|error| error.to_string())?,
         }
         restart::wait_until_up(self.containerd.socket(), wants_cri)
+    }
+}
+
+/// Puts a file back as it was; where somebody has edited it meanwhile, takes egpu's part out.
+fn put_back(change: &Change) -> Result<(), InstallError> {
+    match change.revert() {
+        Err(InstallError::Raced { .. }) => {
+            let mut draft = Draft::default();
+            containerd::remove_parts(&change.path, true, &mut draft)?;
+            draft.finish().iter().try_for_each(Change::write)
+        }
+        reverted => reverted,
     }
 }
 

@@ -71,7 +71,8 @@ pub(in crate::cli) fn systemd_cgroup(effective: &Table) -> bool {
     options.and_then(|options| options.get("SystemdCgroup")).and_then(Value::as_bool).unwrap_or(false)
 }
 
-fn default_runtime(effective: &Table) -> Option<&str> {
+/// Returns the name of CRI's default runtime.
+pub(super) fn default_runtime(effective: &Table) -> Option<&str> {
     use crate::cli::containerd::cri::CRI_TABLES;
     let mut tables = CRI_TABLES.iter().filter_map(|name| table_at(effective, &["plugins", name, "containerd"]));
     tables.find_map(|table| table.get("default_runtime_name")?.as_str())

@@ -38,34 +38,30 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     let _lock = lock()?;
     in_use::refuse()?;
     let record = InstallRecord::read()?;
-    let mut plan = match Plan::of_this_node(arguments) {
-        Ok(plan) => Some(plan),
-        Err(InstallError::NothingFound) => None,
-        Err(error) => return Err(error),
-    };
-    if let Some(plan) = &mut plan {
-        plan.uninstall(&shim(&record), &record.files, arguments.force)?;
-        plan.refuse_own_restarts(arguments.restart || arguments.dry_run)?;
-    }
+    let mut plan = Plan::of_this_node(arguments);
+    plan.uninstall(&shim(&record), &record.files, arguments.force)?;
+    plan.refuse_own_restarts(arguments.restart || arguments.dry_run)?;
     if arguments.dry_run {
-        show(plan.iter().flat_map(Plan::changes));
+        show(plan.changes());
         for path in record.programs.iter().filter(|_| arguments.only.is_empty()) {
             say(&format!("would remove {}", path.display()));
         }
         return Ok(());
     }
-    for change in plan.iter().flat_map(Plan::changes) {
+    for change in plan.changes() {
         change.write()?;
         say(&format!("took egpu out of {}", change.path.display()));
     }
-    for change in plan.iter().flat_map(Plan::changes) {
-        for copy in backup::remove(&change.path)? {
-            say(&format!("{} has changed since; what it was before egpu: {}", change.path.display(), copy.display()));
+    // Those of a run that was killed, too.
+    let mut written = record.files.clone();
+    InstallRecord::remember(&mut written, plan.changes().map(|change| change.path.clone()));
+    for path in &written {
+        changes::remove_stray(path)?;
+        for copy in backup::remove(path)? {
+            say(&format!("{} has changed since; what it was before egpu: {}", path.display(), copy.display()));
         }
     }
-    if let Some(plan) = &plan {
-        plan.restart(arguments.restart)?;
-    }
+    plan.restart(arguments.restart)?;
     // What is left alone needs the programs.
     if !arguments.only.is_empty() {
         return Ok(());
@@ -88,11 +84,13 @@ fn shim(record: &InstallRecord) -> PathBuf {
 /// Removes the programs, the configuration unless it was edited, and the record of both, last.
 fn remove_installed(record: &InstallRecord) -> Result<(), InstallError> {
     for path in &record.programs {
+        changes::remove_stray(path)?;
         if programs::remove(path)? {
             say(&format!("removed {}", path.display()));
         }
     }
     let config = Path::new(DEFAULT_PATH);
+    changes::remove_stray(config)?;
     if let Some(written) = &record.config {
         match changes::read(config)? {
             Some(current) if current == *written => {
@@ -108,9 +106,10 @@ fn remove_installed(record: &InstallRecord) -> Result<(), InstallError> {
         // One that is not empty has something of somebody else, or the record.
         let _ = fs::remove_dir(folder);
     }
-    changes::replace(&InstallRecord::path(), None)?;
-    for folder in [Path::new(STATE).join("backup"), STATE.into()] {
-        let _ = fs::remove_dir(folder);
-    }
+    let record = InstallRecord::path();
+    changes::remove_stray(&record)?;
+    changes::replace(&record, None)?;
+    backup::remove_empty_folders();
+    let _ = fs::remove_dir(STATE);
     Ok(())
 }
