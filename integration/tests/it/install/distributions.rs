@@ -106,7 +106,7 @@ pub(super) fn all(release: &ContainerdRelease) {
         assert!(release.version == "1.6" || text.contains("SystemdCgroup = true"), "{}: {text}", layout.name);
         let again = host.egpu_ok(&[&["install", "--dry-run"], &only[..]].concat());
         assert!(!again.contains("would"), "{again}");
-        host.egpu_ok(&[&["uninstall", "--restart"], &only[..]].concat());
+        host.egpu_ok(&["uninstall", "--restart"]);
         assert_eq!(host.listing(), listing, "{}", layout.name);
     }
 }

@@ -34,7 +34,7 @@ while :; do sleep 1000 & wait $!; done
 /// `/etc/broken` says in its configuration, it does not come up.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 case "$1 $2" in
-"is-active --quiet") [ "$3" = containerd.service ] || exit 3 ;;
+"is-active --quiet") [ "$3" = containerd.service ] || [ "$3" = docker.service ] || exit 3 ;;
 "restart containerd.service")
     [ ! -e /run/containerd.pid ] || kill "$(cat /run/containerd.pid)"
     while [ -e /run/containerd.pid ] && kill -0 "$(cat /run/containerd.pid)" 2>/dev/null; do sleep 0.05; done

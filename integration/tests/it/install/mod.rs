@@ -1,6 +1,7 @@
 //! `egpu install` and `egpu uninstall`, on hosts of their own with real containerd.
 
 mod distributions;
+mod docker;
 mod host;
 mod in_use;
 mod killed;
@@ -26,12 +27,13 @@ type Test = fn(&ContainerdRelease);
 pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
-        let tests: [(&str, Test); 7] = [
+        let tests: [(&str, Test); 8] = [
             ("install::our_lines_alone", our_lines_alone),
             ("install::changes_of_others_stay", changes_of_others_stay),
             ("install::edits_are_shown", edits_are_shown),
             ("install::what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
             ("install::distributions", distributions::all),
+            ("install::docker", docker::runtime),
             ("install::restart", restart::restart),
             ("install::killed", killed::at_any_step),
         ];
@@ -202,6 +204,20 @@ fn edits_are_shown(release: &ContainerdRelease) {
     assert_eq!(refused.status.code(), Some(5), "{refused:#?}");
     host.egpu_ok(&["uninstall", "--force"]);
     assert!(!host.dump().contains("egpu"));
+    assert_eq!(
+        host.read(CONFIG).contains("runtimes.runc"),
+        release.major() == "1",
+        "a built-in one without marks stays"
+    );
+    assert!(!host.path(DROP_IN).exists() && !host.read(CONFIG).contains("imports"));
+    // Nobody but the administrator has made this one.
+    host.write(path, &unmarked);
+    let said = host.egpu_ok(&["uninstall"]);
+    assert!(said.contains("made by hand") || release.major() == "2", "{said}");
+    assert_eq!(host.read(path), unmarked);
+    // What others have broken is in nobody's way.
+    host.write(CONFIG, "= 1");
+    host.egpu_ok(&["uninstall"]);
 }
 
 fn what_makes_no_sense_is_refused(release: &ContainerdRelease) {
@@ -224,4 +240,24 @@ fn what_makes_no_sense_is_refused(release: &ContainerdRelease) {
         assert!(!output.status.success() && said.contains(why), "{text}: {said}");
         assert_eq!(host.listing(), listing, "{text}");
     }
+    other_settings_change(release);
+}
+
+/// A containerd that reads something else otherwise, as soon as the runtime is there.
+fn other_settings_change(release: &ContainerdRelease) {
+    const CONTAINERD: &str = r#"#!/bin/sh
+/usr/local/bin/containerd "$@" >/tmp/out || exit
+if grep -q runtimes.egpu /tmp/out; then sed 's/^oom_score = 0/oom_score = 1/' /tmp/out; else cat /tmp/out; fi
+"#;
+    let rendered =
+        format!("version = 2\n[plugins.'{V2}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n");
+    let host = Host::with(release, &[("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", &rendered)]);
+    let program = "/var/lib/rancher/k3s/data/current/bin/containerd";
+    host.write(program, CONTAINERD);
+    std::fs::set_permissions(host.path(program), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let listing = host.listing();
+    let output = host.egpu(&["install", "--only", "k3s"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("+oom_score = 1"), "{said}");
+    assert_eq!(host.listing(), listing);
 }

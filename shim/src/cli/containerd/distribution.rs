@@ -113,7 +113,9 @@ impl Installation {
         // Two of them have the same socket.
         let daemon = Daemon::at(Path::new(distribution.socket)).filter(|_| has_sign);
         let is_there = match distribution.layout {
-            Layout::Own => daemon.is_some() || program.is_some() || config.is_some(),
+            Layout::Own => {
+                daemon.is_some() || program.is_some() || config.is_some() || Path::new(distribution.config).exists()
+            }
             Layout::Template(_) | Layout::Folder(_) => has_sign,
         };
         if !is_there {

@@ -8,6 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use rustix::fs::XattrFlags;
 use similar::TextDiff;
 
 use super::error::InstallError;
@@ -154,9 +155,20 @@ fn write_beside(path: &Path, new: &Path, write: impl FnOnce(&mut File) -> io::Re
     if let Ok(old) = fs::metadata(path) {
         file.set_permissions(fs::Permissions::from_mode(old.permissions().mode()))?;
         chown(new, Some(old.uid()), Some(old.gid()))?;
+        keep_label(path, &file);
     }
     write(&mut file)?;
     file.sync_all()
+}
+
+/// Gives a new version of a file the SELinux label of the old one, where there is one.
+fn keep_label(path: &Path, new: &File) {
+    const LABEL: &str = "security.selinux";
+    let mut label = [0; 256];
+    if let Ok(length) = rustix::fs::getxattr(path, LABEL, &mut label[..]) {
+        // Without the right to, it has the label of its directory.
+        let _ = rustix::fs::fsetxattr(new, LABEL, &label[..length], XattrFlags::empty());
+    }
 }
 
 /// Makes a directory's entries last.

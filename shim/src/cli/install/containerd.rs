@@ -17,9 +17,12 @@ use super::{
     error::InstallError,
     runtime_table::{HANDLER, RuntimeTable},
 };
-use crate::cli::containerd::{
-    cri::{CRI_TABLES, Form, cri_is_disabled, runtimes},
-    distribution::{Installation, Layout},
+use crate::cli::{
+    containerd::{
+        cri::{CRI_TABLES, Form, cri_is_disabled, runtimes},
+        distribution::{Installation, Layout},
+    },
+    say,
 };
 
 const DROP_IN: &str = "99-egpu.toml";
@@ -96,23 +99,41 @@ impl<'a> ContainerdPlan<'a> {
         Ok(Outcome::Planned(path))
     }
 
-    /// Plans to take out what [`Self::install`] has put in. `shim`: as in its plan.
-    pub(super) fn uninstall(&self, shim: &Path, force: bool, draft: &mut Draft) -> Result<(), InstallError> {
-        let effective = self.effective();
-        let Some((path, part)) = self.marked_file(draft)? else {
-            if runtimes(&effective).any(|(name, runtime)| name == HANDLER && Form::of(runtime).is_some()) {
-                self.remove_unmarked(force, draft)?;
+    /// Reads it for [`Self::uninstall`]: what somebody else has broken is in nobody's way, unless
+    /// egpu's part is in it. `None`: there is nothing of egpu's.
+    pub(super) fn read_for_uninstall(containerd: &'a Installation) -> Result<Option<Self>, InstallError> {
+        match ConfigFiles::read(&containerd.config, &Overlay::new()) {
+            Ok(files) => Ok(Some(Self { dump: files.dump(&containerd.program).ok().flatten(), containerd, files })),
+            Err(error) => {
+                let unread = Self { containerd, files: ConfigFiles { files: Vec::new() }, dump: None };
+                let text = changes::read(&containerd.config)?.unwrap_or_default();
+                let is_marked = block::find(&text, RUNTIME.name).is_some();
+                if is_marked || unread.marked_file(&mut Draft::default())?.is_some() { Err(error) } else { Ok(None) }
             }
-            return Ok(());
-        };
-        let body = self.body(&part, &self.table(&effective, shim));
+        }
+    }
+
+    /// Plans to take out what [`Self::install`] has put in. `shim`: as in its plan. `written`:
+    /// files that it has changed.
+    pub(super) fn uninstall(
+        &self,
+        shim: &Path,
+        written: &[PathBuf],
+        force: bool,
+        draft: &mut Draft,
+    ) -> Result<(), InstallError> {
+        let Some((path, part)) = self.marked_file(draft)? else { return self.remove_unmarked(written, force, draft) };
+        let body = self.body(&part, &self.table(&self.effective(), shim));
         let text = draft.text(&path)?;
         refuse_edits(&path, text.as_deref(), &part, &body, force)?;
         *text = remove_runtime(&path, &part, text.as_deref().unwrap_or_default())?;
         self.remove_import(&path, draft)?;
         let after = ConfigFiles::read(&self.containerd.config, &draft.overlay())?;
-        let after = after.dump(&self.containerd.program)?;
-        self.refuse_side_effects(after.as_ref())
+        if self.dump.is_some() {
+            self.refuse_side_effects(after.dump(&self.containerd.program)?.as_ref())
+        } else {
+            Ok(())
+        }
     }
 
     fn main(&self) -> Table {
@@ -262,10 +283,18 @@ impl<'a> ContainerdPlan<'a> {
         Ok(())
     }
 
-    /// Takes out a table that has no marks around it.
-    fn remove_unmarked(&self, force: bool, draft: &mut Draft) -> Result<(), InstallError> {
-        let is_in = |table: &Table| runtimes(table).any(|(name, _)| name == HANDLER);
+    /// Takes out a table that has no marks around it; one that was made by hand stays.
+    fn remove_unmarked(&self, written: &[PathBuf], force: bool, draft: &mut Draft) -> Result<(), InstallError> {
+        let is_in =
+            |table: &Table| runtimes(table).any(|(name, runtime)| name == HANDLER && Form::of(runtime).is_some());
         let Some(file) = self.files.files.iter().find(|file| is_in(&file.table)) else { return Ok(()) };
+        if !force && !written.contains(&file.path) {
+            say(&format!(
+                "{}: the runtime `egpu` was made by hand, and stays; --force takes it out",
+                file.path.display()
+            ));
+            return Ok(());
+        }
         let text = draft.text(&file.path)?;
         let before = text.clone().unwrap_or_default();
         let after = without_runtime(&file.path, &before)?;
@@ -273,8 +302,8 @@ impl<'a> ContainerdPlan<'a> {
             let difference = changes::diff(&file.path.display().to_string(), Some(&before), Some(&after));
             return Err(InstallError::Unmarked { path: file.path.clone(), difference });
         }
-        *text = Some(after);
-        Ok(())
+        *text = Some(after).filter(|_| !file.path.ends_with(DROP_IN));
+        self.remove_import(&file.path, draft)
     }
 
     /// Asks containerd's parser: it must see the runtime, and all else as before.

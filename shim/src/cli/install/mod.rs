@@ -20,10 +20,14 @@ mod uninstall;
 
 use std::{
     env,
+    fs::File,
     path::{Path, PathBuf},
 };
 
-use nix::unistd::{chdir, chroot};
+use nix::{
+    fcntl::{Flock, FlockArg},
+    unistd::{chdir, chroot},
+};
 use runtime_config::{
     Config,
     config::{DEFAULT_PATH, DEFAULT_TOML},
@@ -37,6 +41,9 @@ use programs::{InstallRecord, Programs};
 pub(super) use error::InstallError;
 pub(super) use runtime_table::systemd_cgroup;
 pub(super) use uninstall::{UninstallArguments, uninstall};
+
+/// Directory that is locked: it is on every node, and nobody else locks it.
+const LOCKED: &str = "/var/lib";
 
 /// Arguments of `egpu install`.
 #[derive(Debug, clap::Args)]
@@ -88,6 +95,13 @@ impl CommonArguments {
     }
 }
 
+/// Waits until no other install or uninstall runs on this node.
+fn lock() -> Result<Flock<File>, InstallError> {
+    let failed = |source| InstallError::Read { path: LOCKED.into(), source };
+    let directory = File::open(LOCKED).map_err(failed)?;
+    Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| failed(errno.into()))
+}
+
 /// Runs `egpu install`.
 pub(super) fn install(arguments: &InstallArguments) -> Result<Exit, CliError> {
     install_node(arguments).map_err(Box::new)?;
@@ -104,6 +118,7 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
     let mut programs = Programs::open()?;
     let config = arguments.config.as_deref().map(checked_config).transpose()?;
     common.enter_root()?;
+    let _lock = lock()?;
     let other_root = common.host_root.is_some();
     let folder = programs.destination(&arguments.bin_dir, other_root);
     let missing = programs.missing(&folder, other_root)?;
@@ -127,9 +142,8 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
     let files = missing.iter().map(|(path, _)| path.as_path());
     let changed = config.iter().chain(plan.changes()).map(|change| change.path.as_path());
     record.remember_new_folders(files.chain(changed).chain([InstallRecord::path().as_path()]));
-    record.programs.extend(missing.iter().map(|(path, _)| path.clone()));
-    record.programs.sort();
-    record.programs.dedup();
+    InstallRecord::remember(&mut record.programs, missing.iter().map(|(path, _)| path.clone()));
+    InstallRecord::remember(&mut record.files, plan.changes().map(|change| change.path.clone()));
     if let Some(config) = &config {
         record.config.clone_from(&config.after);
     }

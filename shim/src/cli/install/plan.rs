@@ -40,7 +40,9 @@ struct ContainerdChanges {
 /// Changes of the node's configuration.
 pub(super) struct Plan {
     containerds: Vec<ContainerdChanges>,
+    /// Docker is here, in a version that can run egpu.
     has_docker: bool,
+    wants_docker: bool,
     docker: Vec<Change>,
 }
 
@@ -52,8 +54,9 @@ impl Plan {
         let containerds = found.into_iter().filter(|containerd| is_wanted(containerd.distribution.name));
         let containerds =
             containerds.map(|containerd| ContainerdChanges { containerd, changes: Vec::new(), file: None }).collect();
-        let has_docker = is_wanted(DOCKER) && has_docker();
-        let plan = Self { containerds, has_docker, docker: Vec::new() };
+        let wants_docker = is_wanted(DOCKER);
+        let has_docker = wants_docker && has_docker();
+        let plan = Self { containerds, has_docker, wants_docker, docker: Vec::new() };
         if plan.containerds.is_empty() && !plan.has_docker { Err(InstallError::NothingFound) } else { Ok(plan) }
     }
 
@@ -84,15 +87,18 @@ impl Plan {
     }
 
     /// Plans to take the runtime out again.
-    pub(super) fn uninstall(&mut self, shim: &Path, force: bool) -> Result<(), InstallError> {
+    pub(super) fn uninstall(&mut self, shim: &Path, written: &[PathBuf], force: bool) -> Result<(), InstallError> {
         for planned in &mut self.containerds {
+            let Some(plan) = ContainerdPlan::read_for_uninstall(&planned.containerd)? else { continue };
             let mut draft = Draft::default();
-            ContainerdPlan::read(&planned.containerd)?.uninstall(shim, force, &mut draft)?;
+            plan.uninstall(shim, written, force, &mut draft)?;
             planned.changes = draft.finish();
         }
-        let mut draft = Draft::default();
-        docker::uninstall(&mut draft, force)?;
-        self.docker = draft.finish();
+        if self.wants_docker {
+            let mut draft = Draft::default();
+            docker::uninstall(&mut draft, force)?;
+            self.docker = draft.finish();
+        }
         Ok(())
     }
 
@@ -124,10 +130,13 @@ impl Plan {
                 say(&format!("not in force before `systemctl restart {unit}`; running containers go on meanwhile"));
             }
         }
-        if !self.docker.is_empty() && restart {
+        if self.docker.is_empty() || !restart::is_active(DOCKER_UNIT) {
+            return Ok(());
+        }
+        if restart {
             restart::reload(DOCKER_UNIT)?;
             say(&format!("reloaded {DOCKER_UNIT}"));
-        } else if !self.docker.is_empty() {
+        } else {
             say(&format!("not in force before `systemctl reload {DOCKER_UNIT}`; running containers go on meanwhile"));
         }
         Ok(())

@@ -27,6 +27,9 @@ pub(super) struct InstallRecord {
     pub(super) version: u32,
     /// Programs that it has copied.
     pub(super) programs: Vec<PathBuf>,
+    /// Files of containerd and Docker that it has changed.
+    #[serde(default)]
+    pub(super) files: Vec<PathBuf>,
     /// The text of egpu's configuration that it has written.
     #[serde(default)]
     pub(super) config: Option<String>,
@@ -43,18 +46,23 @@ impl InstallRecord {
 
     /// Returns whether there is nothing to remember.
     pub(super) fn is_empty(&self) -> bool {
-        self.programs.is_empty() && self.config.is_none() && self.folders.is_empty()
+        self.programs.is_empty() && self.files.is_empty() && self.config.is_none() && self.folders.is_empty()
+    }
+
+    /// Remembers files that are going to be written, where it does not know them already.
+    pub(super) fn remember(known: &mut Vec<PathBuf>, paths: impl Iterator<Item = PathBuf>) {
+        for path in paths {
+            if !known.contains(&path) {
+                known.push(path);
+            }
+        }
     }
 
     /// Remembers the folders of these files that are not there yet.
     pub(super) fn remember_new_folders<'a>(&mut self, files: impl Iterator<Item = &'a Path>) {
         for file in files {
             let missing: Vec<&Path> = file.ancestors().skip(1).take_while(|folder| !folder.exists()).collect();
-            for folder in missing.into_iter().rev() {
-                if !self.folders.iter().any(|known| known == folder) {
-                    self.folders.push(folder.to_owned());
-                }
-            }
+            Self::remember(&mut self.folders, missing.into_iter().rev().map(Path::to_owned));
         }
     }
 

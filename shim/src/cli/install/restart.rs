@@ -29,8 +29,13 @@ const CRI: &str = "cri";
 /// Returns the unit that runs this containerd here.
 pub(super) fn unit(containerd: &Installation) -> &'static str {
     let units = containerd.distribution.units;
-    let active = units.iter().find(|unit| systemctl(&["is-active", "--quiet", unit]).is_ok());
+    let active = units.iter().find(|unit| is_active(unit));
     active.or(units.first()).copied().unwrap_or("containerd.service")
+}
+
+/// Returns whether a unit runs.
+pub(super) fn is_active(unit: &str) -> bool {
+    systemctl(&["is-active", "--quiet", unit]).is_ok()
 }
 
 /// Restarts a unit.

@@ -10,7 +10,7 @@ use runtime_config::{Config, config::DEFAULT_PATH};
 use super::{
     CommonArguments, backup, changes,
     error::InstallError,
-    in_use,
+    in_use, lock,
     plan::Plan,
     programs::{self, InstallRecord, STATE},
     show,
@@ -35,6 +35,7 @@ pub(in crate::cli) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, 
 
 fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     arguments.enter_root()?;
+    let _lock = lock()?;
     in_use::refuse()?;
     let record = InstallRecord::read()?;
     let mut plan = match Plan::of_this_node(arguments) {
@@ -43,12 +44,12 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
         Err(error) => return Err(error),
     };
     if let Some(plan) = &mut plan {
-        plan.uninstall(&shim(&record), arguments.force)?;
+        plan.uninstall(&shim(&record), &record.files, arguments.force)?;
         plan.refuse_own_restarts(arguments.restart || arguments.dry_run)?;
     }
     if arguments.dry_run {
         show(plan.iter().flat_map(Plan::changes));
-        for path in &record.programs {
+        for path in record.programs.iter().filter(|_| arguments.only.is_empty()) {
             say(&format!("would remove {}", path.display()));
         }
         return Ok(());
@@ -64,6 +65,10 @@ fn uninstall_node(arguments: &CommonArguments) -> Result<(), InstallError> {
     }
     if let Some(plan) = &plan {
         plan.restart(arguments.restart)?;
+    }
+    // What is left alone needs the programs.
+    if !arguments.only.is_empty() {
+        return Ok(());
     }
     let log = Config::load(None).ok().map(|config| config.log_file);
     remove_installed(&record)?;
