@@ -1,13 +1,24 @@
 //! Containers that use egpu: while there is one, nothing is taken away. Without the shim's program
 //! containerd could neither stop nor clean up after them.
 
-use std::{collections::BTreeSet, fs, os::unix::ffi::OsStrExt, path::Path};
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::ffi::OsStrExt,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use nvidia_glue::ledger::{ContainerName, Ledger};
 use runtime_config::Config;
 
 use super::error::InstallError;
 use crate::{info::BINARY, registry::Registry};
+
+/// Time in which the shim of a container that was just deleted ends; it takes milliseconds.
+const ENDING: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_millis(20);
 
 /// Refuses if there is any.
 pub(super) fn refuse() -> Result<(), InstallError> {
@@ -17,7 +28,12 @@ pub(super) fn refuse() -> Result<(), InstallError> {
     }
     // Of another state directory, or of another containerd.
     let known = |id: &str| names.iter().any(|name| name.contains(id));
-    let shims: Vec<String> = shims().into_iter().filter(|id| !known(id)).collect();
+    let unknown = || -> Vec<String> { shims().into_iter().filter(|id| !known(id)).collect() };
+    let (deadline, mut shims) = (Instant::now() + ENDING, unknown());
+    while names.is_empty() && !shims.is_empty() && Instant::now() < deadline {
+        sleep(RETRY);
+        shims = unknown();
+    }
     names.extend(shims);
     if names.is_empty() { Ok(()) } else { Err(InstallError::InUse { names: names.into_iter().collect() }) }
 }
