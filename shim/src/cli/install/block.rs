@@ -104,8 +104,8 @@ impl Part {
     pub(super) fn remove(&self, text: &str) -> Option<String> {
         let Some(block) = find(text, self.name) else { return Some(text.to_owned()) };
         let mut rest = block.replaced_by("");
-        // The line between the others and the part; where it is the only end of theirs, and something
-        // came behind the part, it stays.
+        // The line between the others and the part. Where it is the only end of theirs, and
+        // something came behind the part, it stays.
         let before = rest.get(..block.range.start).unwrap_or_default();
         let is_last = block.range.start == rest.len();
         if !self.is_first && (before.ends_with("\n\n") || (is_last && before.ends_with('\n'))) {
