@@ -27,9 +27,10 @@ type Test = fn(&ContainerdRelease);
 pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
     let mut trials = Vec::new();
     for release in releases.iter().cloned().chain(ContainerdRelease::for_install()) {
-        let tests: [(&str, Test); 8] = [
+        let tests: [(&str, Test); 9] = [
             ("install::our_lines_alone", our_lines_alone),
             ("install::changes_of_others_stay", changes_of_others_stay),
+            ("install::containerd_goes_back", containerd_goes_back),
             ("install::edits_are_shown", edits_are_shown),
             ("install::what_makes_no_sense_is_refused", what_makes_no_sense_is_refused),
             ("install::distributions", distributions::all),
@@ -37,9 +38,13 @@ pub(crate) fn trials(releases: &[ContainerdRelease]) -> Vec<Trial> {
             ("install::restart", restart::restart),
             ("install::killed", killed::at_any_step),
         ];
-        // Of 1.6 and 1.7, one is enough.
-        for (name, test) in tests.into_iter().filter(|(name, _)| *name != "install::killed" || release.version != "1.7")
-        {
+        // Of 1.6 and 1.7, one is enough; 2.x has nothing newer.
+        let has_use = |name: &str| match name {
+            "install::killed" => release.version != "1.7",
+            "install::containerd_goes_back" => release.major() == "1",
+            _ => true,
+        };
+        for (name, test) in tests.into_iter().filter(|(name, _)| has_use(name)) {
             let release = release.clone();
             trials.push(trial_of(&release.version.clone(), name, programs, move || test(&release)));
         }
@@ -181,6 +186,25 @@ fn changes_of_others_stay(release: &ContainerdRelease) {
         !dump.contains("egpu") && dump.contains("io.containerd.other.v1") && dump.contains("runtimes.runc"),
         "{dump}"
     );
+}
+
+/// containerd goes back from 2.x to 1.x, which would take the drop-in's table for all of CRI's.
+fn containerd_goes_back(release: &ContainerdRelease) {
+    let Some(newer) = ContainerdRelease::all().into_iter().find(|newer| newer.major() > release.major()) else {
+        return;
+    };
+    let files = [(CONFIG, administrators(V2, 2))];
+    let host = host_of(&newer, &files);
+    host.egpu_ok(&["install", "--config", SIMULATED]);
+    let (main, drop_in) = (host.read(CONFIG), host.read(DROP_IN));
+    let before = host_of(release, &files).dump();
+    let host = host_of(release, &[(CONFIG, main), (DROP_IN, drop_in)]);
+    host.egpu_ok(&["install", "--config", SIMULATED]);
+    let (added, removed) = difference(&before, &host.dump());
+    assert!(!added.is_empty() && removed.is_empty(), "{added:?}, {removed:?}");
+    host.egpu_ok(&["uninstall"]);
+    assert_eq!(host.dump(), before);
+    assert!(!host.path(DROP_IN).exists());
 }
 
 fn edits_are_shown(release: &ContainerdRelease) {

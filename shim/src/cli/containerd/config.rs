@@ -15,7 +15,12 @@ use toml::{Table, Value};
 pub(in crate::cli) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
 /// Variable by which `ctr` and `nerdctl` find another daemon, too.
 const ADDRESS_VARIABLE: &str = "CONTAINERD_ADDRESS";
-const ADDRESSES: [&str; 2] = ["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"];
+const ADDRESSES: [&str; 4] = [
+    "/run/containerd/containerd.sock",
+    "/run/k3s/containerd/containerd.sock",
+    "/var/snap/microk8s/common/run/containerd.sock",
+    "/run/k0s/containerd.sock",
+];
 const VERSION: &str = "--version";
 /// The first version whose CRI starts the shim at `runtime_path`; 1.6 takes the key and ignores it.
 pub(in crate::cli) const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);

@@ -25,7 +25,8 @@ use crate::cli::{
     say,
 };
 
-const DROP_IN: &str = "99-egpu.toml";
+/// Name of the file of egpu's own.
+pub(super) const DROP_IN: &str = "99-egpu.toml";
 /// Folder of drop-ins beside a main file that names none yet.
 const DROP_INS: &str = "conf.d";
 /// The first version that merges a drop-in's tables.

@@ -158,7 +158,9 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
         say(&format!("installed {}", path.display()));
     }
     for change in config.iter().chain(plan.changes()) {
-        let backup = change.before.as_deref().map(|text| backup::keep(&change.path, text)).transpose()?;
+        // The drop-in is nobody else's.
+        let theirs = change.before.as_deref().filter(|_| !change.path.ends_with(containerd::DROP_IN));
+        let backup = theirs.map(|text| backup::keep(&change.path, text)).transpose()?;
         change.write()?;
         let before = backup.map(|path| format!(", before: {}", path.display())).unwrap_or_default();
         say(&format!("wrote {}{before}", change.path.display()));
