@@ -76,6 +76,7 @@ impl<'a> ContainerdPlan<'a> {
         // containerd 1.x, where a 2.x was: there a drop-in would replace all of CRI's table.
         if let Some((path, part)) = marked.as_ref().filter(|(path, _)| self.is_own_drop_in(path) && !self.merges()) {
             let text = draft.text(path)?;
+            refuse_edits(path, text.as_deref(), part, &self.body(part, &self.table(&effective, shim)), force)?;
             *text = text.as_deref().and_then(|text| part.remove(text));
             self.remove_import(draft)?;
             return self.after(draft)?.install(shim, force, draft);
