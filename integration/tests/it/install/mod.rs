@@ -210,6 +210,9 @@ fn containerd_goes_back(release: &ContainerdRelease) {
 fn edits_are_shown(release: &ContainerdRelease) {
     let host = Host::with(release, &[(CONFIG, "version = 2\n")]);
     host.egpu_ok(&["install", "--config", SIMULATED]);
+    // Copies may hold passwords of registries.
+    let backups = std::fs::metadata(host.path("/var/lib/egpu/backup")).unwrap().permissions();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&backups) & 0o777, 0o700);
     let path = if release.major() == "2" { DROP_IN } else { CONFIG };
     let (installed, before) = (host.read(path), "container_annotations = [\"egpu.io/*\"]");
     let edited = installed.replace(before, "container_annotations = [\"*\"]");
