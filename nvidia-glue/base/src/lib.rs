@@ -30,6 +30,6 @@ pub use granted_card::GrantedCard;
 pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
 pub use roots::Roots;
-pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority};
+pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority, PriorityMode};
 pub use throttle::Throttle;
 pub use units::{Bytes, Percent, Weight};

@@ -68,6 +68,27 @@ pub enum Priority {
     Low,
 }
 
+/// Way in which containers of low priority leave the card to those of high priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PriorityMode {
+    /// They stay on the card in the least time slices, and have each break.
+    #[default]
+    Harvest,
+    /// They are off the card while others work.
+    Strict,
+}
+
+impl PriorityMode {
+    /// Returns the name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Harvest => "harvest",
+            Self::Strict => "strict",
+        }
+    }
+}
+
 /// Fate of a program over its memory quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

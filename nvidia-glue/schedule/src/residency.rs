@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Presence, Switch};
+use crate::{Presence, Switch, priority::Stays as PriorityStays};
 
 /// Processes that have not been on the engine for that long are forgotten.
 const KEPT_NS: u64 = 120_000_000_000;
@@ -10,6 +10,8 @@ const KEPT_NS: u64 = 120_000_000_000;
 /// longer ([`soft::LONGEST_ROUND_US`](super::soft::LONGEST_ROUND_US)). Who stays away longer has
 /// none.
 const IDLE_AFTER_NS: u64 = super::soft::LONGEST_ROUND_US * 1_000;
+/// Longest stay of a context that is displaced as soon as the card can do that.
+const SWITCH_NS: u64 = 300_000;
 
 /// The sums of one card, by process. A process is a container's mediator, so that these are the
 /// containers' times.
@@ -30,6 +32,8 @@ struct Stays {
     last_went_ns: u64,
     /// Of the times when it was away, what was longer than that.
     idle_ns: u64,
+    /// Of its stays, what was longer than [`SWITCH_NS`].
+    lasting_ns: u64,
     /// By context: when it came last.
     contexts: BTreeMap<u32, u64>,
 }
@@ -56,7 +60,9 @@ impl Residency {
         if let Some((process, since_ns)) = self.on.take()
             && let Some(stays) = self.processes.get_mut(&process)
         {
-            stays.used_ns = stays.used_ns.saturating_add(at_ns.saturating_sub(since_ns));
+            let stay_ns = at_ns.saturating_sub(since_ns);
+            stays.used_ns = stays.used_ns.saturating_add(stay_ns);
+            stays.lasting_ns = stays.lasting_ns.saturating_add(stay_ns.saturating_sub(SWITCH_NS));
             stays.last_went_ns = at_ns;
         }
     }
@@ -98,6 +104,25 @@ impl Residency {
     /// Instant at which it left the engine last; `None`: never, as far as is known.
     pub fn last_went_ns(&self, process: u32) -> Option<u64> {
         self.processes.get(&process).map(|stays| stays.last_went_ns).filter(|at_ns| *at_ns > 0)
+    }
+
+    /// Its stays on the engine until now, the one under way included, of the time for which its
+    /// channels were to be there.
+    pub fn stays(&self, process: u32, now_ns: u64, open_us: u64) -> PriorityStays {
+        let Some(stays) = self.processes.get(&process) else {
+            return PriorityStays { open_us, ..PriorityStays::default() };
+        };
+        let current_ns = match self.on {
+            Some((on, since_ns)) if on == process => now_ns.saturating_sub(since_ns).saturating_sub(SWITCH_NS),
+            _ => 0,
+        };
+        PriorityStays { came: stays.came, lasting_us: stays.lasting_ns.saturating_add(current_ns) / 1_000, open_us }
+    }
+
+    /// Instant until which it was on the engine last, now included (`CLOCK_MONOTONIC`,
+    /// nanoseconds); `None`: never, as far as is known.
+    pub fn last_seen_ns(&self, process: u32, now_ns: u64) -> Option<u64> {
+        if self.is_on(process) { Some(now_ns) } else { self.last_went_ns(process) }
     }
 
     /// Returns whether it has the engine now.

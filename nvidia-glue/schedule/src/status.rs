@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use base::{
-    Format,
+    Format, PriorityMode,
     block_file::{BlockFile, Published},
 };
 
@@ -14,7 +14,7 @@ use base::{
 pub type StatusFile = BlockFile<Status>;
 
 impl Published for Status {
-    const FORMAT: Format = Format::new(2, 1);
+    const FORMAT: Format = Format::new(3, 1);
 }
 
 /// Status of a mediator's scheduling.
@@ -128,6 +128,10 @@ pub struct CardStatus {
     /// See above.
     #[serde(default)]
     pub scheduler_driver_cpu_us: u64,
+    /// Way in which it leaves the card to others of high priority; `None`: it does not, or an older
+    /// mediator does not say.
+    #[serde(default)]
+    pub gives_way: Option<PriorityMode>,
     /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has
     /// asked it, or the call itself failed.
     #[serde(default)]
@@ -187,6 +191,7 @@ mod tests {
             failures: 16,
             scheduler_cpu_us: 17,
             scheduler_driver_cpu_us: 18,
+            gives_way: Some(PriorityMode::Harvest),
             refused: Some(19),
         };
         let status = Status {

@@ -25,7 +25,7 @@ use crate::{
 };
 
 use base::{CardPolicy, ComputeShare};
-pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, Throttle};
+pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, PriorityMode, Throttle};
 
 /// Path of the file unless [`PATH_VARIABLE`] names another.
 pub const DEFAULT_PATH: &str = "/etc/egpu/config.toml";
@@ -85,6 +85,8 @@ pub struct Config {
     pub default_policy: CardPolicy,
     /// Period of the containers' turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period: Duration,
+    /// Way in which containers of low priority leave the card to others.
+    pub priority: PriorityMode,
     /// The engines that a container is kept from outside its turns.
     pub throttle: Throttle,
     /// The treatment of hard caps on cards that cannot take containers off.
@@ -316,6 +318,7 @@ impl Default for Config {
             admission_wait: AdmissionWait::Leaving,
             default_policy: CardPolicy::Fixed,
             period: Duration::from_millis(100),
+            priority: PriorityMode::Harvest,
             throttle: Throttle::ComputeCopy,
             hard_caps_unavailable: HardCapsUnavailable::Refuse,
             max_inst: 16,

@@ -91,7 +91,7 @@ fn the_example_of_simulated_cards_is_read() {
 fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
-         unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\nthrottle = 'all'\n\
+         unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\npriority = 'strict'\nthrottle = 'all'\n\
          hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\nadmission_wait = '30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
@@ -108,7 +108,7 @@ fn values_are_read() {
     assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
     assert_eq!(config.period, Duration::from_millis(20));
     assert_eq!(config.admission_wait, AdmissionWait::AnyTenant(Duration::from_secs(30)));
-    assert_eq!(config.throttle, Throttle::All);
+    assert_eq!((config.priority, config.throttle), (PriorityMode::Strict, Throttle::All));
     assert_eq!(config.hard_caps_unavailable, HardCapsUnavailable::Degrade);
     assert_eq!(config.memory_scaling.apply(Bytes(1000)), Bytes(1500));
     assert!(config.memory_scaling.oversubscribes());
@@ -172,6 +172,10 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ),
         ("admission_wait = '30'".to_owned(), ", line 1: admission_wait = \"30\" is not accepted"),
         ("period = '501ms'".to_owned(), ", line 1: period = \"501ms\" is not accepted"),
+        (
+            "priority = 'high'".to_owned(),
+            ", line 1: priority = \"high\" is not accepted; it must be \"harvest\" or \"strict\"",
+        ),
         (
             "throttle = 'copy'".to_owned(),
             ", line 1: throttle = \"copy\" is not accepted; it must be \"compute\", \"compute+copy\" or \"all\"",

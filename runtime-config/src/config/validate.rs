@@ -10,7 +10,7 @@ use jiff::SignedDuration;
 
 use super::{
     AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable,
-    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
+    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, PriorityMode, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
     UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
@@ -72,6 +72,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
             Duration::from_micros(MIN_PERIOD_US),
             Duration::from_micros(MAX_PERIOD_US),
         )?,
+        priority: check.priority(&file.priority)?,
         throttle: check.throttle(&file.throttle)?,
         hard_caps_unavailable: check.hard_caps_unavailable(&file.hard_caps_unavailable)?,
         max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,
@@ -128,6 +129,13 @@ impl Check<'_> {
             "pass" => Ok(UnknownDriver::Pass),
             other => Err(self.error("unknown_driver", &format!("{other:?}"), "\"refuse\" or \"pass\"".to_owned())),
         }
+    }
+
+    fn priority(&self, value: &str) -> Result<PriorityMode, ConfigError> {
+        let all = [PriorityMode::Harvest, PriorityMode::Strict];
+        all.into_iter()
+            .find(|mode| mode.name() == value)
+            .ok_or_else(|| self.error("priority", &format!("{value:?}"), "\"harvest\" or \"strict\"".to_owned()))
     }
 
     fn throttle(&self, value: &str) -> Result<Throttle, ConfigError> {

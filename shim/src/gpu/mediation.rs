@@ -87,6 +87,7 @@ pub(super) fn mediation(
         grant_id,
         state_dir,
         status_file,
+        priority: config.priority,
         throttle: config.throttle,
         may_draw: record
             .request

@@ -14,7 +14,11 @@ use nvidia_glue::{
     mediate::{GrantedCard, Observer, Processes, SessionSetup},
     rm::DriverRelease,
 };
-use runtime_config::{Bytes, config::Throttle, request::OverMemory};
+use runtime_config::{
+    Bytes,
+    config::{PriorityMode, Throttle},
+    request::OverMemory,
+};
 use serde::{Deserialize, Serialize};
 
 use super::mount_namespace::VisiblePath;
@@ -44,6 +48,9 @@ pub struct Setup {
     pub state_dir: PathBuf,
     /// The file to which the state of the schedule is written.
     pub status_file: PathBuf,
+    /// Way in which it leaves its cards to others, if its priority is low.
+    #[serde(default)]
+    pub priority: PriorityMode,
     /// The engines that are scheduled.
     pub throttle: Throttle,
     /// True if the container has the driver capability `graphics` or `display`.

@@ -320,6 +320,7 @@ pub fn setup(bench: &Bench) -> Setup {
         grant_id: "grant".to_owned(),
         state_dir: bench.directory.path().join("state"),
         status_file: bench.directory.path().join("schedule"),
+        priority: runtime_config::config::PriorityMode::default(),
         throttle: runtime_config::config::Throttle::default(),
         may_draw: false,
         cgroups: vec![],

@@ -5,6 +5,7 @@
 //! is to find it.
 
 mod card_state;
+mod neighbours;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -17,6 +18,8 @@ use nvidia_glue::{
     },
 };
 
+use runtime_config::config::PriorityMode;
+
 use super::{
     alarm::Alarm,
     clock::Clock,
@@ -24,13 +27,11 @@ use super::{
     edge_times::{EdgeTimes, Lost},
     mailbox::Mailbox,
     residency_view::ResidencyView,
-    share_terms::{ShareTerms, Sharing},
+    share_terms::ShareTerms,
     status_page::StatusPage,
     usage_sums::UsageSums,
 };
 
-/// Interval at which the neighbours are checked, where they matter.
-const CHECK_INTERVAL_US: u64 = 100_000;
 /// Attempts at the same edge in a row, and the pause between them.
 const ATTEMPTS: u32 = 3;
 const BETWEEN_US: u64 = 300;
@@ -41,6 +42,8 @@ pub(super) struct CardPlace {
     /// Index of the card in the container's order.
     pub(super) index: usize,
     pub(super) grant_id: String,
+    /// Way in which it leaves the card to others, if its priority is low.
+    pub(super) priority: PriorityMode,
     /// The directory that has the status files of neighbours.
     pub(super) state_dir: PathBuf,
     /// It does not run until it has a turn.
@@ -82,6 +85,8 @@ pub(super) struct CardScheduler<C> {
     /// Time slices as wanted, and as set last.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
+    /// The driver refuses the slices of [`PriorityMode::Harvest`].
+    refuses_slices: bool,
     /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
@@ -134,6 +139,7 @@ impl<C: Clock> CardScheduler<C> {
             is_yielding: false,
             wanted_slice_us: None,
             slice_us: None,
+            refuses_slices: false,
             takes_turns: false,
             turn_us: 0,
             last_opening: (0, 0),
@@ -231,6 +237,7 @@ impl<C: Clock> CardScheduler<C> {
         if self.is_awake {
             self.is_awake = false;
             self.is_yielding = false;
+            self.refuses_slices = false;
             self.usage_sums.set_open(now_us, None);
             self.count();
             self.set_course(now_us);
@@ -244,87 +251,6 @@ impl<C: Clock> CardScheduler<C> {
         let mut status = self.status(now_us, [None; 2]);
         status.utilization_ppm = self.report_measured(now_us).utilization_ppm;
         self.status_page.publish(self.place.index, status, None);
-    }
-
-    /// Checks the neighbours on the card, where they decide about slices or about running. Returns
-    /// the instant of the next check.
-    fn check_neighbours(&mut self, now_us: u64) -> u64 {
-        let gives_way = self.terms.gives_way();
-        let is_wanted = gives_way
-            || self.has_weighted_slices()
-            || self.edge_failures.is_degraded()
-            || self.wanted_slice_us != self.slice_us
-            || self.takes_turns;
-        if now_us < self.check_us {
-            return if is_wanted { self.check_us } else { u64::MAX };
-        }
-        self.check_us = now_us + CHECK_INTERVAL_US;
-        let mut is_yielding = false;
-        if gives_way || self.has_weighted_slices() {
-            self.residency_view.read_log();
-            self.residency_view.refresh_neighbours(now_us, &self.place.state_dir, &self.terms.others);
-        }
-        if gives_way {
-            let verdict = self.residency_view.verdict(now_us, &self.terms);
-            is_yielding = !verdict.may_run;
-            self.check_us = self.check_us.min(verdict.look_at_us);
-        }
-        if is_yielding != self.is_yielding {
-            self.is_yielding = is_yielding;
-            self.set_course(now_us);
-        }
-        if self.edge_failures.retry_us().is_some_and(|at| at <= now_us) {
-            self.retry_hard_caps();
-        }
-        self.set_slices(now_us);
-        self.rotate(now_us);
-        if is_wanted { self.check_us } else { u64::MAX }
-    }
-
-    /// Returns whether its share is one of time slices: by weight, or of windows that others have,
-    /// too.
-    fn has_weighted_slices(&self) -> bool {
-        self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
-    }
-
-    fn set_slices(&mut self, now_us: u64) {
-        if self.has_weighted_slices() {
-            self.usage_sums.add_elapsed(now_us);
-            // All containers that share windows are off the card at the same time.
-            let closed_us = if self.terms.sharing == Sharing::Windows { self.usage_sums.throttled_us } else { 0 };
-            let slice_us = self.residency_view.slice_us(now_us, &self.terms, self.gate.groups(), closed_us);
-            self.wanted_slice_us = slice_us.or(self.wanted_slice_us);
-        } else {
-            let low_us = || self.residency_view.low_slice_us(now_us, &self.terms, self.gate.groups());
-            self.wanted_slice_us = self.terms.gives_way().then(low_us);
-        }
-        if self.wanted_slice_us != self.slice_us {
-            match self.gate.set_slice(self.wanted_slice_us) {
-                Ok(()) => self.slice_us = self.wanted_slice_us,
-                // The next check sets it again.
-                Err(_) => self.edge_failures.failures += 1,
-            }
-        }
-    }
-
-    /// Rotates its groups, where more of them work than its share has slices for.
-    fn rotate(&mut self, now_us: u64) {
-        let has_share = (self.has_weighted_slices() || self.terms.gives_way()) && !self.edge_failures.is_degraded();
-        if has_share && now_us < self.turn_us {
-            return;
-        }
-        self.turn_us = now_us + CHECK_INTERVAL_US;
-        let on_card = has_share
-            .then(|| self.residency_view.on_card(now_us, &self.terms, self.gate.groups(), CHECK_INTERVAL_US))
-            .flatten();
-        if on_card.is_none() && !self.takes_turns {
-            return;
-        }
-        match self.gate.rotate(on_card) {
-            Ok(_) => self.takes_turns = on_card.is_some(),
-            // The next turn names them again.
-            Err(_) => self.edge_failures.failures += 1,
-        }
     }
 
     /// Makes the moves that are due. Returns the instant of the next one.
@@ -373,7 +299,7 @@ impl<C: Clock> CardScheduler<C> {
         self.residency_view.channels_opened();
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
-        if self.terms.gives_way() {
+        if self.terms.gives_way() && !self.harvests() {
             // A neighbour that goes before it comes now, or has no work.
             self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
         }

@@ -34,7 +34,7 @@ use nvidia_glue::{
     mediate::Session,
     schedule::{CardTurn, StatusFile, Timetable, now_us},
 };
-use runtime_config::Bytes;
+use runtime_config::{Bytes, config::PriorityMode};
 
 use self::{
     alarm::Alarm,
@@ -54,6 +54,7 @@ const STACK: usize = 128 << 10;
 #[derive(Debug)]
 pub(super) struct Scheduler {
     grant_id: String,
+    priority: PriorityMode,
     state_dir: PathBuf,
     watch: Inotify,
     /// Expires when the next epoch begins.
@@ -83,13 +84,14 @@ struct ScheduledCard {
 #[derive(Debug)]
 pub(super) struct PreparedScheduler {
     grant_id: String,
+    priority: PriorityMode,
     state_dir: PathBuf,
     watch: Inotify,
     epoch: Alarm,
     status_page: Arc<StatusPage>,
     /// The mailbox of each card, and true if its time is capped.
     mailboxes: Vec<(Arc<Mailbox>, bool)>,
-    priority: TakenPriority,
+    threads: TakenPriority,
 }
 
 /// Wakers of the threads of all cards.
@@ -118,22 +120,24 @@ impl Scheduler {
         let mailboxes = mailboxes.collect::<io::Result<Vec<_>>>()?;
         let file = StatusFile::create(&setup.status_file)?;
         let epoch = Alarm::new()?;
-        let priority = thread_priority::take();
+        let threads = thread_priority::take();
         let uuids = setup.cards.iter().map(|card| card.uuid.clone());
         Ok(PreparedScheduler {
             grant_id: setup.grant_id.clone(),
+            priority: setup.priority,
             state_dir: setup.state_dir.clone(),
             watch,
             epoch,
-            status_page: Arc::new(StatusPage::new(file, uuids, Some(priority.granted))),
+            status_page: Arc::new(StatusPage::new(file, uuids, Some(threads.granted))),
             mailboxes,
-            priority,
+            threads,
         })
     }
 
     /// Creates the scheduler, once the privileges are dropped.
     pub(super) fn new(prepared: PreparedScheduler) -> io::Result<Self> {
-        let PreparedScheduler { grant_id, state_dir, watch, epoch, status_page, mailboxes, priority } = prepared;
+        let PreparedScheduler { grant_id, priority, state_dir, watch, epoch, status_page, mailboxes, threads } =
+            prepared;
         let scheduled = |(mailbox, is_capped)| {
             let is_without_windows = false;
             ScheduledCard {
@@ -146,8 +150,8 @@ impl Scheduler {
             }
         };
         let cards = mailboxes.into_iter().map(scheduled).collect();
-        let starter = priority.hand_over()?;
-        Ok(Self { grant_id, state_dir, watch, epoch, cards, starter, status_page, limits: Vec::new() })
+        let starter = threads.hand_over()?;
+        Ok(Self { grant_id, priority, state_dir, watch, epoch, cards, starter, status_page, limits: Vec::new() })
     }
 
     pub(super) fn wakers(&self) -> Wakers {
@@ -169,6 +173,7 @@ impl Scheduler {
             let place = CardPlace {
                 index,
                 grant_id: self.grant_id.clone(),
+                priority: self.priority,
                 state_dir: self.state_dir.clone(),
                 is_capped: card.is_capped,
                 is_without_windows: card.is_without_windows,

@@ -7,7 +7,9 @@ use nvidia_glue::{
     inject::status_file,
     schedule::{
         Presence, Residency, StatusFile, Switch, SwitchLog, SwitchLogError,
-        priority::{Verdict, Yielding, low_on_card, low_slice_us},
+        priority::{
+            Harvesting, LowMember, Verdict, Yielding, high_slice_us, least_slice_us, low_on_card, low_slice_us, turn,
+        },
         soft::{Groups, SoftMember, Steering},
     },
 };
@@ -55,6 +57,7 @@ pub(super) struct ResidencyView {
     rotation_us: u64,
     steering: Steering,
     yielding: Yielding,
+    harvesting: Harvesting,
 }
 
 impl fmt::Debug for ResidencyView {
@@ -87,6 +90,7 @@ impl ResidencyView {
             rotation_us: 0,
             steering: Steering::default(),
             yielding: Yielding::default(),
+            harvesting: Harvesting::default(),
         }
     }
 
@@ -152,18 +156,26 @@ impl ResidencyView {
         }
     }
 
-    /// Returns the slice of each of the container's groups; `None`: as set before.
+    /// Returns the slice of each of the container's groups, beside those others with which it
+    /// shares by weight; `None`: as set before.
     ///
     /// `closed_us`: the time, in all, that it was off the card, and all others with it.
-    pub(super) fn slice_us(&mut self, now_us: u64, terms: &ShareTerms, groups: usize, closed_us: u64) -> Option<u64> {
+    pub(super) fn slice_us(
+        &mut self,
+        now_us: u64,
+        terms: &ShareTerms,
+        is_peer: impl Fn(&OtherContainer) -> bool,
+        groups: usize,
+        closed_us: u64,
+    ) -> Option<u64> {
         let now_ns = now_us.saturating_mul(1_000);
         let member = |weight, process| SoftMember {
             weight,
             used_us: if process == 0 { 0 } else { self.residency.used_us(process, now_ns) },
             idle_us: if process == 0 { 0 } else { self.residency.idle_us(process, now_ns) },
         };
-        let others = terms.others.iter().zip(&self.others).map(|(other, process)| member(other.weight, *process));
-        let others: Vec<SoftMember> = others.collect();
+        let others = terms.others.iter().zip(&self.others).filter(|(other, _)| is_peer(other));
+        let others: Vec<SoftMember> = others.map(|(other, process)| member(other.weight, *process)).collect();
         let own = member(terms.weight, self.own);
         let groups = self.groups(now_us, terms, groups);
         let slice_us = self.steering.slice_us(now_us, own, groups, &others, closed_us)?;
@@ -173,6 +185,16 @@ impl ResidencyView {
     /// Returns the slice of a container that gives way to others, and has no weight.
     pub(super) fn low_slice_us(&self, now_us: u64, terms: &ShareTerms, groups: usize) -> u64 {
         low_slice_us(self.groups(now_us, terms, groups))
+    }
+
+    /// Returns the least slice, of a container that has what others leave.
+    pub(super) fn least_slice_us(&self, now_us: u64, terms: &ShareTerms, groups: usize) -> u64 {
+        least_slice_us(self.groups(now_us, terms, groups))
+    }
+
+    /// Returns the slice of one of so many containers of high priority beside those that harvest.
+    pub(super) fn high_slice_us(&self, now_us: u64, terms: &ShareTerms, groups: usize, highs: usize) -> u64 {
+        high_slice_us(self.groups(now_us, terms, groups), highs)
     }
 
     /// Returns the number of its groups that are to be on the card until the next turn, which comes
@@ -197,6 +219,29 @@ impl ResidencyView {
         let before = terms.others.iter().zip(&self.others).filter(|(other, _)| other.priority == Priority::High);
         let came_ns = before.filter_map(|(_, process)| self.residency.last_came_ns(*process)).max();
         self.yielding.verdict(now_us, terms.period_us, came_ns.map(|ns| ns / 1_000))
+    }
+
+    /// Decides whether a container of low priority stays on the card, in the least slices, and when
+    /// to ask again. `open_us`: the time, in all, for which its channels were to be there.
+    pub(super) fn harvest(&mut self, now_us: u64, terms: &ShareTerms, grant_id: &str, open_us: u64) -> Verdict {
+        let now_ns = now_us.saturating_mul(1_000);
+        let seen_us = |process| Some(self.residency.last_seen_ns(process, now_ns)? / 1_000);
+        let others = terms.others.iter().zip(&self.others).filter(|(other, _)| other.priority == Priority::Low);
+        let others = others.map(|(other, process)| (other.grant_id.as_str(), other.weight, *process));
+        let mut lows: Vec<(&str, LowMember)> = std::iter::once((grant_id, terms.weight, self.own))
+            .chain(others)
+            .map(|(grant_id, weight, process)| (grant_id, LowMember { weight, seen_us: seen_us(process) }))
+            .collect();
+        // Each of them finds the same order.
+        lows.sort_unstable_by_key(|(grant_id, _)| *grant_id);
+        let own = lows.iter().position(|(one, _)| *one == grant_id).unwrap_or(0);
+        let lows: Vec<LowMember> = lows.into_iter().map(|(_, low)| low).collect();
+        let turn = turn(now_us, terms.period_us, &lows, own);
+        if !turn.may_run {
+            self.harvesting.pass_over();
+            return turn;
+        }
+        self.harvesting.verdict(now_us, self.residency.stays(self.own, now_ns, open_us), None).and(turn)
     }
 
     /// Looks up the mediators of the others at intervals, and forgets those that are gone.

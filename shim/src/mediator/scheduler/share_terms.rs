@@ -105,6 +105,17 @@ impl ShareTerms {
             && !self.is_promised
             && self.others.iter().any(|other| other.priority == Priority::High)
     }
+
+    /// Returns whether others run only in time that it does not use.
+    pub(super) fn goes_first(&self) -> bool {
+        self.priority == Priority::High && self.others.iter().any(|other| other.priority == Priority::Low)
+    }
+
+    /// Returns the number of containers of high priority.
+    pub(super) fn highs(&self) -> usize {
+        let others = self.others.iter().filter(|other| other.priority == Priority::High).count();
+        others + usize::from(self.priority == Priority::High)
+    }
 }
 
 /// Returns whether both may be on the card at the same time: containers that share the rest of a

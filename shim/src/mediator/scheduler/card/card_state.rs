@@ -129,6 +129,7 @@ impl<C: Clock> CardScheduler<C> {
             longest_edge_us: self.edge_times.longest_us,
             slow_edges: self.edge_times.slow,
             failures: self.edge_failures.failures,
+            gives_way: self.gives_way(),
             refused: self.edge_failures.refused(),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,

@@ -2,6 +2,7 @@
 
 mod achieved;
 mod edge_failure;
+mod harvest;
 mod slices;
 mod windows;
 
@@ -219,6 +220,13 @@ impl Fixture {
         Self::of(is_capped, has_log, false)
     }
 
+    /// Creates a card that those of low priority leave altogether.
+    fn strict() -> Self {
+        let mut fixture = Self::with(false, true);
+        fixture.scheduler.place.priority = PriorityMode::Strict;
+        fixture
+    }
+
     fn of(is_capped: bool, has_log: bool, is_without_windows: bool) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock = Arc::new(FakeClock::default());
@@ -288,7 +296,11 @@ impl Fixture {
 
     /// Sets the neighbour's mediator.
     fn neighbour_is(&self, process: u32) {
-        let path = status_file(self.directory.path(), "other").unwrap();
+        self.mediator_is("other", process);
+    }
+
+    fn mediator_is(&self, grant_id: &str, process: u32) {
+        let path = status_file(self.directory.path(), grant_id).unwrap();
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         StatusFile::create(&path).unwrap().write(&Status { process, ..Status::default() }).unwrap();
     }
@@ -312,7 +324,9 @@ fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (CardPlace, Arc<Mail
     let file = StatusFile::create(&directory.path().join("status")).unwrap();
     let status_page = Arc::new(StatusPage::new(file, ["GPU-a".to_owned()].into_iter(), None));
     let state_dir = directory.path().to_owned();
-    let place = CardPlace { index: 0, grant_id: "own".into(), state_dir, is_capped, is_without_windows: false };
+    let priority = PriorityMode::Harvest;
+    let place =
+        CardPlace { index: 0, grant_id: "own".into(), priority, state_dir, is_capped, is_without_windows: false };
     (place, Arc::new(Mailbox::new("GPU-a".into()).unwrap()), status_page)
 }
 

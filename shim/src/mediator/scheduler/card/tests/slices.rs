@@ -56,7 +56,7 @@ fn slices_are_divided_among_the_groups_that_work() {
 
 #[test]
 fn low_priority_has_short_slices_beside_high_whatever_its_weight() {
-    let mut fixture = Fixture::with(false, true);
+    let mut fixture = Fixture::strict();
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
     fixture.set_epochs(vec![epoch(0, Pass::Weight(9), Priority::Low, vec![neighbour(Priority::High)])]);
@@ -86,7 +86,7 @@ fn slices_are_steered_by_what_is_achieved() {
 
 #[test]
 fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
-    let mut fixture = Fixture::with(false, true);
+    let mut fixture = Fixture::strict();
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
     fixture.set_epochs(vec![epoch(0, Pass::Free, Priority::Low, vec![neighbour(Priority::High)])]);
@@ -165,7 +165,7 @@ fn who_shares_windows_has_time_slices_in_them_that_are_steered() {
 
 #[test]
 fn low_priority_gives_way_in_windows_that_others_share() {
-    let mut fixture = Fixture::with(false, true);
+    let mut fixture = Fixture::strict();
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
     fixture.set_epochs(vec![remainder(Priority::Low)]);
@@ -213,7 +213,7 @@ fn groups_that_work_and_do_not_fit_take_turns() {
 
 #[test]
 fn many_groups_of_low_priority_are_let_in_a_few_at_a_time() {
-    let mut fixture = Fixture::with(false, true);
+    let mut fixture = Fixture::strict();
     fixture.channels(64);
     fixture.state().groups = 64;
     fixture.neighbour_is(OTHER);

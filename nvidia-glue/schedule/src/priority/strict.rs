@@ -1,17 +1,14 @@
-//! Low priority: a container runs only in time that those with high priority on its card do not
-//! use.
+//! Strict priority: while those of high priority work, a low container is off the card.
 //!
-//! Whether they want the card is seen on the card itself ([`Residency`](super::Residency)): a
+//! Whether they want the card is seen on the card itself ([`Residency`](crate::Residency)): a
 //! context that is displaced comes back only when it has work. So a low container that runs looks
 //! every few milliseconds whether one of the others has come, and leaves at once when it has. While
 //! it waits, nothing displaces the others, so nothing shows whether they still work: it is let in
 //! once in a while. Do the others come back, they work, and it waits on, longer each time; do they
 //! not, it stays.
-//!
-//! Where shares are windows, nobody else comes in a container's own window, and this never makes it
-//! leave.
 
-use super::soft::{Groups, on_card, slice_of};
+use super::Verdict;
+use crate::soft::{Groups, on_card, slice_of};
 
 /// The slice of a channel group of a container of low priority beside others of high priority, if
 /// one or two of its groups work.
@@ -42,15 +39,6 @@ const MOST_PERIODS: u64 = 4;
 /// that came back within that long did work, and only had to wait for their turns.
 const LEAST_PERIOD_US: u64 = 100_000;
 
-/// Decision for now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Verdict {
-    /// True if it may have the card.
-    pub may_run: bool,
-    /// Time of the next question, at the latest.
-    pub look_at_us: u64,
-}
-
 /// Decides for one container of low priority on one card. Pure: it is given the time.
 #[derive(Debug, Clone)]
 pub struct Yielding {
@@ -79,7 +67,7 @@ impl Default for Yielding {
 
 impl Yielding {
     /// Verdict as of now. `others_came_us`: the instant at which one of those with high priority
-    /// came onto the card last ([`Residency::last_came_ns`](super::Residency::last_came_ns));
+    /// came onto the card last ([`Residency::last_came_ns`](crate::Residency::last_came_ns));
     /// `None`: never.
     pub fn verdict(&mut self, now_us: u64, period_us: u64, others_came_us: Option<u64>) -> Verdict {
         let period_us = period_us.max(LEAST_PERIOD_US);

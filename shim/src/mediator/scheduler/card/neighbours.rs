@@ -1,0 +1,130 @@
+//! The card among neighbours: time slices, priority, and turns of its own groups.
+
+use runtime_config::{config::PriorityMode, request::Priority};
+
+use super::CardScheduler;
+use crate::mediator::scheduler::{
+    clock::Clock,
+    share_terms::{OtherContainer, Sharing},
+};
+
+/// Interval at which the neighbours are checked, where they matter.
+const CHECK_INTERVAL_US: u64 = 100_000;
+
+impl<C: Clock> CardScheduler<C> {
+    /// Checks the neighbours on the card, where they decide about slices or about running. Returns
+    /// the instant of the next check.
+    pub(super) fn check_neighbours(&mut self, now_us: u64) -> u64 {
+        let gives_way = self.terms.gives_way();
+        let is_wanted = gives_way
+            || self.has_weighted_slices()
+            || self.terms.goes_first()
+            || self.edge_failures.is_degraded()
+            || self.wanted_slice_us != self.slice_us
+            || self.takes_turns;
+        if now_us < self.check_us {
+            return if is_wanted { self.check_us } else { u64::MAX };
+        }
+        self.check_us = now_us + CHECK_INTERVAL_US;
+        let mut is_yielding = false;
+        if gives_way || self.has_weighted_slices() || self.terms.goes_first() {
+            self.residency_view.read_log();
+            self.residency_view.refresh_neighbours(now_us, &self.place.state_dir, &self.terms.others);
+        }
+        if gives_way {
+            let verdict = if self.harvests() {
+                self.usage_sums.add_elapsed(now_us);
+                self.residency_view.harvest(now_us, &self.terms, &self.place.grant_id, self.usage_sums.open_us)
+            } else {
+                self.residency_view.verdict(now_us, &self.terms)
+            };
+            is_yielding = !verdict.may_run;
+            self.check_us = self.check_us.min(verdict.look_at_us);
+        }
+        if is_yielding != self.is_yielding {
+            self.is_yielding = is_yielding;
+            self.set_course(now_us);
+        }
+        if self.edge_failures.retry_us().is_some_and(|at| at <= now_us) {
+            self.retry_hard_caps();
+        }
+        self.set_slices(now_us);
+        self.rotate(now_us);
+        if is_wanted { self.check_us } else { u64::MAX }
+    }
+
+    /// Returns the way in which it leaves the card to others; `None`: it does not.
+    pub(super) fn gives_way(&self) -> Option<PriorityMode> {
+        let mode = || if self.harvests() { PriorityMode::Harvest } else { PriorityMode::Strict };
+        self.terms.gives_way().then(mode)
+    }
+
+    /// Returns whether those of low priority stay on the card in the least slices. A card that does
+    /// not tell who has it, or does not take the slices, has the strict form.
+    pub(super) fn harvests(&self) -> bool {
+        self.place.priority == PriorityMode::Harvest && self.residency_view.has_log() && !self.refuses_slices
+    }
+
+    /// Returns whether its share is one of time slices: by weight, or of windows that others have,
+    /// too.
+    fn has_weighted_slices(&self) -> bool {
+        self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
+    }
+
+    pub(super) fn set_slices(&mut self, now_us: u64) {
+        self.wanted_slice_us = self.slices_for(now_us);
+        if self.wanted_slice_us == self.slice_us {
+            return;
+        }
+        match self.gate.set_slice(self.wanted_slice_us) {
+            Ok(()) => self.slice_us = self.wanted_slice_us,
+            // The next check sets it again.
+            Err(_) => {
+                self.edge_failures.failures += 1;
+                self.refuses_slices |= self.gives_way() == Some(PriorityMode::Harvest);
+            }
+        }
+    }
+
+    /// Returns the slice of each of its groups; `None`: what the program asked for.
+    fn slices_for(&mut self, now_us: u64) -> Option<u64> {
+        let (groups, harvests) = (self.gate.groups(), self.harvests());
+        if self.terms.gives_way() && harvests {
+            return Some(self.residency_view.least_slice_us(now_us, &self.terms, groups));
+        }
+        let highs = self.terms.highs();
+        if self.terms.goes_first() && harvests && (highs == 1 || self.terms.sharing == Sharing::Free) {
+            return Some(self.residency_view.high_slice_us(now_us, &self.terms, groups, highs));
+        }
+        if !self.has_weighted_slices() {
+            let low_us = || self.residency_view.low_slice_us(now_us, &self.terms, groups);
+            return self.terms.gives_way().then(low_us);
+        }
+        self.usage_sums.add_elapsed(now_us);
+        // All containers that share windows are off the card at the same time.
+        let closed_us = if self.terms.sharing == Sharing::Windows { self.usage_sums.throttled_us } else { 0 };
+        // Those that harvest take nothing from the others.
+        let is_peer = |other: &OtherContainer| !harvests || other.priority == Priority::High;
+        self.residency_view.slice_us(now_us, &self.terms, is_peer, groups, closed_us).or(self.wanted_slice_us)
+    }
+
+    /// Rotates its groups, where more of them work than its share has slices for.
+    fn rotate(&mut self, now_us: u64) {
+        let has_share = (self.has_weighted_slices() || self.terms.gives_way()) && !self.edge_failures.is_degraded();
+        if has_share && now_us < self.turn_us {
+            return;
+        }
+        self.turn_us = now_us + CHECK_INTERVAL_US;
+        let on_card = has_share
+            .then(|| self.residency_view.on_card(now_us, &self.terms, self.gate.groups(), CHECK_INTERVAL_US))
+            .flatten();
+        if on_card.is_none() && !self.takes_turns {
+            return;
+        }
+        match self.gate.rotate(on_card) {
+            Ok(_) => self.takes_turns = on_card.is_some(),
+            // The next turn names them again.
+            Err(_) => self.edge_failures.failures += 1,
+        }
+    }
+}
