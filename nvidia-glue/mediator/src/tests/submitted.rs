@@ -1,16 +1,19 @@
 //! Work that is seen in the USERDs of channels, without a call.
 
 use abi::{
-    Node, Status,
+    Status,
     classes::HOPPER_CHANNEL_GPFIFO_A,
     layout::{write_u32, write_u64},
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use schedule::Submitted;
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{Container, Context, MIB, Machine, host_memory_params},
 };
+use crate::locks::lock;
 
 const NONE: Option<Submitted> = Some(Submitted { is_pending: false, puts: 0 });
 
@@ -31,7 +34,7 @@ impl Context<'_, '_> {
     }
 
     fn write_userd(&self, channel: u32, get: u32, put: u32) {
-        self.program.container().driver.write_userd((self.client, channel), get, put).unwrap();
+        self.program.container.driver.write_userd((self.client, channel), get, put).unwrap();
     }
 }
 
@@ -65,7 +68,6 @@ fn work_is_seen_until_it_is_fetched() {
     // The ring's end.
     context.write_userd(channels[1], u32::MAX, 0);
     assert_eq!(submitted(&container), pending(3));
-    assert_eq!(spy.made_classes(), []);
     assert_eq!((spy.duplicates(), spy.escapes(0x34).len()), (2, 0), "mapped once");
 }
 
@@ -102,7 +104,7 @@ fn a_page_goes_with_its_channel_whatever_that_goes_with() {
         |context, _, _| context.free(context.client).unwrap(),
         |context, _, _| {
             context.program.close(context.control);
-            context.program.container().session.reconcile();
+            context.program.container.session.reconcile();
         },
     ];
     for free in ways {
@@ -117,16 +119,12 @@ fn a_page_goes_with_its_channel_whatever_that_goes_with() {
         free(&context, group, channels[0]);
         assert_eq!(spy.duplicates(), 0);
         assert_eq!(submitted(&container), NONE);
-        program.close_all();
+        program.exit();
         container.session.reconcile();
         container.assert_nothing_left();
         assert!(!machine.driver.is_corrupted());
-        assert_eq!(lock_free_drifts(&container), 0);
+        assert!(lock(&container.observed.drifts).is_empty());
     }
-}
-
-fn lock_free_drifts(container: &Container) -> usize {
-    crate::locks::lock(&container.observed.drifts).len()
 }
 
 #[test]
@@ -203,7 +201,6 @@ fn another_containers_memory_is_not_mapped() {
     let memory = theirs.memory(2 * MIB).unwrap();
     let (_, mine, _) = own.at_work(GR, 1);
     let group = own.group(GR);
-    own.schedule(group, SCHEDULE_GROUP).unwrap_or(());
     let handle = if mine == memory { memory + 1 } else { memory };
     assert_eq!(own.channel_in(group, (handle, 0)), Err(Status::OBJECT_NOT_FOUND));
     assert_eq!(own.channel_in(group, (mine, 2 * MIB - 8)), Err(Status::INVALID_OFFSET));
@@ -232,13 +229,11 @@ fn a_page_that_goes_while_it_is_asked_for_is_not_kept() {
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
     let program = container.program();
+    let (gate, is_over) = (container.gate(), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let gate = container.gate();
-        let (stop, asks) = (std::sync::atomic::AtomicBool::new(false), &gate);
-        let stopped = &stop;
-        scope.spawn(move || {
-            while !stopped.load(std::sync::atomic::Ordering::Relaxed) {
-                asks.submitted();
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                gate.submitted();
             }
         });
         for _ in 0..20 {
@@ -248,10 +243,9 @@ fn a_page_that_goes_while_it_is_asked_for_is_not_kept() {
             context.free(channels[0]).unwrap();
             context.free(context.client).unwrap();
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        is_over.store(true, Ordering::Relaxed);
     });
     assert_eq!((submitted(&container), spy.duplicates()), (NONE, 0));
     container.assert_nothing_left();
     assert!(!machine.driver.is_corrupted());
-    let _ = Node::Control;
 }

@@ -26,7 +26,7 @@ use bytes::{get, get_u64, put, put_u64};
 use super::{
     SimulatedDriver,
     engines::Clock,
-    objects::{Kind, Memory, VideoMemory},
+    objects::{Kind, VideoMemory},
     state::State,
 };
 
