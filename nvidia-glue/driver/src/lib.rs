@@ -2,6 +2,7 @@
 //!
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
 
+mod card_page;
 mod cost;
 mod device_file;
 mod file_watch;
@@ -16,6 +17,7 @@ mod sys;
 use std::{fmt, fs::File, io};
 
 use abi::{Abi, Handle, Node};
+pub use card_page::{CardPlace, MappedPage};
 pub use cost::{ThreadCost, count_thread, thread_cost};
 pub use device_file::{DeviceFile, same_open_file};
 pub use file_watch::{FileWatch, Watched};
@@ -125,6 +127,14 @@ pub trait Driver: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the kernel has no means to.
     fn file_watch(&self) -> io::Result<Box<dyn FileWatch>>;
+
+    /// Maps the page of a card's memory that a place is in, for reading.
+    ///
+    /// # Errors
+    /// When the driver refuses it, or its cards' memory has no content.
+    fn map_page(&self, _: &Abi, _: &OwnClient, _: CardPlace) -> io::Result<Box<dyn MappedPage>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// The log of a card's context switches, through a client of the mediator's own and its
     /// subdevice of the card. `None`: this driver keeps none. One for each subdevice.

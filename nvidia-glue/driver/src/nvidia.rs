@@ -18,7 +18,8 @@ use rustix::fs::{FileType, major, minor};
 use schedule::{SwitchLog, SwitchLogError};
 
 use super::{
-    DeviceFile, Driver, DriverCall, FileWatch, OwnClient, file_watch::EpollWatch, patch, switch_log::NvidiaSwitchLog,
+    CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient, card_page, file_watch::EpollWatch,
+    patch, switch_log::NvidiaSwitchLog,
 };
 
 /// Names of the driver's character devices in `/proc/devices`; the first is that of releases before
@@ -145,6 +146,10 @@ impl Driver for NvidiaDriver {
 
     fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
         Ok(Box::new(EpollWatch::new()?))
+    }
+
+    fn map_page(&self, abi: &Abi, own: &OwnClient, place: CardPlace) -> io::Result<Box<dyn MappedPage>> {
+        card_page::map(self, *abi, own, place)
     }
 
     fn switch_log(

@@ -98,13 +98,20 @@ impl Raw<'_> {
         Ok(pages.filter(|_| status.is_ok()))
     }
 
-    /// Prepares a mapping of an object of the client's own that belongs to no card, for reading
-    /// (`NV_ESC_RM_MAP_MEMORY`). `target`: the file whose next `mmap` at offset 0 maps it.
-    pub fn map_for_reading(&self, object: Handle, length: u64, target: &DeviceFile) -> io::Result<Status> {
+    /// Prepares a mapping of an object below a device, or the client where it belongs to no card,
+    /// for reading (`NV_ESC_RM_MAP_MEMORY`). `range`: offset and length. `target`: the file whose
+    /// next `mmap` at offset 0 maps it.
+    pub fn map_for_reading(
+        &self,
+        (device, object): (Handle, Handle),
+        (offset, length): (u64, u64),
+        target: &DeviceFile,
+    ) -> io::Result<Status> {
         let mut args = encode!(NVOS33_WITH_FD {
             hClient: self.client,
-            hDevice: self.client,
+            hDevice: device,
             hMemory: object,
+            offset: offset,
             length: length,
             flags: READ_ONLY,
         });

@@ -228,7 +228,7 @@ fn map(raw: Raw<'_>, object: Handle, length: u64) -> Result<ReadOnlyMapping, Swi
     const CALL: &str = "NV_ESC_RM_MAP_MEMORY";
     let failed = |source| SwitchLogError::Call { call: CALL, source };
     let target = raw.driver.open(Node::Control).map_err(failed)?;
-    let status = raw.map_for_reading(object, length, &target).map_err(failed)?;
+    let status = raw.map_for_reading((raw.client, object), (0, length), &target).map_err(failed)?;
     passed(CALL, status)?;
     let length = usize::try_from(length).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
     // The mapping keeps the file.

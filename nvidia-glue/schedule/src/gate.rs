@@ -53,6 +53,16 @@ pub trait Gate: fmt::Debug + Send + Sync {
     /// When the driver refuses.
     fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError>;
 
+    /// Work that the container's channels on the compute engine have submitted and the card has not
+    /// fetched, without a call to the driver once their memory is mapped, which the first question
+    /// after they came to be does. Of more than 64 channels, those with the lowest handles of their
+    /// clients, and of their own, are looked at.
+    ///
+    /// `None`: of one of them it cannot be known.
+    fn submitted(&self) -> Option<Submitted> {
+        None
+    }
+
     /// Channels on the engines that are throttled. 0: nothing to open or to close.
     fn channels(&self) -> usize;
 
@@ -75,6 +85,16 @@ impl Default for Calls {
     fn default() -> Self {
         Self { all: 1, compute: 1 }
     }
+}
+
+/// Work that channels have submitted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Submitted {
+    /// Some entry was put into a ring and not fetched by the card. What is fetched may still run.
+    pub is_pending: bool,
+    /// Sum of where the rings are filled up to: changes with each submission, and with the channels
+    /// that there are.
+    pub puts: u64,
 }
 
 /// Measurement of one opening or closing.

@@ -33,7 +33,7 @@ pub mod work;
 
 pub use base::now_us;
 pub use epochs::{CardEpochs, advance};
-pub use gate::{Calls, Edge, EdgeError, Gate};
+pub use gate::{Calls, Edge, EdgeError, Gate, Submitted};
 pub use layout::LayoutError;
 pub use pacer::MOST_WINDOW_LOSS_US;
 pub use plan::{can_be_laid_out, plan};

@@ -137,12 +137,16 @@ fn channel(state: &State, place: Place, params: &[u8]) -> Result<Kind, Status> {
     // Without one, the driver has memory of its own for it.
     let userd = match NV_CHANNEL_ALLOC_PARAMS::hUserdMemory.element(0).map_or(0, |first| get(params, first).0) {
         0 => None,
-        memory => Some(Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?),
+        memory => {
+            let memory = Memory::of(&client.object(memory)?.kind).ok_or(Status::OBJECT_NOT_FOUND)?;
+            let offset = NV_CHANNEL_ALLOC_PARAMS::userdOffset.element(0).map_or(0, |first| get(params, first));
+            Some((memory, offset))
+        }
     };
     let card = place.card.and_then(|card| state.cards.get(card)).ok_or(Status::INVALID_OBJECT_PARENT)?;
     let runlist_entry = card.engines.join((place.client, place.handle), &group, engine);
     let runlist_entry = runlist_entry.map_err(|error| card.cannot_count(&error))?.ok_or(Status::NO_FREE_FIFOS)?;
-    Ok(Kind::Channel { engine, runlist_entry, buffers: None, _userd: userd })
+    Ok(Kind::Channel { engine, runlist_entry, buffers: None, userd })
 }
 
 fn check_parent(client: &Client, own: u32, parent: u32, below: Below) -> Result<(), Status> {

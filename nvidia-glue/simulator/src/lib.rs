@@ -23,6 +23,7 @@ mod allocate;
 mod bytes;
 mod call;
 mod card_memory;
+mod card_page;
 mod classes;
 mod client_handles;
 mod controls;
@@ -47,10 +48,10 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
 };
 
-use abi::{Abi, Handle, Node};
+use abi::{Abi, Handle, Node, Status};
 use cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes};
 
 use self::{
@@ -62,7 +63,7 @@ use self::{
     open_files::OpenFiles,
     state::{SimulatedCard, State},
 };
-use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
+use driver::{CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient};
 use schedule::{SwitchLog, SwitchLogError};
 
 /// The simulated driver could not be set up.
@@ -161,9 +162,19 @@ impl SimulatedDriver {
     }
 
     /// Returns whether something was let through that makes a real driver write to memory that it
-    /// has freed, or to page tables that it should not; for tests.
+    /// has freed, or to page tables that it should not, or a page outlived its memory; for tests.
     pub fn is_corrupted(&self) -> bool {
-        self.state().is_corrupted
+        let state = self.state();
+        state.is_corrupted || state.has_stale_page.load(Ordering::Relaxed)
+    }
+
+    /// Writes where a channel's ring has been fetched and filled up to, in memory of its client's;
+    /// for tests.
+    ///
+    /// # Errors
+    /// When there is no such channel, or its USERD is not in video memory.
+    pub fn write_userd(&self, channel: (u32, u32), get: u32, put: u32) -> Result<(), Status> {
+        card_page::write_userd(&self.state(), channel, get, put)
     }
 
     /// Bytes of the host's memory that it has taken; for tests.
@@ -225,6 +236,10 @@ impl Driver for SimulatedDriver {
     fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
         let own = self.nodes.values().map(|(node, path)| Ok((*node, open(path)?)));
         Ok(Box::new(LockWatch::new(OpenFiles::new(own.collect::<io::Result<_>>()?))))
+    }
+
+    fn map_page(&self, _: &Abi, own: &OwnClient, place: CardPlace) -> io::Result<Box<dyn MappedPage>> {
+        card_page::map(&self.state(), own, place)
     }
 
     fn switch_log(

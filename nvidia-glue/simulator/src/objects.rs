@@ -26,6 +26,8 @@ pub(super) struct VideoMemory {
     pub(super) length: u64,
     /// Piece of the card that it takes.
     pub(super) piece: Piece,
+    /// What is written in it, by offset.
+    pub(super) content: Mutex<BTreeMap<u64, u64>>,
 }
 
 /// Memory of the host's that the driver made or pinned: every handle of it, channel in it, and file
@@ -124,8 +126,9 @@ pub(super) enum Kind {
         runlist_entry: Arc<RunlistEntry>,
         /// As a group's, of a channel without one.
         buffers: Option<Arc<VideoMemory>>,
-        /// Memory that its USERD is in, which it keeps (`memdescCreateSubMem` in the driver).
-        _userd: Option<Memory>,
+        /// Memory that its USERD is in, which it keeps (`memdescCreateSubMem` in the driver), and
+        /// the offset there.
+        userd: Option<(Memory, u64)>,
     },
     /// Everything else: engines on a channel, events, information pages.
     Plain,

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     path::PathBuf,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak, atomic::AtomicBool},
 };
 
 use abi::Status;
@@ -96,6 +96,8 @@ pub(super) struct State {
     pub(super) fabric: Vec<Weak<FabricAddresses>>,
     /// Something was let through that a real driver does not survive.
     pub(super) is_corrupted: bool,
+    /// A page was still mapped when its memory was freed.
+    pub(super) has_stale_page: Arc<AtomicBool>,
     /// The machine's own, as the driver takes it.
     host_memory: Arc<CardMemory>,
     /// The driver's version.
@@ -125,6 +127,7 @@ impl State {
             mapped: BTreeMap::new(),
             fabric: Vec::new(),
             is_corrupted: false,
+            has_stale_page: Arc::default(),
             host_memory: Arc::new(host_memory),
             version,
             client_handles,
@@ -267,6 +270,6 @@ impl State {
         let consumed = consumed.checked_next_multiple_of(GRANULE).ok_or(Status::NO_MEMORY)?;
         let piece = place.memory.take(consumed, layout).map_err(|error| place.cannot_count(&error))?;
         let piece = piece.ok_or(Status::NO_MEMORY)?;
-        Ok(Arc::new(VideoMemory { card, length, piece }))
+        Ok(Arc::new(VideoMemory { card, length, piece, content: Mutex::default() }))
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     calls::{
         channel_params::{
             CHANNEL_DEPENDENCIES, CHANNEL_NOTIFIERS, GROUP_DEPENDENCIES, GROUP_NOTIFIERS, handles,
-            takes_one_address_space, userd_memory,
+            takes_one_address_space, userd, userd_memory,
         },
         object_alloc::{AllocRequirements, Charge},
     },
@@ -157,7 +157,7 @@ impl Session {
         self.notifiers_are_known(alloc.client, &needs.notifiers)?;
         takes_one_address_space(params, is_grouped)?;
         needs.place = Some((card, ObjectRole::NEW_CHANNEL));
-        needs.role = Some(SchedulingRole::Channel(channel_engine(params)));
+        needs.role = Some(SchedulingRole::Channel(channel_engine(params), userd(params)));
         needs.dependencies = handles(params, CHANNEL_DEPENDENCIES);
         needs.references = userd_memory(params);
         Ok(())

@@ -9,7 +9,7 @@ use abi::{
 };
 use account::{Kind, ObjectName};
 
-use crate::{Session, in_flight::CallEnd, locks::lock};
+use crate::{Session, channels::gate::Userd, in_flight::CallEnd, locks::lock};
 
 /// Objects that a channel group goes with.
 pub(crate) const GROUP_DEPENDENCIES: &[Field<Handle>] = &[Group::hVASpace];
@@ -26,6 +26,13 @@ const NV_MAX_SUBDEVICES: usize = 8;
 /// Returns the memory that a channel's USERD is in. The channel outlives its handle, and keeps it.
 pub(crate) fn userd_memory(params: &[u8]) -> Vec<Handle> {
     Channel::hUserdMemory.element(0).map_or_else(Vec::new, |memory| handles(params, &[memory]))
+}
+
+/// Returns where a channel's USERD is; `None`: in memory of the driver's own.
+pub(crate) fn userd(params: &[u8]) -> Option<Userd> {
+    let memory = *userd_memory(params).first()?;
+    let offset = Channel::userdOffset.element(0)?.get(params)?;
+    Some(Userd { memory, offset })
 }
 
 /// A channel has the address space of its context share, its group or its own. The driver refuses

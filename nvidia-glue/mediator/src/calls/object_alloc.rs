@@ -182,7 +182,9 @@ impl Session {
         };
         // No edge passes between the driver's making it and its being known.
         let guard = match needs.role {
-            Some(SchedulingRole::Channel(_)) => self.channels.begin_attach(ObjectName::new(alloc.client, alloc.parent)),
+            Some(SchedulingRole::Channel(..)) => {
+                self.channels.begin_attach(ObjectName::new(alloc.client, alloc.parent))
+            }
             _ => None,
         };
         let made = match flight.execute(self.driver.as_ref()) {

@@ -228,6 +228,13 @@ impl CardChannels {
         names.iter().filter_map(|name| self.channels.get(name)).any(|channel| self.is_gated(channel))
     }
 
+    /// Returns whether it is a channel on the compute engine that can do work and that the program
+    /// wants on the card.
+    pub(crate) fn does_compute(&self, name: ObjectName) -> bool {
+        let channel = self.channels.get(&name);
+        channel.is_some_and(|channel| channel.is_scheduled && !channel.is_unwanted && channel.engine == Engine::Compute)
+    }
+
     /// Returns whether it is a group that can do work, so that one that joins it may, too.
     pub(crate) fn has_scheduled(&self, name: ObjectName) -> bool {
         self.handles.get(&name).and_then(|id| self.groups.get(id)).is_some_and(|group| group.is_scheduled)

@@ -13,6 +13,7 @@
 
 mod calls;
 mod slices;
+mod userd;
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -23,14 +24,17 @@ use abi::{Abi, Handle, Status};
 use account::ObjectName;
 use base::Throttle;
 use driver::{Driver, OwnClient};
-use schedule::{Calls, Edge, EdgeError, Gate};
+use schedule::{Calls, Edge, EdgeError, Gate, Submitted};
 
-pub(crate) use self::slices::{DEFAULT_SLICE_US, MOST_SLICE_US};
+pub(crate) use self::{
+    slices::{DEFAULT_SLICE_US, MOST_SLICE_US},
+    userd::Userd,
+};
 use crate::{
     Caller, CallerError,
     channels::{
         card_channels::CardChannels,
-        gate::{calls::GateCallError, slices::chosen},
+        gate::{calls::GateCallError, slices::chosen, userd::Userds},
     },
     grant::OwnCard,
     locks::lock,
@@ -50,6 +54,7 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(crate) struct CardGate {
     uuid: String,
+    minor: u32,
     driver: Arc<dyn Driver>,
     abi: Abi,
     own: Arc<OwnClient>,
@@ -59,6 +64,8 @@ pub(crate) struct CardGate {
     /// Held before `state`, while the driver is told where channels are to be.
     acting: Mutex<()>,
     state: Mutex<GateState>,
+    /// Held before `state`.
+    userds: Mutex<Userds>,
     opened: Condvar,
 }
 
@@ -140,6 +147,7 @@ impl CardGate {
         };
         Self {
             uuid: card.granted.uuid.clone(),
+            minor: card.granted.minor,
             driver: Arc::clone(driver),
             abi,
             own: Arc::clone(own),
@@ -147,6 +155,7 @@ impl CardGate {
             subdevice: card.subdevice,
             acting: Mutex::default(),
             state: Mutex::new(state),
+            userds: Mutex::default(),
             opened: Condvar::new(),
         }
     }
@@ -163,9 +172,22 @@ impl CardGate {
 
     /// A channel has come to be, maybe in a group that does work already: it obeys before that call
     /// is over.
-    pub(crate) fn add_channel(&self, name: ObjectName, parent: Handle, engine: u32) {
+    pub(crate) fn add_channel(&self, name: ObjectName, parent: Handle, engine: u32, userd: Option<Userd>) {
+        self.add_userd(name, userd);
         let mut state = lock(&self.state);
         state.has_first |= state.channels.add_channel(name, parent, engine);
+    }
+
+    /// An object is a channel or a group no more.
+    pub(crate) fn remove(&self, name: ObjectName) {
+        self.with(|channels| channels.remove(name));
+        self.remove_userds(name..=name);
+    }
+
+    /// A client is gone.
+    pub(crate) fn remove_client(&self, client: Handle) {
+        self.with(|channels| channels.remove_client(client));
+        self.remove_userds(ObjectName::new(client, Handle(0))..=ObjectName::new(client, Handle(u32::MAX)));
     }
 
     /// Returns whether there is a first throttled channel, that is not reported.
@@ -347,6 +369,10 @@ impl Gate for CardGate {
     fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError> {
         self.with(|channels| channels.rotate(on_card));
         self.act(CardChannels::at_the_gate)
+    }
+
+    fn submitted(&self) -> Option<Submitted> {
+        self.read_userds()
     }
 
     fn channels(&self) -> usize {

@@ -21,7 +21,7 @@ use crate::{
     channels::{
         card_channels::{CardChannels, Engine},
         driver_time::DriverTime,
-        gate::{CardGate, GateGuard, MOST_WAIT},
+        gate::{CardGate, GateGuard, MOST_WAIT, Userd},
     },
     clock::Clock,
 };
@@ -31,8 +31,8 @@ use crate::{
 pub(crate) enum SchedulingRole {
     /// A channel group of an `NV2080_ENGINE_TYPE_*`.
     Group(u32),
-    /// A channel, by its own word of such an engine.
-    Channel(u32),
+    /// A channel, by its own word of such an engine; and its USERD.
+    Channel(u32, Option<Userd>),
     /// A duplicate of what may be a group.
     Duplicate(ObjectName),
 }
@@ -75,7 +75,7 @@ impl Channels {
         match role {
             SchedulingRole::Group(engine) => gate.with(|channels| channels.add_group(made, engine)),
             SchedulingRole::Duplicate(source) => gate.with(|channels| channels.add_duplicate(made, source)),
-            SchedulingRole::Channel(engine) => gate.add_channel(made, parent, engine),
+            SchedulingRole::Channel(engine, userd) => gate.add_channel(made, parent, engine, userd),
         }
     }
 
@@ -89,14 +89,14 @@ impl Channels {
     /// An object is a channel or a group no more, whatever it was.
     pub(crate) fn remove_from_gates(&self, name: ObjectName) {
         for gate in &self.gates {
-            gate.with(|channels| channels.remove(name));
+            gate.remove(name);
         }
     }
 
     /// A client is gone.
     pub(crate) fn remove_client_from_gates(&self, client: Handle) {
         for gate in &self.gates {
-            gate.with(|channels| channels.remove_client(client));
+            gate.remove_client(client);
         }
     }
 

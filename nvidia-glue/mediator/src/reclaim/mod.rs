@@ -112,10 +112,11 @@ impl Session {
         // What cannot be said to be gone stays charged.
         let is_gone = matches!(self.driver.client_exists(&self.own, client), Ok(false));
         if is_gone {
+            // What the gates keep of it goes before it is charged no more.
+            self.channels.remove_client_from_gates(client);
             lock(&self.objects.accounts).client_gone(client);
             lock(&self.objects.files).remove_client(client);
             lock(&self.objects.topology).remove(client, client);
-            self.channels.remove_client_from_gates(client);
         }
         is_gone
     }

@@ -74,18 +74,20 @@ impl Session {
     /// An object is gone, and what went with it.
     pub(crate) fn forget(&self, client: Handle, object: Handle) {
         let freed = lock(&self.objects.accounts).free(client, object);
-        let mut topology = lock(&self.objects.topology);
-        topology.remove(client, object);
+        // Groups go with other objects than their parents, too. A client that is not known has
+        // nothing.
+        let channels = freed.map(|freed| freed.channels).unwrap_or_default();
+        {
+            let mut topology = lock(&self.objects.topology);
+            topology.remove(client, object);
+            channels.iter().for_each(|name| topology.remove(name.client, name.object));
+        }
+        // What the gates keep of them is freed by calls to the driver.
         if client == object {
             lock(&self.objects.files).remove_client(client);
             self.channels.remove_client_from_gates(client);
         }
-        // Groups go with other objects than their parents, too. A client that is not known has
-        // nothing.
-        for name in freed.map(|freed| freed.channels).unwrap_or_default() {
-            topology.remove(name.client, name.object);
-            self.channels.remove_from_gates(name);
-        }
+        channels.into_iter().for_each(|name| self.channels.remove_from_gates(name));
     }
 
     /// Forgets whatever had the handle of a new object before.

@@ -27,6 +27,7 @@ mod replay;
 mod scheduling;
 mod shortages;
 mod spy;
+mod submitted;
 mod uncharged;
 mod unknown;
 mod utilization;

@@ -5,7 +5,7 @@
 //! is added to a group that is scheduled does work at once.
 
 use abi::{
-    Handle, Node, Status,
+    Abi, Handle, Node, Status,
     classes::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
     controls::{
         NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NVA06C_CTRL_CMD_GET_TIMESLICE, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
@@ -22,7 +22,7 @@ use std::{
 };
 
 use base::OverMemory;
-use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
+use driver::{CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient};
 use schedule::Gate;
 use simulator::SimulatedDriver;
 
@@ -408,6 +408,9 @@ impl Driver for Spy {
     }
     fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
         self.driver.file_watch()
+    }
+    fn map_page(&self, abi: &Abi, own: &OwnClient, place: CardPlace) -> io::Result<Box<dyn MappedPage>> {
+        self.driver.map_page(abi, own, place)
     }
 }
 

@@ -26,7 +26,7 @@ use bytes::{get, get_u64, put, put_u64};
 use super::{
     SimulatedDriver,
     engines::Clock,
-    objects::{Kind, Memory, VideoMemory},
+    objects::{Kind, VideoMemory},
     state::State,
 };
 
@@ -100,8 +100,8 @@ fn live(state: &State) -> u64 {
     let of_kind = |kind: &Kind| match kind {
         Kind::VideoMemory(memory) => vec![Arc::clone(memory)],
         Kind::ChannelGroup { buffers, .. } => buffers.iter().cloned().collect(),
-        Kind::Channel { buffers, _userd: userd, .. } => {
-            buffers.iter().cloned().chain(userd.iter().filter_map(Memory::video)).collect()
+        Kind::Channel { buffers, userd, .. } => {
+            buffers.iter().cloned().chain(userd.iter().filter_map(|(memory, _)| memory.video())).collect()
         }
         _ => Vec::new(),
     };

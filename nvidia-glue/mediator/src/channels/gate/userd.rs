@@ -1,0 +1,138 @@
+//! Work that channels have submitted, by their USERD: memory of the program's in which it writes up
+//! to where a channel's ring is filled (`GP_PUT`), and the card up to where it has fetched
+//! (`GP_GET`).
+//!
+//! The page is mapped through a duplicate of the memory in the mediator's own client. The duplicate
+//! keeps the memory, whatever the program frees in whichever order, until the page is unmapped:
+//! when the channel is known to be gone. For that moment at most, the driver has memory that is
+//! charged no more.
+//!
+//! **Trust.** The program may write anything there, and the handle may have become another memory
+//! of its own before it is first asked for. What is read only says whether the container's own work
+//! waits.
+
+use std::{collections::BTreeMap, ops::RangeInclusive};
+
+use abi::Handle;
+use account::ObjectName;
+use driver::{CardPlace, MappedPage};
+use schedule::Submitted;
+
+use crate::{channels::gate::CardGate, locks::lock};
+
+/// `GP_GET`, and `GP_PUT` in the upper half (`Nvc36fControl` to `Nvcb6fControl`:
+/// src/common/sdk/nvidia/inc/class). One read of a card's memory takes a microsecond.
+const GET_AND_PUT: usize = 0x88;
+/// The most channels that one question reads.
+const MOST_READ: usize = 64;
+
+/// Place of a channel's USERD.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Userd {
+    /// Memory of its client's.
+    pub(crate) memory: Handle,
+    pub(crate) offset: u64,
+}
+
+/// The USERDs of a card's channels.
+pub(super) type Userds = BTreeMap<ObjectName, ChannelUserd>;
+
+#[derive(Debug)]
+pub(super) struct ChannelUserd {
+    access: Access,
+    /// Its channel is one that is looked at.
+    is_asked_for: bool,
+}
+
+#[derive(Debug)]
+enum Access {
+    /// Nobody has asked yet.
+    New(Userd),
+    Mapped(Mapping),
+    /// It is in memory of the driver's own, or the driver does not map it.
+    Impossible,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    page: Box<dyn MappedPage>,
+    /// Its memory in the mediator's own client.
+    duplicate: Handle,
+}
+
+impl Access {
+    /// `GP_GET` and `GP_PUT`.
+    fn read(&self) -> Option<(u32, u32)> {
+        let Self::Mapped(mapping) = self else { return None };
+        let word = mapping.page.word(GET_AND_PUT)?;
+        Some((u32::try_from(word & u64::from(u32::MAX)).ok()?, u32::try_from(word >> 32).ok()?))
+    }
+}
+
+impl CardGate {
+    pub(super) fn add_userd(&self, name: ObjectName, userd: Option<Userd>) {
+        let access = userd.map_or(Access::Impossible, Access::New);
+        let before = lock(&self.userds).insert(name, ChannelUserd { access, is_asked_for: false });
+        self.unmap(before);
+    }
+
+    /// Channels are gone. Whoever calls has taken them out of `state` before, so that none is
+    /// mapped again.
+    pub(super) fn remove_userds(&self, names: RangeInclusive<ObjectName>) {
+        let gone: Vec<ChannelUserd> = {
+            let mut userds = lock(&self.userds);
+            let names: Vec<ObjectName> = userds.range(names).map(|(name, _)| *name).collect();
+            names.iter().filter_map(|name| userds.remove(name)).collect()
+        };
+        self.unmap(gone);
+    }
+
+    /// See [`Gate::submitted`](schedule::Gate::submitted).
+    pub(super) fn read_userds(&self) -> Option<Submitted> {
+        let mut userds = lock(&self.userds);
+        self.with(|channels| {
+            userds.iter_mut().for_each(|(name, userd)| userd.is_asked_for = channels.does_compute(*name));
+        });
+        let mut submitted = Submitted::default();
+        for (name, userd) in userds.iter_mut().filter(|(_, userd)| userd.is_asked_for).take(MOST_READ) {
+            if let Access::New(place) = userd.access {
+                userd.access = self.map(name.client, place).map_or(Access::Impossible, Access::Mapped);
+            }
+            let (get, put) = userd.access.read()?;
+            submitted.is_pending |= get != put;
+            submitted.puts = submitted.puts.wrapping_add(u64::from(put));
+        }
+        Some(submitted)
+    }
+
+    fn map(&self, client: Handle, Userd { memory, offset }: Userd) -> Option<Mapping> {
+        let raw = self.raw();
+        let duplicate = match raw.dup((self.device, Handle::NONE), (client, memory)) {
+            Ok((status, duplicate)) if status.is_ok() => duplicate,
+            refused => {
+                tracing::debug!(?refused, card = self.uuid, "the memory of a channel's USERD is not duplicated");
+                return None;
+            }
+        };
+        let place = CardPlace { minor: self.minor, device: self.device, memory: duplicate, offset };
+        match self.driver.map_page(&self.abi, &self.own, place) {
+            Ok(page) => Some(Mapping { page, duplicate }),
+            Err(error) => {
+                tracing::debug!(%error, card = self.uuid, "a channel's USERD is not mapped");
+                // What is not freed goes with the mediator's client.
+                let _ = raw.free(duplicate);
+                None
+            }
+        }
+    }
+
+    fn unmap(&self, gone: impl IntoIterator<Item = ChannelUserd>) {
+        for userd in gone {
+            if let Access::Mapped(Mapping { page, duplicate }) = userd.access {
+                // Before its memory.
+                drop(page);
+                let _ = self.raw().free(duplicate);
+            }
+        }
+    }
+}
