@@ -29,6 +29,7 @@ mod status;
 mod switches;
 mod timeline;
 mod timetable;
+mod waits;
 pub mod work;
 
 pub use base::now_us;
@@ -44,3 +45,4 @@ pub use status::{CardStatus, Running, Status, StatusFile, ThreadPriority};
 pub use switches::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 pub use timeline::{Span, Timeline};
 pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};
+pub use waits::{WAIT_BOUNDS_US, Waits};

@@ -132,6 +132,22 @@ pub struct CardStatus {
     /// mediator does not say.
     #[serde(default)]
     pub gives_way: Option<PriorityMode>,
+    /// Time for which it had work and not the card, in all, as far as its channels on the compute
+    /// engine show that ([`Gate::submitted`](crate::Gate::submitted)); `None`: not known, or nobody
+    /// else is on the card.
+    #[serde(default)]
+    pub waited_us: Option<u64>,
+    /// Part of it that came in the last second.
+    #[serde(default)]
+    pub waited_1s_us: Option<u64>,
+    /// Number of such waits by their lengths ([`WAIT_BOUNDS_US`](crate::WAIT_BOUNDS_US)); the last
+    /// is of the longest.
+    #[serde(default)]
+    pub waits: Vec<u64>,
+    /// It has submitted nothing of late, and nothing waits; `None`: not known, or of no use to
+    /// anybody.
+    #[serde(default)]
+    pub is_quiet: Option<bool>,
     /// While it is [`Running::Degraded`]: with which status the driver refuses; `None`: nobody has
     /// asked it, or the call itself failed.
     #[serde(default)]
@@ -192,6 +208,10 @@ mod tests {
             scheduler_cpu_us: 17,
             scheduler_driver_cpu_us: 18,
             gives_way: Some(PriorityMode::Harvest),
+            waited_us: Some(20),
+            waited_1s_us: Some(21),
+            waits: vec![22, 23],
+            is_quiet: Some(false),
             refused: Some(19),
         };
         let status = Status {

@@ -91,6 +91,7 @@ impl Harvesting {
     /// Verdict as of now. `are_quiet`: those of high priority have submitted nothing of late; `None`:
     /// nobody tells.
     pub fn verdict(&mut self, now_us: u64, stays: Stays, are_quiet: Option<bool>) -> Verdict {
+        let was_waiting = self.waits();
         match self.state {
             HarvestState::Unknown => self.state = HarvestState::Stays { before: stays, is_probe: false },
             HarvestState::Waits { until_us } if are_quiet == Some(true) || now_us >= until_us => {
@@ -101,11 +102,17 @@ impl Harvesting {
         }
         match self.state {
             HarvestState::Waits { until_us } => {
-                let look_us = if are_quiet.is_some() { now_us + LOOK_US } else { until_us };
+                // Whether somebody tells is asked while it waits.
+                let look_us = if are_quiet.is_some() || !was_waiting { now_us + LOOK_US } else { until_us };
                 Verdict { may_run: false, look_at_us: look_us.min(until_us) }
             }
             _ => Verdict { may_run: true, look_at_us: now_us + LOOK_US },
         }
+    }
+
+    /// Returns whether it is off the card, so that it matters whether the others are quiet.
+    pub fn waits(&self) -> bool {
+        matches!(self.state, HarvestState::Waits { .. })
     }
 
     /// Forgets what was seen: it is not on the card for another reason.

@@ -30,6 +30,7 @@ use super::{
     share_terms::ShareTerms,
     status_page::StatusPage,
     usage_sums::UsageSums,
+    waiting::Waiting,
 };
 
 /// Attempts at the same edge in a row, and the pause between them.
@@ -102,6 +103,7 @@ pub(super) struct CardScheduler<C> {
     /// Error after which the container cannot go on.
     fatal: Option<EdgeError>,
     edge_times: EdgeTimes,
+    waiting: Waiting,
 }
 
 impl<C: Clock> CardScheduler<C> {
@@ -150,6 +152,7 @@ impl<C: Clock> CardScheduler<C> {
             edge_failures,
             fatal: None,
             edge_times: EdgeTimes::default(),
+            waiting: Waiting::default(),
         }
     }
 
@@ -194,6 +197,7 @@ impl<C: Clock> CardScheduler<C> {
         let mut wake_us = self.check_neighbours(now_us);
         wake_us = wake_us.min(self.terms.until_us.unwrap_or(u64::MAX));
         wake_us = wake_us.min(self.pace());
+        wake_us = wake_us.min(self.look_at_waits());
         wake_us = wake_us.min(self.publish());
         Some(wake_us)
     }
@@ -241,6 +245,7 @@ impl<C: Clock> CardScheduler<C> {
             self.usage_sums.set_open(now_us, None);
             self.count();
             self.set_course(now_us);
+            self.waiting.rest(now_us);
         }
         self.pacer.rest(now_us);
         self.planned = None;
@@ -299,6 +304,7 @@ impl<C: Clock> CardScheduler<C> {
         self.residency_view.channels_opened();
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
+        self.waiting.edge(call.1, self.gate.submitted(), true);
         if self.terms.gives_way() && !self.harvests() {
             // A neighbour that goes before it comes now, or has no work.
             self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
@@ -313,6 +319,7 @@ impl<C: Clock> CardScheduler<C> {
         let closed_us = effects.closed_us.unwrap_or(call.1);
         self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
         self.usage_sums.set_open(closed_us, Some(false));
+        self.waiting.edge(closed_us, self.gate.submitted(), false);
         self.ran = effects.ran;
         self.count();
         if let Some(lost) = self.edge_times.window_ended(call.1, self.pacer.lost_us(), self.terms.share_ppm) {

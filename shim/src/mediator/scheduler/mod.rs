@@ -22,6 +22,7 @@ mod share_terms;
 mod status_page;
 mod thread_priority;
 mod usage_sums;
+mod waiting;
 
 use std::{io, path::PathBuf, sync::Arc};
 

@@ -222,8 +222,15 @@ impl ResidencyView {
     }
 
     /// Decides whether a container of low priority stays on the card, in the least slices, and when
-    /// to ask again. `open_us`: the time, in all, for which its channels were to be there.
-    pub(super) fn harvest(&mut self, now_us: u64, terms: &ShareTerms, grant_id: &str, open_us: u64) -> Verdict {
+    /// to ask again. `own`: its grant, and the time, in all, for which its channels were to be
+    /// there. `are_quiet`: see [`Harvesting::verdict`].
+    pub(super) fn harvest(
+        &mut self,
+        now_us: u64,
+        terms: &ShareTerms,
+        (grant_id, open_us): (&str, u64),
+        are_quiet: impl FnOnce() -> Option<bool>,
+    ) -> Verdict {
         let now_ns = now_us.saturating_mul(1_000);
         let seen_us = |process| Some(self.residency.last_seen_ns(process, now_ns)? / 1_000);
         let others = terms.others.iter().zip(&self.others).filter(|(other, _)| other.priority == Priority::Low);
@@ -241,7 +248,9 @@ impl ResidencyView {
             self.harvesting.pass_over();
             return turn;
         }
-        self.harvesting.verdict(now_us, self.residency.stays(self.own, now_ns, open_us), None).and(turn)
+        let stays = self.residency.stays(self.own, now_ns, open_us);
+        let are_quiet = self.harvesting.waits().then(are_quiet).flatten();
+        self.harvesting.verdict(now_us, stays, are_quiet).and(turn)
     }
 
     /// Looks up the mediators of the others at intervals, and forgets those that are gone.
@@ -252,6 +261,11 @@ impl ResidencyView {
         self.refresh_us = now_us + REFRESH_US;
         self.others = others.iter().map(|other| mediator(state_dir, &other.grant_id).unwrap_or(0)).collect();
         self.residency.forget(now_us.saturating_mul(1_000));
+    }
+
+    /// Returns whether the container has the engine now, as far as was logged.
+    pub(super) fn is_on(&self) -> bool {
+        !self.has_switches || self.residency.is_on(self.own)
     }
 
     /// Returns whether there is a log of switches.

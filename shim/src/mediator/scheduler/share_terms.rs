@@ -1,7 +1,12 @@
 //! Terms of a container's share of a card, as the timetable has them: its weight, its priority, its
 //! neighbours.
 
-use nvidia_glue::schedule::{Neighbour, Pass, Timetable, Window};
+use std::path::Path;
+
+use nvidia_glue::{
+    inject::status_file,
+    schedule::{Neighbour, Pass, StatusFile, Timetable, Window},
+};
 use runtime_config::request::Priority;
 
 /// The period without a timetable.
@@ -109,6 +114,17 @@ impl ShareTerms {
     /// Returns whether others run only in time that it does not use.
     pub(super) fn goes_first(&self) -> bool {
         self.priority == Priority::High && self.others.iter().any(|other| other.priority == Priority::Low)
+    }
+
+    /// Returns whether those of high priority submit nothing to the card, as their mediators say;
+    /// `None`: one of them does not.
+    pub(super) fn highs_are_quiet(&self, state_dir: &Path, uuid: &str) -> Option<bool> {
+        let of = |other: &OtherContainer| {
+            let status = StatusFile::read(&status_file(state_dir, &other.grant_id).ok()?).ok()?;
+            status.cards.iter().find(|card| card.uuid == uuid)?.is_quiet
+        };
+        let highs = self.others.iter().filter(|other| other.priority == Priority::High);
+        highs.map(of).try_fold(true, |are_quiet, is_quiet| Some(are_quiet && is_quiet?))
     }
 
     /// Returns the number of containers of high priority.

@@ -41,6 +41,30 @@ impl<C: Clock> CardScheduler<C> {
         self.publish_us
     }
 
+    /// Looks whether it waits for the card, if it is time. Returns the instant of the next look.
+    pub(super) fn look_at_waits(&mut self) -> u64 {
+        let now_us = self.clock.now_us();
+        let has_windows = !self.pacer.timeline().is_unlimited(now_us);
+        if !self.has_neighbours() && !has_windows {
+            self.waiting.rest(now_us);
+            return u64::MAX;
+        }
+        if now_us < self.waiting.look_us {
+            return self.waiting.look_us;
+        }
+        let is_open = self.pacer.is_open();
+        if is_open && self.has_neighbours() {
+            self.residency_view.read_log();
+        }
+        // Whoever is alone in its window has the card.
+        let is_on = is_open && (!self.has_neighbours() || self.residency_view.is_on());
+        if self.waiting.look(now_us, self.gate.submitted(), is_on) && self.terms.goes_first() {
+            // Those of low priority may wait for that.
+            self.publish_us = 0;
+        }
+        self.waiting.look_us
+    }
+
     /// Returns whether others may be on the card at the same time.
     fn has_neighbours(&self) -> bool {
         !self.terms.others.is_empty()
@@ -97,7 +121,7 @@ impl<C: Clock> CardScheduler<C> {
         Measured { at_us: now_us, used_us, share_ppm: self.terms.share_ppm, rests: !self.is_awake }
     }
 
-    pub(super) fn status(&self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
+    pub(super) fn status(&mut self, now_us: u64, [achieved_1s_ppm, achieved_60s_ppm]: [Option<u32>; 2]) -> CardStatus {
         let busy = if !self.is_awake {
             Some(false)
         } else if self.has_windows(now_us) {
@@ -106,6 +130,7 @@ impl<C: Clock> CardScheduler<C> {
             self.has_neighbours().then(|| self.residency_view.is_busy(now_us)).flatten()
         };
         let cost = thread_cost().unwrap_or_default();
+        let waited_us = self.waiting.waited_us(now_us);
         CardStatus {
             uuid: self.gate.uuid().to_owned(),
             running: self.running(now_us),
@@ -130,6 +155,10 @@ impl<C: Clock> CardScheduler<C> {
             slow_edges: self.edge_times.slow,
             failures: self.edge_failures.failures,
             gives_way: self.gives_way(),
+            waited_us: waited_us.map(|(all_us, _)| all_us),
+            waited_1s_us: waited_us.map(|(_, second_us)| second_us),
+            waits: self.waiting.counts().to_vec(),
+            is_quiet: self.terms.goes_first().then(|| self.waiting.is_quiet()).flatten(),
             refused: self.edge_failures.refused(),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,

@@ -34,7 +34,9 @@ impl<C: Clock> CardScheduler<C> {
         if gives_way {
             let verdict = if self.harvests() {
                 self.usage_sums.add_elapsed(now_us);
-                self.residency_view.harvest(now_us, &self.terms, &self.place.grant_id, self.usage_sums.open_us)
+                let own = (self.place.grant_id.as_str(), self.usage_sums.open_us);
+                let are_quiet = || self.terms.highs_are_quiet(&self.place.state_dir, self.gate.uuid());
+                self.residency_view.harvest(now_us, &self.terms, own, are_quiet)
             } else {
                 self.residency_view.verdict(now_us, &self.terms)
             };

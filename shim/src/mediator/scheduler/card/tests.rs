@@ -4,6 +4,7 @@ mod achieved;
 mod edge_failure;
 mod harvest;
 mod slices;
+mod waits;
 mod windows;
 
 use std::{
@@ -19,8 +20,8 @@ use nvidia_glue::{
     mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Switch, SwitchBatch, SwitchLog,
-        SwitchLogError, Turn, Window,
+        CardStatus, CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Submitted, Switch,
+        SwitchBatch, SwitchLog, SwitchLogError, Turn, Window,
         meter::{Measured, Meter},
         now_us,
         priority::LOW_SLICE_US,
@@ -78,6 +79,7 @@ struct FakeGateState {
     waits: VecDeque<u64>,
     /// Statuses of the next calls.
     refusals: VecDeque<RmStatus>,
+    submitted: Option<Submitted>,
     /// Number of the next time slices that are refused.
     refused_slices: u32,
 }
@@ -115,6 +117,10 @@ impl Gate for FakeGate {
 
     fn close(&self) -> Result<Edge, EdgeError> {
         self.turn(true)
+    }
+
+    fn submitted(&self) -> Option<Submitted> {
+        lock(&self.state).submitted
     }
 
     fn set_slice(&self, slice_us: Option<u64>) -> Result<(), EdgeError> {

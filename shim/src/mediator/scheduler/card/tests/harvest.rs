@@ -53,6 +53,26 @@ fn it_leaves_while_breaks_are_too_short_and_comes_back() {
 }
 
 #[test]
+fn it_comes_back_as_soon_as_high_is_said_to_be_quiet() {
+    let mut fixture = beside_high();
+    let says = |fixture: &Fixture, is_quiet| {
+        let card = CardStatus { uuid: "GPU-a".into(), is_quiet: Some(is_quiet), ..CardStatus::default() };
+        let path = status_file(fixture.directory.path(), "other").unwrap();
+        StatusFile::create(&path).unwrap().write(&Status { process: OTHER, cards: vec![card], ..Status::default() })
+    };
+    says(&fixture, false).unwrap();
+    high_works(&mut fixture, 30 * PERIOD, 700, 200);
+    while !fixture.state().is_off {
+        let now_us = fixture.clock.now_us();
+        high_works(&mut fixture, now_us + 1_000, 700, 200);
+    }
+    let left_us = fixture.clock.now_us();
+    says(&fixture, true).unwrap();
+    fixture.run_until(left_us + 15_000);
+    assert!(!fixture.state().is_off);
+}
+
+#[test]
 fn high_priority_beside_low_has_long_slices() {
     let mut fixture = Fixture::with(false, true);
     fixture.channels(3);

@@ -1,0 +1,117 @@
+//! Time for which the container had work and not the card, and whether it has submitted any of
+//! late.
+
+use std::collections::VecDeque;
+
+use nvidia_glue::schedule::{Submitted, Waits};
+
+const SECOND_US: u64 = 1_000_000;
+/// Time without a submission after which it is quiet.
+const QUIET_US: u64 = 20_000;
+
+/// Waits of the container on one card.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    waits: Waits,
+    /// Instant of the next look.
+    pub(super) look_us: u64,
+    /// What its channels have submitted is known.
+    is_known: bool,
+    puts: u64,
+    /// Instant of the last look at which it had submitted something, or something waited.
+    active_us: u64,
+    is_quiet: bool,
+    /// Instants of the last second, and the sums then.
+    sums: VecDeque<(u64, u64)>,
+}
+
+impl Waiting {
+    /// Looks at what it has submitted; `None`: nobody knows. `is_on`: it has the card. Returns
+    /// whether it has become quiet, or is so no more.
+    pub(super) fn look(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: bool) -> bool {
+        let is_pending = self.note(now_us, submitted);
+        self.look_us = self.waits.look(now_us, is_pending && !is_on);
+        let is_quiet = self.is_known && now_us.saturating_sub(self.active_us) >= QUIET_US;
+        std::mem::replace(&mut self.is_quiet, is_quiet) != is_quiet
+    }
+
+    /// Notes that it was put on the card, or taken off it.
+    pub(super) fn edge(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: bool) {
+        let is_pending = self.note(now_us, submitted);
+        self.waits.edge(now_us, is_pending && !is_on);
+    }
+
+    /// Ends a wait: there is nothing any more for which it could wait.
+    pub(super) fn rest(&mut self, now_us: u64) {
+        self.waits.edge(now_us, false);
+        (self.is_known, self.is_quiet) = (false, false);
+    }
+
+    fn note(&mut self, now_us: u64, submitted: Option<Submitted>) -> bool {
+        self.is_known = submitted.is_some();
+        let Some(Submitted { is_pending, puts }) = submitted else { return false };
+        if is_pending || puts != self.puts {
+            (self.puts, self.active_us) = (puts, now_us);
+        }
+        is_pending
+    }
+
+    /// Time for which it waited: in all, and in the last second; `None`: not known.
+    pub(super) fn waited_us(&mut self, now_us: u64) -> Option<(u64, u64)> {
+        if !self.is_known {
+            self.sums.clear();
+            return None;
+        }
+        let waited_us = self.waits.waited_us(now_us);
+        self.sums.push_back((now_us, waited_us));
+        while self.sums.get(1).is_some_and(|(at_us, _)| now_us.saturating_sub(*at_us) >= SECOND_US) {
+            self.sums.pop_front();
+        }
+        let before_us = self.sums.front().map_or(waited_us, |(_, before_us)| *before_us);
+        Some((waited_us, waited_us.saturating_sub(before_us)))
+    }
+
+    /// Returns the number of waits by their lengths.
+    pub(super) fn counts(&self) -> &[u64] {
+        if self.is_known { self.waits.counts() } else { &[] }
+    }
+
+    /// Returns whether it has submitted nothing of late; `None`: not known.
+    pub(super) fn is_quiet(&self) -> Option<bool> {
+        self.is_known.then_some(self.is_quiet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submitted(puts: u64, is_pending: bool) -> Option<Submitted> {
+        Some(Submitted { is_pending, puts })
+    }
+
+    #[test]
+    fn who_submits_nothing_is_quiet() {
+        let mut waiting = Waiting::default();
+        assert!(!waiting.look(1_000_000, submitted(1, false), true));
+        assert_eq!(waiting.is_quiet(), Some(false));
+        assert!(waiting.look(1_020_000, submitted(1, false), true));
+        assert_eq!(waiting.is_quiet(), Some(true));
+        assert!(waiting.look(1_040_000, submitted(2, false), true));
+        assert!(!waiting.look(1_060_000, submitted(2, true), true), "it waits, for the card or behind its own work");
+        assert!(!waiting.look(1_070_000, None, true));
+        assert_eq!((waiting.is_quiet(), waiting.waited_us(1_070_000)), (None, None));
+    }
+
+    #[test]
+    fn work_that_is_not_fetched_waits_unless_it_is_on_the_card() {
+        let mut waiting = Waiting::default();
+        waiting.edge(1_000_000, submitted(1, true), false);
+        assert_eq!(waiting.waited_us(1_040_000), Some((40_000, 0)));
+        waiting.edge(1_050_000, submitted(2, true), true);
+        waiting.look(1_060_000, submitted(2, true), true);
+        assert_eq!(waiting.waited_us(1_100_000), Some((50_000, 10_000)));
+        assert_eq!(waiting.counts().iter().sum::<u64>(), 1);
+        assert_eq!(waiting.waited_us(2_200_000), Some((50_000, 0)));
+    }
+}
