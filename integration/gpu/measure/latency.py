@@ -204,7 +204,7 @@ class Latency(Compute):
         report.check(f"{name}: p99 is at most a queue's whose requests take a switch longer "
                      f"({p99:.2f} of {due:.2f} ms)", p99 <= due)
         report.check(f"{name}: p50 is at most 0.2 ms above alone ({more:.3f})", more <= 0.2)
-        first, last = found.first_ms(0.5), found.first_ms(0.99)
+        first, last = (found.first_ms(part, served.IDLE_US) for part in (0.5, 0.99))
         report.check(f"{name}: after an idle time the first kernel begins within 0.5 ms at p50, 1 "
                      f"at p99 ({text(first, 3)}, {text(last, 3)})",
                      at_most(first, 0.5) and at_most(last, 1))
@@ -217,7 +217,8 @@ def latencies(found):
 
 
 def firsts(found):
-    return f"{text(found.first_ms(0.5), 3):>9} {text(found.first_ms(0.99), 3):>6}"
+    p50, p99 = (found.first_ms(part, served.IDLE_US) for part in (0.5, 0.99))
+    return f"{text(p50, 3):>9} {text(p99, 3):>6}"
 
 
 def counts(found, requests):
@@ -229,7 +230,7 @@ def counts(found, requests):
 
 def queue(alone, found):
     """Returns the p99 of alone's queue if each request's first kernel came as late as here, ms."""
-    more_ms = (found.first_ms(0.5) or 0) - (alone.first_ms(0.5) or 0)
+    more_ms = found.first_ms(0.5) - alone.first_ms(0.5)
     return alone.queued_ms(more_ms * 1000, 0.99)
 
 
@@ -267,6 +268,7 @@ def in_system(suite, who, requests, alone):
                     suite.aims(requests, kernel_us, alone[True], found, rest, 1.25)
             if who == "egpu-harvest":
                 rarely(suite, sides, alone[True])
+                print(*suite.node.egpu("inspect", "high").splitlines()[-20:], sep="\n")
             if is_egpu:
                 suite.top()
 

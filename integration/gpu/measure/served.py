@@ -1,5 +1,6 @@
 """Requests that latency-load served, and what a queue would make of them."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -22,9 +23,9 @@ class Served:
     def latency_ms(self, part):
         return quantile([request[1] / 1000 for request in self.requests], part)
 
-    def first_ms(self, part):
-        """From the call to the first kernel, of requests after an idle time."""
-        firsts = [first / 1000 for _, _, first, waited in self.requests if waited < IDLE_US]
+    def first_ms(self, part, waited_us=math.inf):
+        """Returns how long it was to the first kernel, of those that waited for less than this."""
+        firsts = [first / 1000 for _, _, first, waited in self.requests if waited < waited_us]
         return quantile(firsts, part)
 
     def five_parts(self):

@@ -1,6 +1,7 @@
 """Systems that let a latency-critical program and batch work share a card."""
 
 import contextlib
+import signal
 from dataclasses import dataclass
 
 MPS = "nvidia-cuda-mps-control"
@@ -52,7 +53,7 @@ def mps(suite):
     folder = f"{node.work}/mps{node.now_us()}"
     node.on_host("mkdir", folder)
     there = [f"CUDA_MPS_PIPE_DIRECTORY={folder}", f"CUDA_MPS_LOG_DIRECTORY={folder}"]
-    daemon = node.spawn(None, ["env", *there, MPS, "-f"], f"{folder}/daemon")
+    node.spawn(None, ["env", *there, MPS, "-d"], f"{folder}/daemon")
     ask = " ".join(["env", *there, "timeout", "15", MPS])
     node.sleep(1)
     client = ["env", there[0]]
@@ -61,11 +62,11 @@ def mps(suite):
                     low=(*client, "CUDA_MPS_CLIENT_PRIORITY=1"))
     finally:
         servers = node.on_host("sh", "-c", f"echo get_server_list | {ask}").split()
+        daemon = node.read(f"{folder}/{MPS}.pid").split()
         node.on_host("sh", "-c", f"echo quit -t 5 | {ask}")
-        for server in filter(str.isdigit, servers):
-            node.kill(int(server), 9)
-        daemon.terminate()
-        print(f"MPS: servers {' '.join(servers) or 'none: its clients were none'}")
+        for pid in filter(str.isdigit, servers + daemon):
+            node.kill(int(pid), signal.SIGKILL)
+        print(f"MPS: servers {' '.join(servers) or 'none: nobody was its client'}")
 
 
 @contextlib.contextmanager
