@@ -33,6 +33,7 @@ cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"
 ${CC:-cc} -static -O1 -pthread -o "$out/egpu-gpu-test/bin/hostile" integration/hostile/hostile.c
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c -ldl
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_load.c -ldl
+${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/latency-load" integration/gpu/latency_load.c -ldl -lm
 ${CC:-cc} -O2 -shared -fPIC -o "$out/egpu-gpu-test/bin/no-preemption.so" integration/gpu/no_preemption.c -ldl
 strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
 cp integration/gpu/run.sh integration/gpu/*.py integration/gpu/*.cu "$out/egpu-gpu-test/"

@@ -1,15 +1,16 @@
 /* Requests that arrive at random, tokens one after another, and the batch work beside them, through libcuda: no CUDA toolkit is
  * needed to build it.
  *   latency-load calibrate                        prints PER_US: steps of the kernels' loop in a microsecond, with nobody beside it
- *   latency-load serve PER_US REQUEST_US LOAD REQUESTS [KEPT]
+ *   latency-load serve PER_US REQUEST_US LOAD REQUESTS [SECONDS [SEED]]
  *                                                 open loop: Poisson arrivals, LOAD percent of the card; one request is a copy in, a graph of
- *                                                 kernels of 20 us, a copy out. KEPT: a file for "ARRIVAL_US LATENCY_US FIRST_US WAITED_US" of each
- *   latency-load decode PER_US TOKEN_US TOKENS [KEPT]
+ *                                                 kernels of 20 us, a copy out. SECONDS: when it stops, served or not; SEED: of the arrivals
+ *   latency-load decode PER_US TOKEN_US TOKENS [SECONDS]
  *                                                 closed loop: a token is such a graph, and the next one begins when it is there
  *   latency-load batch PER_US KERNEL_US SECONDS   kernels of that length, always some queued; every 50 ms a line "MICROSECONDS WORK":
  *                                                 CLOCK_MONOTONIC, and the microseconds of work done so far
- * LATENCY: from the arrival to the end of the copy out. FIRST: from the first call of a request to its first kernel. WAITED: from the arrival
- * to the first call, behind the requests before it. All in microseconds. */
+ * serve and decode end with quantiles, a line "served N requests in S s from US to US", and a line "ARRIVAL LATENCY FIRST WAITED" of each
+ * request, all in microseconds. ARRIVAL: from the beginning. LATENCY: from the arrival to the end of the copy out. FIRST: from the first call of
+ * a request to its first kernel. WAITED: from the arrival to the first call, behind the requests before it. */
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -138,43 +139,46 @@ static double quantile(const double *values, int count, double part) {
 
 /* One line: quantiles in ms, and those of the 99th of five parts. */
 static void report(const char *what, const double *values, int count) {
+    if (!count) return;
     printf("%s p50 %.3f p90 %.3f p99 %.3f max %.3f mean", what, quantile(values, count, 0.5) * 1e3, quantile(values, count, 0.9) * 1e3,
            quantile(values, count, 0.99) * 1e3, quantile(values, count, 1) * 1e3);
     double sum = 0;
     for (int i = 0; i < count; i++) sum += values[i];
     printf(" %.3f p99 of five parts", sum / count * 1e3);
-    for (int part = 0; part < 5; part++) printf(" %.3f", quantile(values + count / 5 * part, count / 5, 0.99) * 1e3);
+    for (int part = 0; part < 5 && count >= 5; part++) printf(" %.3f", quantile(values + count / 5 * part, count / 5, 0.99) * 1e3);
     printf("\n");
 }
 
-/* load: 0 for a closed loop. */
-static void serve(double per_us, double request_us, double load, int requests, const char *kept) {
+/* load: 0 for a closed loop; seconds: 0 for no end but the requests'. */
+static void serve(double per_us, double request_us, double load, int requests, double seconds, long seed) {
     double *latency = calloc(requests, sizeof *latency), *first = calloc(requests, sizeof *first), *waited = calloc(requests, sizeof *waited);
     double *arrivals = calloc(requests, sizeof *arrivals), arrival, begin;
     capture(per_us, request_us);
     for (int i = 0; i < 20; i++) serve_one();
-    srand48(1);
-    begin = arrival = now() + 0.05;
+    srand48(seed);
+    begin = arrival = now() + (load > 0 ? 0.05 : 0);
     for (int i = 0; i < requests; i++) {
         double at;
         if (load > 0) arrival += -log(1 - drand48()) * request_us * 1e-6 / load;
         else arrival = now();
         if (arrival - now() > 200e-6) usleep((arrival - now()) * 1e6 - 150);
         while ((at = now()) < arrival);
+        if (seconds > 0 && at - begin > seconds) {
+            requests = i;
+            break;
+        }
         waited[i] = at - arrival;
         first[i] = serve_one();
         latency[i] = now() - arrival;
         arrivals[i] = arrival - begin;
     }
-    double took = now() - begin;
+    double end = now();
     report("latency", latency, requests);
     report("first", first, requests);
     report("waited", waited, requests);
-    printf("served %d requests in %.3f s\n", requests, took);
-    FILE *file = kept ? fopen(kept, "w") : 0;
-    for (int i = 0; file && i < requests; i++)
-        fprintf(file, "%.0f %.0f %.0f %.0f\n", arrivals[i] * 1e6, latency[i] * 1e6, first[i] * 1e6, waited[i] * 1e6);
-    if (file) fclose(file);
+    printf("served %d requests in %.3f s from %.0f to %.0f\n", requests, end - begin, begin * 1e6, end * 1e6);
+    for (int i = 0; i < requests; i++)
+        printf("%.0f %.0f %.0f %.0f\n", arrivals[i] * 1e6, latency[i] * 1e6, first[i] * 1e6, waited[i] * 1e6);
 }
 
 static void batch(double per_us, double kernel_us, double seconds) {
@@ -208,17 +212,17 @@ static void batch(double per_us, double kernel_us, double seconds) {
 
 int main(int count, char **arguments) {
     const char *what = count > 1 ? arguments[1] : "";
-    double number[6] = {0};
+    double number[6] = {0, 0, 0, 0, 0, 1};
     for (int i = 2; i < count && i < 8; i++) number[i - 2] = atof(arguments[i]);
     if (!strcmp(what, "calibrate")) {
         start();
         calibrate();
     } else if (!strcmp(what, "serve") && count >= 6) {
         start();
-        serve(number[0], number[1], number[2] / 100, number[3], count > 6 ? arguments[6] : 0);
+        serve(number[0], number[1], number[2] / 100, number[3], number[4], number[5]);
     } else if (!strcmp(what, "decode") && count >= 5) {
         start();
-        serve(number[0], number[1], 0, number[2], count > 5 ? arguments[5] : 0);
+        serve(number[0], number[1], 0, number[2], number[3], 1);
     } else if (!strcmp(what, "batch") && count == 5) {
         start();
         batch(number[0], number[1], number[2]);

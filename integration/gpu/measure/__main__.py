@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from measure import attacks, basics, compute, memory, programs
+from measure import attacks, basics, compute, latency, memory, programs
 from measure.node import DRIVER, Node, call, nvidia_smi, uuids_in
 from measure.report import Report, kept_in
 from measure.settings import Settings
@@ -82,7 +82,8 @@ def run_all(suite):
 def run(node, report, settings):
     suite = Suite(node, report, settings)
     show_egpu(node, report)
-    parts = {"memory": memory, "cost": memory, "attacks": attacks, "programs": programs}
+    parts = {"memory": memory, "cost": memory, "attacks": attacks, "programs": programs,
+             "latency": latency}
     if settings.only:
         parts.get(settings.only, compute).run(suite)
         show_logs(node, report)

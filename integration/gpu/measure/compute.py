@@ -29,6 +29,10 @@ def run(suite):
         compute.run(part)
         compute.running = {}
     save_picture(suite.report)
+    check_log(suite)
+
+
+def check_log(suite):
     suite.report.title("compute: the kernel's log")
     log = suite.node.kernel_log() or []
     print(*log[-10:], sep="\n")
@@ -38,9 +42,14 @@ def run(suite):
     suite.report.equal(f"the log of context switches was never full ({full} lines)", full, 0)
 
 
+def save_rows(report):
+    """Writes the rows beside the results."""
+    path = f"{report.path.removesuffix('.txt')}.tsv"
+    write(path, "".join("\t".join(row) + "\n" for row in report.rows))
+
+
 def save_picture(report):
     """Writes the rows beside the results, and their picture."""
-    path = report.path.removesuffix(".txt")
-    write(f"{path}.tsv", "".join("\t".join(row) + "\n" for row in report.rows))
+    save_rows(report)
     if report.rows:
-        write(f"{path}.svg", svg(report.rows))
+        write(f"{report.path.removesuffix('.txt')}.svg", svg(report.rows))

@@ -30,7 +30,8 @@ NCCL_OPTIONS = ["--net-host", "--mount",
 DRIVER = "/usr/local/nvidia"
 LOADS = ["train.py", "pin_load.py", "large_load.py", "torch_load.py", "nccl_load.py",
          "torch_check.py"]
-PROGRAMS = ["cuda-load", "compute-load", "no-preemption.so", "rm-client", "hostile", "egpu"]
+PROGRAMS = ["cuda-load", "compute-load", "latency-load", "no-preemption.so", "rm-client", "hostile",
+            "egpu"]
 DISABLED = [f"io.containerd.{name}" for name in (
     "grpc.v1.cri", "cri.v1.runtime", "cri.v1.images", "snapshotter.v1.btrfs", "snapshotter.v1.zfs",
     "snapshotter.v1.devmapper", "snapshotter.v1.aufs", "internal.v1.tracing", "nri.v1.nri")]

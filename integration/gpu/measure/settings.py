@@ -3,7 +3,8 @@
 EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost (CUDA
                    initialisation, malloc and free, training beside the same outside: 5 minutes),
                    two (NCCL on two cards), utilization, achieved, errors, programs (other
-                   people's programs and suites, outside and in a share)
+                   people's programs and suites, outside and in a share), latency (requests beside
+                   batch work, 11 minutes; in no other run)
 EGPU_GPU_MEMORY    measurements of memory, of memory.py and cost.py (all)
 EGPU_GPU_PROGRAMS  random programs (300)
 EGPU_GPU_PAIRS     pairs of a comparison (5)
@@ -13,6 +14,9 @@ EGPU_GPU_LOADS     loads that caps are tried with (short long graph cooperative 
 EGPU_GPU_CAPS      caps in percent (90 75 50 33 25 10 5)
 EGPU_GPU_PEER      a library that limits by LD_PRELOAD and CUDA_DEVICE_SM_LIMIT (HAMi-core's
                    interface), with which the same is done beside; no part of the bundle
+EGPU_GPU_LATENCY   measurements of latency.py (all)
+EGPU_GPU_REQUESTS  requests of each of their cells (1500, of 20 ms 300)
+EGPU_GPU_SYSTEMS   systems that the first of them compares, of systems.py (all)
 EGPU_GPU_BATCHES   batches that weights are tried with (16 32 64 128)
 EGPU_GPU_CASES     suites of attacks (attacks memory); EGPU_GPU_SECONDS: when no further case is
                    begun (420); EGPU_GPU_CASE_SECONDS: how long each may take (60)
@@ -30,7 +34,7 @@ EGPU_GPU_WORK      a folder for everything but the results (/tmp/egpu-gpu)
 import os
 
 ONLY = ("memory", "compute", "attacks", "cost", "two", "utilization", "achieved", "errors",
-        "programs")
+        "programs", "latency")
 
 
 class Settings:
@@ -51,6 +55,8 @@ class Settings:
         self.loads = get("LOADS", "short long graph cooperative training").split()
         self.caps = [int(cap) for cap in get("CAPS", "90 75 50 33 25 10 5").split()]
         self.peer = get("PEER")
+        self.latency, self.systems = get("LATENCY").split(), get("SYSTEMS").split()
+        self.requests = int(get("REQUESTS", "0"))
         self.batches = [int(batch) for batch in get("BATCHES", "16 32 64 128").split()]
         self.suites = get("CASES", "attacks memory").split()
         self.seconds, self.case_seconds = float(get("SECONDS", "420")), get("CASE_SECONDS", "60")

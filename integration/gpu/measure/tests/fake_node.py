@@ -17,7 +17,8 @@ class Program:
     def __init__(self, node, container, command, path):
         self.node, self.container, self.path = node, container, path
         self.line, self.work, self.killed = " ".join(command), 0.0, False
-        loads = r"(compute-load run \S+ \S+|torch_load.py|nccl_load.py) ([0-9.]+)"
+        loads = (r"(compute-load run \S+ \S+|latency-load batch \S+ \S+|torch_load.py|nccl_load.py) "
+                 r"([0-9.]+)")
         found = re.search(loads, self.line)
         self.is_load, self.stopped, self.stdin = bool(found), False, self
         at = re.search(r"AT=([0-9]+)", self.line)
@@ -172,6 +173,9 @@ class FakeNode:
 
     def nvidia_smi(self, *_):
         return "1980 MHz, 376.99 W"
+
+    def kill(self, *_):
+        pass
 
     def kernel_log(self, _=None):
         return []
