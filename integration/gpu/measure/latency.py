@@ -106,6 +106,8 @@ class Latency(Compute):
                 if program.poll() is not None:
                     break
                 self.node.sleep(0.1)
+            else:
+                program.kill()
 
     def start_high(self, requests, sides, name="high"):
         self.start(name, sides, requests.arguments(self.per_us), timeout=requests.limit() + 30)
