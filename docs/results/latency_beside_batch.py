@@ -32,7 +32,8 @@ def across(percent):
 
 
 def up(times, most):
-    return TOP + HEIGHT - math.log(max(times, 1)) / math.log(most) * HEIGHT
+    """A logarithmic scale; what is beyond it stands at its top, with its figure."""
+    return TOP + HEIGHT - math.log(min(max(times, 1), most)) / math.log(most) * HEIGHT
 
 
 def mark(kernel, left, top, css):
@@ -75,12 +76,13 @@ def main():
     with open(sys.argv[1], encoding="utf-8") as file:
         cells = [line.rstrip("\n").split("\t") for line in file]
     rows = [(system, kernel, float(rest), float(tail) / 100) for table, kernel, system, rest, tail in cells if table == TABLE and rest != "nan"]
-    most = max(10, 1.2 * max(tail for *_, tail in rows))
+    most = min(100, max(10, 1.2 * max(tail for *_, tail in rows)))
     width, height = LEFT + WIDTH + 230, TOP + HEIGHT + 60
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">')
     print("<title>Latency beside batch work: the requests' tail against what the batch work has, by system</title>")
     print(f'<style>{STYLE}</style>\n<rect class="paper" width="{width}" height="{height}" rx="6"/>')
     points = [mark(kernel, across(rest), up(tail, most), SYSTEMS[system][1]) for system, kernel, rest, tail in rows]
+    points += [text(across(rest) + 10, up(tail, most) + 4, f"{tail:.0f}x", "small") for *_, rest, tail in rows if tail > most]
     print("\n".join([*frame(most), *points, *legend([one for one in SYSTEMS if any(row[0] == one for row in rows)]), "</svg>"]))
 
 

@@ -23,9 +23,10 @@ class Served:
     def latency_ms(self, part):
         return quantile([request[1] / 1000 for request in self.requests], part)
 
-    def first_ms(self, part, waited_us=math.inf):
-        """Returns how long it was to the first kernel, of those that waited for less than this."""
-        firsts = [first / 1000 for _, _, first, waited in self.requests if waited < waited_us]
+    def first_ms(self, part, is_idle=None):
+        """Returns how long it was to the first kernel: of all, or of those that found nobody."""
+        firsts = [first / 1000 for _, _, first, waited in self.requests
+                  if is_idle in (None, waited < IDLE_US)]
         return quantile(firsts, part)
 
     def five_parts(self):
@@ -43,11 +44,14 @@ class Served:
         """Returns in percent how long some request was served."""
         return 100 * sum(self.service_us()) / max(self.end_us - self.begin_us, 1)
 
-    def queued_ms(self, more_us, part):
-        """Returns a quantile of the latencies if each request took so much longer: Lindley's."""
-        latencies, free = [], float("-inf")
+    def queued_ms(self, more_us, behind_us, part):
+        """Returns a quantile of the latencies if each request took longer, by Lindley's recursion.
+
+        behind_us: by how much, if it waits for an earlier one; more_us: else.
+        """
+        latencies, free = [], -math.inf
         for (arrival, *_), service in zip(self.requests, self.service_us()):
-            free = max(arrival, free) + service + more_us
+            free = max(arrival, free) + service + (behind_us if free > arrival else more_us)
             latencies.append((free - arrival) / 1000)
         return quantile(latencies, part)
 

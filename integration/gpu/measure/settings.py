@@ -14,7 +14,7 @@ EGPU_GPU_LOADS     loads that caps are tried with (short long graph cooperative 
 EGPU_GPU_CAPS      caps in percent (90 75 50 33 25 10 5)
 EGPU_GPU_PEER      a library that limits by LD_PRELOAD and CUDA_DEVICE_SM_LIMIT (HAMi-core's
                    interface), with which the same is done beside; no part of the bundle
-EGPU_GPU_LATENCY   measurements of latency.py (all)
+EGPU_GPU_LATENCY   measurements of latency.py (main second decode busy several)
 EGPU_GPU_REQUESTS  requests of each of their cells (1500, of 20 ms 300)
 EGPU_GPU_SYSTEMS   systems that the first of them compares, of systems.py (all)
 EGPU_GPU_BATCHES   batches that weights are tried with (16 32 64 128)

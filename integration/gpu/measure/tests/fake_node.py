@@ -43,7 +43,7 @@ class Program:
     def terminate(self):
         self.killed = True
 
-    close = terminate
+    close = kill = terminate
 
 
 class FakeNode:

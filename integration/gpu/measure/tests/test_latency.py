@@ -16,7 +16,8 @@ class LatencyNode(FakeNode):
 
     def __init__(self, switch_us=150, left=0.65, cut=None, **others):
         super().__init__(**others)
-        self.switch_us, self.left, self.cut, self.lines, self.commands = switch_us, left, cut, [], []
+        self.switch_us, self.left, self.cut = switch_us, left, cut
+        self.lines, self.commands = [], []
 
     @contextmanager
     def setting(self, line):
@@ -112,15 +113,17 @@ class Served(unittest.TestCase):
     def test_what_is_printed_is_read(self):
         found = served.read(self.SAID)
         self.assertEqual((found.latency_ms(0.5), found.latency_ms(0.99)), (2.0, 3.0))
-        self.assertEqual(found.first_ms(0.99, served.IDLE_US), 0.04)
+        self.assertEqual(found.first_ms(0.99, True), 0.04)
+        self.assertEqual(found.first_ms(0.99, False), 0.03)
         self.assertEqual(found.service_us(), [2000, 2000, 2000])
         self.assertEqual(found.percent_of_card(), 60)
         self.assertEqual(found.five_parts(), [])
 
     def test_a_queue_with_longer_services_is_lindleys(self):
         found = served.read(self.SAID)
-        self.assertEqual(found.queued_ms(0, 1), 3.0)
-        self.assertEqual(found.queued_ms(500, 1), 4.0)
+        self.assertEqual(found.queued_ms(0, 0, 1), 3.0)
+        self.assertEqual(found.queued_ms(500, 500, 1), 4.0)
+        self.assertEqual(found.queued_ms(500, 700, 1), 4.2)
 
     def test_what_is_cut_is_nothing(self):
         self.assertIsNone(served.read(self.SAID[:-14]))
