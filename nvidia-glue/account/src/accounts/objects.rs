@@ -83,8 +83,6 @@ pub struct Freed {
     pub objects: u32,
     /// Bytes that are charged no more, of all cards.
     pub released: Bytes,
-    /// Channels and channel groups among them.
-    pub channels: Vec<ObjectName>,
 }
 
 #[derive(Debug)]
@@ -334,9 +332,6 @@ impl Accounts {
             let is_root = clients.get(&object.name.client).is_some_and(|client| client.root == index);
             if !is_root && !registrations.object_gone(index) {
                 counts.subtract(object.kind);
-            }
-            if object.kind.is_channel() {
-                freed.channels.push(object.name);
             }
             if let Some(charge) = object.charge {
                 released = released.saturating_add(charges.release(cards, charge).0);

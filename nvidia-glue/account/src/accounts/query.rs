@@ -178,6 +178,13 @@ impl Accounts {
         name.object != name.client && self.tree.find(name).is_some_and(|index| self.tree.has_outside_notifiers(index))
     }
 
+    /// Channels and channel groups that are freed with an object, itself included.
+    pub fn channels_freed_with(&self, name: ObjectName) -> Vec<ObjectName> {
+        let all = self.tree.find(name).map(|index| self.tree.goes_with(index)).unwrap_or_default();
+        let objects = all.into_iter().filter_map(|(index, _)| self.tree.get(index));
+        objects.filter(|object| object.kind.is_channel()).map(|object| object.name).collect()
+    }
+
     /// Processes whose clients have an object of `class` on `card`: an engine's, MPS's, or the
     /// card's subdevice, whose class stands for all users of the card. An object that is below no
     /// device (MPS's) is on all cards.

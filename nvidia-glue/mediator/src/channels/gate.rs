@@ -34,7 +34,11 @@ use crate::{
     Caller, CallerError,
     channels::{
         card_channels::CardChannels,
-        gate::{calls::GateCallError, slices::chosen, userd::Userds},
+        gate::{
+            calls::GateCallError,
+            slices::chosen,
+            userd::{Userds, all_of},
+        },
     },
     grant::OwnCard,
     locks::lock,
@@ -187,7 +191,7 @@ impl CardGate {
     /// A client is gone.
     pub(crate) fn remove_client(&self, client: Handle) {
         self.with(|channels| channels.remove_client(client));
-        self.remove_userds(ObjectName::new(client, Handle(0))..=ObjectName::new(client, Handle(u32::MAX)));
+        self.remove_userds(all_of(client));
     }
 
     /// Returns whether there is a first throttled channel, that is not reported.

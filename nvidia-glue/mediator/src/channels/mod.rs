@@ -93,6 +93,11 @@ impl Channels {
         }
     }
 
+    /// An object is new: memory of that name, in which USERDs may be, is there no more.
+    pub(crate) fn replace_userd_memory(&self, name: ObjectName) {
+        self.gates.iter().for_each(|gate| gate.replace_userd_memory(name));
+    }
+
     /// A client is gone.
     pub(crate) fn remove_client_from_gates(&self, client: Handle) {
         for gate in &self.gates {

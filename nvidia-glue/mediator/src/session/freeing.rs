@@ -73,25 +73,26 @@ impl Session {
 
     /// An object is gone, and what went with it.
     pub(crate) fn forget(&self, client: Handle, object: Handle) {
-        let freed = lock(&self.objects.accounts).free(client, object);
-        // Groups go with other objects than their parents, too. A client that is not known has
-        // nothing.
-        let channels = freed.map(|freed| freed.channels).unwrap_or_default();
-        {
-            let mut topology = lock(&self.objects.topology);
-            topology.remove(client, object);
-            channels.iter().for_each(|name| topology.remove(name.client, name.object));
-        }
-        // What the gates keep of them is freed by calls to the driver.
+        // Groups go with other objects than their parents, too.
+        let channels = lock(&self.objects.accounts).channels_freed_with(ObjectName::new(client, object));
+        // What the gates keep of them in the driver goes before it is charged no more.
         if client == object {
-            lock(&self.objects.files).remove_client(client);
             self.channels.remove_client_from_gates(client);
         }
-        channels.into_iter().for_each(|name| self.channels.remove_from_gates(name));
+        channels.iter().for_each(|name| self.channels.remove_from_gates(*name));
+        // A client that is not known has nothing.
+        let _ = lock(&self.objects.accounts).free(client, object);
+        let mut topology = lock(&self.objects.topology);
+        topology.remove(client, object);
+        channels.iter().for_each(|name| topology.remove(name.client, name.object));
+        if client == object {
+            lock(&self.objects.files).remove_client(client);
+        }
     }
 
     /// Forgets whatever had the handle of a new object before.
     pub(crate) fn replace_handle(&self, name: ObjectName) {
+        self.channels.replace_userd_memory(name);
         let is_handle_used = {
             let mut topology = lock(&self.objects.topology);
             let is_handle_used = topology.card_of(name.client, name.object).is_some();

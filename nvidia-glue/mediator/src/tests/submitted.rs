@@ -2,7 +2,7 @@
 
 use abi::{
     Status,
-    classes::HOPPER_CHANNEL_GPFIFO_A,
+    classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_LOCAL_USER},
     layout::{write_u32, write_u64},
 };
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use schedule::Submitted;
 
 use super::{
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, MIB, Machine, host_memory_params},
+    world::{Container, Context, GIB, MIB, Machine, host_memory_params, memory_params},
 };
 use crate::locks::lock;
 
@@ -163,6 +163,29 @@ fn memory_may_be_freed_before_and_after_its_channel() {
 }
 
 #[test]
+fn memory_that_has_the_handle_of_another_is_not_kept() {
+    let machine = Machine::new(1);
+    let spy = Spy::new(&machine);
+    let container = spy.container(&machine);
+    let program = container.program();
+    let context = program.context(0);
+    for is_mapped in [false, true] {
+        let (_, memory, channels) = context.at_work(GR, 1);
+        if is_mapped {
+            assert_eq!((submitted(&container), spy.duplicates()), (NONE, 1));
+        }
+        context.free(memory).unwrap();
+        let names = (context.client, context.device, memory);
+        program.alloc(context.control, names, NV01_MEMORY_LOCAL_USER, &mut memory_params(GIB)).unwrap();
+        assert_eq!((submitted(&container), spy.duplicates()), (None, 0));
+        context.free(memory).unwrap();
+        assert!(container.session.compare().is_empty(), "nothing of it is left");
+        context.free(channels[0]).unwrap();
+    }
+    assert!(!machine.driver.is_corrupted());
+}
+
+#[test]
 fn what_is_not_mapped_is_not_known() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
@@ -240,6 +263,8 @@ fn a_page_that_goes_while_it_is_asked_for_is_not_kept() {
             let context = program.context(0);
             let (_, memory, channels) = context.at_work(GR, 4);
             context.free(memory).unwrap();
+            let names = (context.client, context.device, memory);
+            program.alloc(context.control, names, NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB)).unwrap();
             context.free(channels[0]).unwrap();
             context.free(context.client).unwrap();
         }

@@ -3,13 +3,13 @@
 //! (`GP_GET`).
 //!
 //! The page is mapped through a duplicate of the memory in the mediator's own client. The duplicate
-//! keeps the memory, whatever the program frees in whichever order, until the page is unmapped:
-//! when the channel is known to be gone. For that moment at most, the driver has memory that is
-//! charged no more.
+//! keeps the memory, whatever the program frees in whichever order, until the page is unmapped.
+//! That is when the channel goes, to which the memory is charged until then. A duplicate of any
+//! other memory would keep what is charged no more: one that has got the handle of a USERD's is
+//! never duplicated, or only until the call is over that makes it.
 //!
-//! **Trust.** The program may write anything there, and the handle may have become another memory
-//! of its own before it is first asked for. What is read only says whether the container's own work
-//! waits.
+//! **Trust.** The program may write anything there. What is read only says whether the container's
+//! own work waits.
 
 use std::{collections::BTreeMap, ops::RangeInclusive};
 
@@ -39,6 +39,8 @@ pub(super) type Userds = BTreeMap<ObjectName, ChannelUserd>;
 
 #[derive(Debug)]
 pub(super) struct ChannelUserd {
+    /// Memory of its client's that it is in.
+    memory: Option<Handle>,
     access: Access,
     /// Its channel is one that is looked at.
     is_asked_for: bool,
@@ -49,7 +51,8 @@ enum Access {
     /// Nobody has asked yet.
     New(Userd),
     Mapped(Mapping),
-    /// It is in memory of the driver's own, or the driver does not map it.
+    /// It is in memory of the driver's own or of a handle that has become another's, or the driver
+    /// does not map it.
     Impossible,
 }
 
@@ -69,20 +72,37 @@ impl Access {
     }
 }
 
+/// The names of all objects of a client.
+pub(super) const fn all_of(client: Handle) -> RangeInclusive<ObjectName> {
+    ObjectName::new(client, Handle(0))..=ObjectName::new(client, Handle(u32::MAX))
+}
+
 impl CardGate {
     pub(super) fn add_userd(&self, name: ObjectName, userd: Option<Userd>) {
-        let access = userd.map_or(Access::Impossible, Access::New);
-        let before = lock(&self.userds).insert(name, ChannelUserd { access, is_asked_for: false });
+        let (memory, access) = (userd.map(|userd| userd.memory), userd.map_or(Access::Impossible, Access::New));
+        let before = lock(&self.userds).insert(name, ChannelUserd { memory, access, is_asked_for: false });
+        self.unmap(before.map(|before| before.access));
+    }
+
+    /// An object has come to be. What has had its handle is gone, and what was mapped by that may
+    /// be the new one.
+    pub(crate) fn replace_userd_memory(&self, name: ObjectName) {
+        let before: Vec<Access> = {
+            let mut userds = lock(&self.userds);
+            let of_client = userds.range_mut(all_of(name.client)).map(|(_, userd)| userd);
+            let replaced = of_client.filter(|userd| userd.memory == Some(name.object));
+            replaced.map(|userd| std::mem::replace(&mut userd.access, Access::Impossible)).collect()
+        };
         self.unmap(before);
     }
 
     /// Channels are gone. Whoever calls has taken them out of `state` before, so that none is
     /// mapped again.
     pub(super) fn remove_userds(&self, names: RangeInclusive<ObjectName>) {
-        let gone: Vec<ChannelUserd> = {
+        let gone: Vec<Access> = {
             let mut userds = lock(&self.userds);
             let names: Vec<ObjectName> = userds.range(names).map(|(name, _)| *name).collect();
-            names.iter().filter_map(|name| userds.remove(name)).collect()
+            names.iter().filter_map(|name| userds.remove(name)).map(|userd| userd.access).collect()
         };
         self.unmap(gone);
     }
@@ -126,9 +146,9 @@ impl CardGate {
         }
     }
 
-    fn unmap(&self, gone: impl IntoIterator<Item = ChannelUserd>) {
-        for userd in gone {
-            if let Access::Mapped(Mapping { page, duplicate }) = userd.access {
+    fn unmap(&self, gone: impl IntoIterator<Item = Access>) {
+        for access in gone {
+            if let Access::Mapped(Mapping { page, duplicate }) = access {
                 // Before its memory.
                 drop(page);
                 let _ = self.raw().free(duplicate);
