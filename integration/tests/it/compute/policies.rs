@@ -15,6 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::soft_lets_groups_that_do_not_fit_take_turns", many_groups),
         Case::egpu("compute::low_priority_with_many_groups_is_low_priority", many_low_groups),
         Case::egpu("compute::low_priority_runs_in_what_high_leaves", priority),
+        Case::egpu("compute::low_containers_take_turns_in_what_high_leaves", two_low),
+        Case::egpu("compute::strict_priority_leaves_short_breaks_alone", strict).on(strict_priority),
     ]
 }
 
@@ -120,16 +122,53 @@ fn many_low_groups(node: &Node) {
     end([low, high]);
 }
 
+/// Work for a quarter of the time, with breaks of 30 ms.
+const SHORT_BURSTS: &[&str] = &["rm-client", "burst", "600", "10ms", "40ms", "--every", "100ms"];
+
+fn of_priority(priority: &'static str) -> [(&'static str, &'static str); 1] {
+    [("EGPU_PRIORITY", priority)]
+}
+
 fn priority(node: &Node) {
-    let of = |priority: &'static str| [("EGPU_PRIORITY", priority)];
-    let low = spinning(node, "low", &of("low"));
+    let low = spinning(node, "low", &of_priority("low"));
     until_shares("alone", &[(&low.stdio, 100.0)]);
-    let high = granted(node, "high", &of("high")).start().unwrap();
+    let high = granted(node, "high", &of_priority("high")).start().unwrap();
     let work = exec(&high, "work", SPIN);
-    until_within("nothing is left", &[(&low.stdio, 0.0..=10.0), (&work.stdio, 85.0..=100.0)]);
+    until_within("nothing is left", &[(&low.stdio, 0.0..=3.0), (&work.stdio, 90.0..=100.0)]);
     work.end();
     until_shares("high has no work", &[(&low.stdio, 100.0)]);
-    let bursts = exec(&high, "bursts", &["rm-client", "burst", "600", "1s", "2s", "--every", "100ms"]);
+    let bursts = exec(&high, "bursts", SHORT_BURSTS);
+    until_shares("what high leaves", &[(&low.stdio, 75.0), (&bursts.stdio, 25.0)]);
+    let card = node.egpu_json(&["inspect", "low"])["schedule"]["cards"][0].take();
+    assert_eq!(card["gives_way"], "harvest", "{card}");
+    assert!(card["waited_us"].as_u64().is_some(), "{card}");
+    bursts.end();
+    end([low, high]);
+}
+
+fn two_low(node: &Node) {
+    let [one, two] = ["one", "two"].map(|id| spinning(node, id, &of_priority("low")));
+    let high = granted(node, "high", &of_priority("high")).start().unwrap();
+    let bursts = exec(&high, "bursts", SHORT_BURSTS);
+    let (each, quarter) = (30.0..=42.0, 20.0..=30.0);
+    until_within("half each", &[(&one.stdio, each.clone()), (&two.stdio, each), (&bursts.stdio, quarter.clone())]);
+    end([two]);
+    until_within("all of it", &[(&one.stdio, 70.0..=80.0), (&bursts.stdio, quarter)]);
+    bursts.end();
+    end([one, high]);
+}
+
+fn strict_priority() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("priority = \"strict\"\n"), ..Setup::default() }
+}
+
+fn strict(node: &Node) {
+    let low = spinning(node, "low", &of_priority("low"));
+    let high = granted(node, "high", &of_priority("high")).start().unwrap();
+    let bursts = exec(&high, "bursts", SHORT_BURSTS);
+    until_within("next to nothing", &[(&low.stdio, 0.0..=10.0), (&bursts.stdio, 20.0..=30.0)]);
+    bursts.end();
+    let bursts = exec(&high, "long", &["rm-client", "burst", "600", "1s", "2s", "--every", "100ms"]);
     // Three seconds have one or two of its bursts.
     until_within("what high leaves", &[(&low.stdio, 15.0..=60.0), (&bursts.stdio, 30.0..=70.0)]);
     bursts.end();
