@@ -7,7 +7,10 @@ use nvidia_glue::{
     schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
     usage::Usage,
 };
-use runtime_config::request::{ComputeShare, Priority};
+use runtime_config::{
+    config::PriorityMode,
+    request::{ComputeShare, Priority},
+};
 use serde::Serialize;
 
 use super::{
@@ -188,18 +191,28 @@ fn time(card: &CardStatus) -> String {
         Running::Slices => "by time slices",
         Running::Degraded => "cannot be taken off the card: weights only",
     };
+    let gives_way = match card.gives_way {
+        None => "",
+        Some(PriorityMode::Harvest) => ", low priority, harvests breaks",
+        Some(PriorityMode::Strict) => ", low priority, strict",
+    };
     let achieved = |ppm: Option<u32>| schedules::shown(ppm.map(schedules::percent));
     let seconds = |us: u64| format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000);
+    let duration = |us: u64| if us < 1_000_000 { format!("{} ms", us / 1_000) } else { seconds(us) };
     let lost = match card.lost_us / 1_000 {
         0 => String::new(),
-        ms => {
-            let all = if ms < 1_000 { format!("{ms} ms") } else { seconds(card.lost_us) };
-            format!(", lost {all} of its turns, {} ms in the last second", card.lost_1s_us / 1_000)
+        _ => {
+            let (all, last_ms) = (duration(card.lost_us), card.lost_1s_us / 1_000);
+            format!(", lost {all} of its turns, {last_ms} ms in the last second")
         }
     };
+    let waited = card.waited_us.zip(card.waited_1s_us).map_or_else(String::new, |(all_us, last_us)| {
+        let (all, last_ms) = (duration(all_us), schedules::within_a_second(last_us) / 1_000);
+        format!(", waited {all} for the card, {last_ms} ms in the last second")
+    });
     format!(
-        "{}: {running}, {} in the last second and {} in the last minute; on the card {}, held back {}{lost}; {} channels, {} \
-         edges ({} late, at most {} us; longest call {} ms), {} failed calls",
+        "{}: {running}{gives_way}, {} in the last second and {} in the last minute; on the card {}, held back {}{lost}{waited}; {} \
+         channels, {} edges ({} late, at most {} us; longest call {} ms), {} failed calls",
         card.uuid,
         achieved(card.achieved_1s_ppm),
         achieved(card.achieved_60s_ppm),
@@ -349,10 +362,21 @@ mod tests {
             ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory\n",
             ": 20.0 to 30.0 of every 100.0 ms, 10.0% of its time, 3276MiB of memory, from 150 ms from now on\n",
             ": off the card, 9.9% in the last second and 10.0% in the last minute; on the card 1.0 s, held back 9.0 s, \
-             lost 30 ms of its turns, 3 ms in the last second; 8 channels, \
+             lost 30 ms of its turns, 3 ms in the last second, waited 1.2 s for the card, 35 ms in the last second; 8 channels, \
              200 edges (1 late, at most 1200 us; longest call 41 ms), 0 failed calls\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn the_time_says_how_low_priority_gives_way() {
+        let card = |gives_way| CardStatus { gives_way, running: Running::Slices, ..CardStatus::default() };
+        assert!(time(&card(None)).starts_with(": by time slices, ? in the last second"));
+        let harvests = time(&card(Some(PriorityMode::Harvest)));
+        assert!(harvests.starts_with(": by time slices, low priority, harvests breaks, ? in"), "{harvests}");
+        let strict = time(&card(Some(PriorityMode::Strict)));
+        assert!(strict.starts_with(": by time slices, low priority, strict, ? in"), "{strict}");
+        assert!(!strict.contains("waited"), "not known");
     }
 }

@@ -14,6 +14,7 @@ use serde::Serialize;
 /// The longest time for which a report about the last second, and one about the last minute, count.
 const FRESH_1S_US: u64 = 2_000_000;
 const FRESH_60S_US: u64 = 62_000_000;
+const SECOND_US: u32 = 1_000_000;
 const PPM: f64 = 10_000.0;
 
 /// Snapshot of the schedules of a node.
@@ -112,6 +113,15 @@ impl Schedules {
         }
     }
 
+    /// Returns the part of the last second for which it had work and not the card, in percent;
+    /// `None`: not known.
+    pub(super) fn waited_1s_percent(&self, record: &Record, uuid: &str) -> Option<f64> {
+        let written_us = self.status(record)?.written_us;
+        let waited_us = self.card(record, uuid)?.waited_1s_us?;
+        let is_fresh = self.now_us.saturating_sub(written_us) <= FRESH_1S_US;
+        is_fresh.then(|| percent(within_a_second(waited_us)))
+    }
+
     /// Returns a share that is fresh.
     ///
     /// While nothing is scheduled nothing is written, and an old share says nothing of now: but
@@ -150,6 +160,11 @@ fn read_status(state_dir: &Path, record: &Record) -> Result<Option<Status>, Read
         Err(ReadBlockError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the time, of the last second's, in microseconds: a sum may begin somewhat earlier.
+pub(super) fn within_a_second(us: u64) -> u32 {
+    u32::try_from(us).map_or(SECOND_US, |us| us.min(SECOND_US))
 }
 
 /// Converts millionths to percent.

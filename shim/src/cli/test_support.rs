@@ -101,6 +101,9 @@ fn schedules(record: &Record) -> Schedules {
         edge_wait_us: 45_000,
         longest_edge_us: 41_000,
         slow_edges: 2,
+        waited_us: Some(1_234_000),
+        waited_1s_us: Some(35_000),
+        waits: vec![4, 3, 2, 1, 0, 0, 5, 12, 1, 0],
         ..CardStatus::default()
     };
     let status = Status {

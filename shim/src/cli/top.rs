@@ -116,6 +116,10 @@ struct ContainerCardLine {
     /// held back.
     throttled_percent: Option<f64>,
     throttled_us: u64,
+    /// Part of the last second for which it had work and not the card, and all such time; null:
+    /// not known.
+    waited_1s_percent: Option<f64>,
+    waited_us: Option<u64>,
     memory_used_bytes: Option<Bytes>,
     memory_limit_bytes: Bytes,
     /// True if it has work for the card; null where that is not known.
@@ -151,8 +155,8 @@ impl Frame {
     }
 
     fn table(&self) -> String {
-        const TITLES: [&str; 9] =
-            ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "THROTTLED", "MEMORY", "BUSY", "CONTAINER"];
+        const TITLES: [&str; 10] =
+            ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "THROTTLED", "WAITED", "MEMORY", "BUSY", "CONTAINER"];
         let of_card = |card: &CardLine| {
             let lines = self.containers.iter().flat_map(|container| {
                 let own = container.cards.iter().filter(|line| line.uuid == card.uuid);
@@ -178,6 +182,8 @@ fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&
             time: node.schedules.time(record, &grant.uuid),
             throttled_percent: reported.and_then(|reported| throttled_percent(reported, earlier)),
             throttled_us: count(|reported| reported.throttled_us),
+            waited_1s_percent: node.schedules.waited_1s_percent(record, &grant.uuid),
+            waited_us: reported.and_then(|reported| reported.waited_us),
             memory_used_bytes: usage.of(record, &grant.uuid),
             memory_limit_bytes: grant.memory,
             busy: reported.and_then(|reported| reported.busy),
@@ -251,6 +257,7 @@ impl CardLine {
             known_or_dash(time.achieved_1s_percent),
             known_or_dash(time.achieved_60s_percent),
             "-".to_owned(),
+            "-".to_owned(),
             memory(*memory_used_bytes, *memory_total_bytes),
             "-".to_owned(),
             format!("({containers})"),
@@ -280,6 +287,7 @@ impl ContainerCardLine {
             schedules::shown(self.time.achieved_1s_percent),
             schedules::shown(self.time.achieved_60s_percent),
             known_or_dash(self.throttled_percent),
+            known_or_dash(self.waited_1s_percent),
             memory(self.memory_used_bytes, self.memory_limit_bytes),
             busy.to_owned(),
             match &container.pod {
@@ -325,7 +333,8 @@ mod tests {
         let line = [
             &["index", "uuid", "policy", "exclusive"][..],
             &time,
-            &["throttled_percent", "throttled_us", "memory_used_bytes", "memory_limit_bytes", "busy", "running"],
+            &["throttled_percent", "throttled_us", "waited_1s_percent", "waited_us"],
+            &["memory_used_bytes", "memory_limit_bytes", "busy", "running"],
             &["channels", "edges", "late_edges", "slow_edges", "longest_edge_us", "edge_wait_us"],
             &["lost_us", "lost_1s_us", "failures", "scheduler_cpu_us", "scheduler_driver_cpu_us"],
         ];
@@ -343,7 +352,7 @@ mod tests {
         let text = frame.table();
         let lines: Vec<&str> = text.lines().collect();
         assert!(
-            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          0MiB / 32768MiB  -     (1)"),
+            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          -       0MiB / 32768MiB  -     (1)"),
             "{text}"
         );
         assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");
@@ -371,6 +380,22 @@ mod tests {
         }
         let text = Frame::new(&node, &MemoryUsage::nothing_runs(), None).table();
         assert!(text.contains("weight only"), "{text}");
+    }
+
+    #[test]
+    fn waits_are_those_of_the_last_second() {
+        assert!(frame(None).table().contains("90.0%      3.5%    0MiB / 3276MiB"), "{}", frame(None).table());
+        let mut node = test_support::node();
+        let mut waited = |us, late_us| {
+            node.schedules.now_us = test_support::NOW_US + late_us;
+            for status in node.schedules.status.values_mut() {
+                status.cards[0].waited_1s_us = us;
+            }
+            Frame::new(&node, &MemoryUsage::nothing_runs(), None).containers[0].cards[0].waited_1s_percent
+        };
+        assert_eq!(waited(Some(1_200_000), 0), Some(100.0), "the sum began earlier");
+        assert_eq!(waited(Some(35_000), 3_000_000), None, "an old one");
+        assert_eq!(waited(None, 0), None);
     }
 
     #[test]

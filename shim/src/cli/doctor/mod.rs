@@ -5,6 +5,7 @@
 
 mod containerd;
 mod fence;
+mod harvest;
 mod priority;
 mod runtime;
 mod schedules;
@@ -32,6 +33,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.extend(state::checks(&config));
             checks.extend(schedules::check(&config));
             checks.extend(priority::check(&config));
+            checks.extend(harvest::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));
         }
         // Without it neither the driver to look for nor the state directory is known.

@@ -21,6 +21,17 @@ pub(super) enum Type {
     Counter,
 }
 
+/// Counts of a sample by its size.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Histogram {
+    /// Upper bounds, ascending, and the number of those that are no larger and above the bound
+    /// before.
+    pub(super) buckets: Vec<(f64, u64)>,
+    /// Number of those above all bounds.
+    pub(super) above: u64,
+    pub(super) sum: Value,
+}
+
 /// Names and values that distinguish a family's samples, `a="b",c="d"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Labels(String);
@@ -122,12 +133,44 @@ impl Exposition {
                 };
                 let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {of}");
             }
-            let _ = match labels.0.as_str() {
-                "" => writeln!(self.0, "{name} {value}"),
-                labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
-            };
+            self.sample(name, &labels, &value);
             seen.insert(labels);
         }
+    }
+
+    /// Writes one family of histograms, as [`Exposition::family`] does.
+    pub(super) fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels, Histogram)>,
+    ) {
+        let mut seen = HashSet::new();
+        for (labels, Histogram { buckets, above, sum: Value(sum) }) in samples {
+            if seen.contains(&labels) {
+                continue;
+            }
+            if seen.is_empty() {
+                let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} histogram");
+            }
+            let mut count: u64 = 0;
+            let buckets = buckets.into_iter().map(|(bound, own)| (bound.to_string(), own));
+            for (bound, own) in buckets.chain([("+Inf".to_owned(), above)]) {
+                count = count.saturating_add(own);
+                self.sample(&format!("{name}_bucket"), &labels.clone().and("le", &bound), &count.to_string());
+            }
+            self.sample(&format!("{name}_sum"), &labels, &sum);
+            self.sample(&format!("{name}_count"), &labels, &count.to_string());
+            seen.insert(labels);
+        }
+    }
+
+    fn sample(&mut self, name: &str, labels: &Labels, value: &str) {
+        // Writing to a string cannot fail.
+        let _ = match labels.0.as_str() {
+            "" => writeln!(self.0, "{name} {value}"),
+            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        };
     }
 
     pub(super) fn into_text(self) -> String {
@@ -158,6 +201,20 @@ mod tests {
         let twice = [(Labels::default(), Value::from(true)), (Labels::default(), Value::from(false))];
         text.family(("once_total", Type::Counter), "Once.", twice);
         assert_eq!(text.into_text(), "# HELP once_total Once.\n# TYPE once_total counter\nonce_total 1\n");
+    }
+
+    #[test]
+    fn a_histograms_buckets_are_cumulative() {
+        let histogram = Histogram { buckets: vec![(0.00025, 4), (0.5, 3)], above: 2, sum: Value::seconds(1_500_000) };
+        let mut text = Exposition::default();
+        text.histograms("wait_seconds", "Waits.", [(Labels::new(&[("id", "a")]), histogram)]);
+        assert_eq!(
+            text.into_text(),
+            "# HELP wait_seconds Waits.\n# TYPE wait_seconds histogram\n\
+             wait_seconds_bucket{id=\"a\",le=\"0.00025\"} 4\nwait_seconds_bucket{id=\"a\",le=\"0.5\"} 7\n\
+             wait_seconds_bucket{id=\"a\",le=\"+Inf\"} 9\n\
+             wait_seconds_sum{id=\"a\"} 1.500000\nwait_seconds_count{id=\"a\"} 9\n"
+        );
     }
 
     #[test]

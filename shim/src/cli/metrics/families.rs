@@ -7,13 +7,13 @@ use nvidia_glue::{
     cards::{Card, Health, Source},
     event_log::{Kind, Totals},
     ledger::{CardGrant, CardState, ComputeEnforcement, Enforcement, GrantState, Record},
-    schedule::{CardStatus, Running},
+    schedule::{CardStatus, Running, WAIT_BOUNDS_US},
     usage::{self, CardUsage},
 };
 use runtime_config::request::{ComputeShare, Priority};
 
 use super::exposition::{
-    Exposition, Labels,
+    Exposition, Histogram, Labels,
     Type::{Counter, Gauge},
     Value,
 };
@@ -43,6 +43,7 @@ pub(super) fn exposition(snapshot: &Snapshot<'_>) -> String {
     of_containers(&mut text, &containers);
     memory(&mut text, &parts);
     time(&mut text, &parts);
+    waits(&mut text, &parts);
     schedule(&mut text, &parts);
     text.into_text()
 }
@@ -325,6 +326,22 @@ fn time(text: &mut Exposition, parts: &[Part<'_>]) {
     seconds("egpu_container_turn_lost_seconds_total", help, |status| Some(status.lost_us));
     let help = "Time that putting the container on its cards and taking it off waited in the driver.";
     seconds("egpu_container_schedule_wait_seconds_total", help, |status| Some(status.edge_wait_us));
+}
+
+fn waits(text: &mut Exposition, parts: &[Part<'_>]) {
+    let samples = parts.iter().filter_map(|part| Some((part.labels.clone(), waits_of(part.status?)?)));
+    let help = "Times for which the container had work and not the card, estimated from looks some 20 ms apart at what its compute \
+                channels have submitted; only where others share the card or it has turns.";
+    text.histograms("egpu_container_wait_seconds", help, samples);
+}
+
+/// Returns the waits by their lengths; `None`: not known, or counted by other bounds.
+fn waits_of(status: &CardStatus) -> Option<Histogram> {
+    let (above, counts) = status.waits.split_last()?;
+    let is_by_bounds = counts.len() == WAIT_BOUNDS_US.len();
+    let bounds = WAIT_BOUNDS_US.iter().map(|us| *us as f64 / 1e6);
+    let buckets = bounds.zip(counts.iter().copied()).collect();
+    is_by_bounds.then_some(Histogram { buckets, above: *above, sum: Value::seconds(status.waited_us?) })
 }
 
 fn schedule(text: &mut Exposition, parts: &[Part<'_>]) {

@@ -90,6 +90,16 @@ fn what_is_not_known_is_left_out() {
 }
 
 #[test]
+fn waits_by_other_bounds_are_left_out() {
+    let mut node = test_support::node();
+    for status in node.schedules.status.values_mut() {
+        status.cards[0].waits.push(1);
+    }
+    let text = families::exposition(&Snapshot { node: &node, usage: &MemoryUsage::unknown(), events: None });
+    assert!(!text.contains("egpu_container_wait_seconds"), "{text}");
+}
+
+#[test]
 fn a_schedule_without_a_status_in_time_is_overdue() {
     let mut node = test_support::node();
     let overdue = |node: &Node| {
