@@ -254,8 +254,12 @@ impl Pacer {
                 // Nobody planned it: unless it is time, it is to end at once.
                 let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
                 let now = || self.timeline.span(effect_us).filter(|span| span.start_us <= effect_us);
-                let span = self.planned.or_else(now).unwrap_or(unplanned);
+                let mut span = self.planned.or_else(now).unwrap_or(unplanned);
                 self.planned = None;
+                if span.end_us == u64::MAX {
+                    // Nobody is owed any of it before it has begun.
+                    span.start_us = effect_us;
+                }
                 // When the first call for compute was done, as far as can be known.
                 let compute = self.calls.compute.min(calls.max(1));
                 let parts_us = effect_us.saturating_sub(began_us) / divisor(calls) * (divisor(compute) - 1);

@@ -26,7 +26,7 @@ pub(super) struct VideoMemory {
     pub(super) length: u64,
     /// Piece of the card that it takes.
     pub(super) piece: Piece,
-    /// What is written in it, by offset.
+    /// Content that was written, by offset.
     pub(super) content: Mutex<BTreeMap<u64, u64>>,
 }
 

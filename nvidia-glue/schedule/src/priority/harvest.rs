@@ -88,8 +88,8 @@ enum HarvestState {
 }
 
 impl Harvesting {
-    /// Verdict as of now. `are_quiet`: those of high priority have submitted nothing of late; `None`:
-    /// nobody tells.
+    /// Verdict as of now. `are_quiet`: those of high priority have submitted nothing of late;
+    /// `None`: nobody tells.
     pub fn verdict(&mut self, now_us: u64, stays: Stays, are_quiet: Option<bool>) -> Verdict {
         let was_waiting = self.waits();
         match self.state {

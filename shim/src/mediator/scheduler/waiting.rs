@@ -15,8 +15,9 @@ pub(super) struct Waiting {
     waits: Waits,
     /// Instant of the next look.
     pub(super) look_us: u64,
-    /// What its channels have submitted is known.
+    /// It is known what its channels have submitted, and whether that waits.
     is_known: bool,
+    knows_waits: bool,
     puts: u64,
     /// Instant of the last look at which it had submitted something, or something waited.
     active_us: u64,
@@ -28,9 +29,10 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Looks at what it has submitted; `None`: nobody knows. `is_on`: it has the card. Returns
     /// whether it has become quiet, or is so no more.
-    pub(super) fn look(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: bool) -> bool {
+    pub(super) fn look(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: Option<bool>) -> bool {
         let is_pending = self.note(now_us, submitted);
-        self.look_us = self.waits.look(now_us, is_pending && !is_on);
+        self.knows_waits = self.is_known && is_on.is_some();
+        self.look_us = self.waits.look(now_us, is_pending && is_on == Some(false));
         let is_quiet = self.is_known && now_us.saturating_sub(self.active_us) >= QUIET_US;
         std::mem::replace(&mut self.is_quiet, is_quiet) != is_quiet
     }
@@ -38,13 +40,14 @@ impl Waiting {
     /// Notes that it was put on the card, or taken off it.
     pub(super) fn edge(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: bool) {
         let is_pending = self.note(now_us, submitted);
+        self.knows_waits = self.is_known;
         self.waits.edge(now_us, is_pending && !is_on);
     }
 
     /// Ends a wait: there is nothing any more for which it could wait.
     pub(super) fn rest(&mut self, now_us: u64) {
         self.waits.edge(now_us, false);
-        (self.is_known, self.is_quiet) = (false, false);
+        (self.is_known, self.knows_waits, self.is_quiet) = (false, false, false);
     }
 
     fn note(&mut self, now_us: u64, submitted: Option<Submitted>) -> bool {
@@ -58,7 +61,7 @@ impl Waiting {
 
     /// Time for which it waited: in all, and in the last second; `None`: not known.
     pub(super) fn waited_us(&mut self, now_us: u64) -> Option<(u64, u64)> {
-        if !self.is_known {
+        if !self.knows_waits {
             self.sums.clear();
             return None;
         }
@@ -68,12 +71,12 @@ impl Waiting {
             self.sums.pop_front();
         }
         let before_us = self.sums.front().map_or(waited_us, |(_, before_us)| *before_us);
-        Some((waited_us, waited_us.saturating_sub(before_us)))
+        Some((waited_us, waited_us.saturating_sub(before_us).min(SECOND_US)))
     }
 
     /// Returns the number of waits by their lengths.
     pub(super) fn counts(&self) -> &[u64] {
-        if self.is_known { self.waits.counts() } else { &[] }
+        if self.knows_waits { self.waits.counts() } else { &[] }
     }
 
     /// Returns whether it has submitted nothing of late; `None`: not known.
@@ -93,13 +96,16 @@ mod tests {
     #[test]
     fn who_submits_nothing_is_quiet() {
         let mut waiting = Waiting::default();
-        assert!(!waiting.look(1_000_000, submitted(1, false), true));
+        assert!(!waiting.look(1_000_000, submitted(1, false), Some(true)));
         assert_eq!(waiting.is_quiet(), Some(false));
-        assert!(waiting.look(1_020_000, submitted(1, false), true));
+        assert!(waiting.look(1_020_000, submitted(1, false), Some(true)));
         assert_eq!(waiting.is_quiet(), Some(true));
-        assert!(waiting.look(1_040_000, submitted(2, false), true));
-        assert!(!waiting.look(1_060_000, submitted(2, true), true), "it waits, for the card or behind its own work");
-        assert!(!waiting.look(1_070_000, None, true));
+        assert!(waiting.look(1_040_000, submitted(2, false), Some(true)));
+        assert!(
+            !waiting.look(1_060_000, submitted(2, true), Some(true)),
+            "it waits, for the card or behind its own work"
+        );
+        assert!(!waiting.look(1_070_000, None, Some(true)));
         assert_eq!((waiting.is_quiet(), waiting.waited_us(1_070_000)), (None, None));
     }
 
@@ -109,9 +115,15 @@ mod tests {
         waiting.edge(1_000_000, submitted(1, true), false);
         assert_eq!(waiting.waited_us(1_040_000), Some((40_000, 0)));
         waiting.edge(1_050_000, submitted(2, true), true);
-        waiting.look(1_060_000, submitted(2, true), true);
+        waiting.look(1_060_000, submitted(2, true), Some(true));
         assert_eq!(waiting.waited_us(1_100_000), Some((50_000, 10_000)));
         assert_eq!(waiting.counts().iter().sum::<u64>(), 1);
         assert_eq!(waiting.waited_us(2_200_000), Some((50_000, 0)));
+        waiting.look(2_300_000, submitted(2, true), None);
+        assert_eq!(
+            (waiting.waited_us(2_300_000), waiting.is_quiet()),
+            (None, Some(false)),
+            "nobody says who has the card"
+        );
     }
 }

@@ -52,12 +52,14 @@ impl<C: Clock> CardScheduler<C> {
         if now_us < self.waiting.look_us {
             return self.waiting.look_us;
         }
-        let is_open = self.pacer.is_open();
-        if is_open && self.has_neighbours() {
-            self.residency_view.read_log();
-        }
-        // Whoever is alone in its window has the card.
-        let is_on = is_open && (!self.has_neighbours() || self.residency_view.is_on());
+        let is_on = if !self.pacer.is_open() {
+            Some(false)
+        } else if !self.has_neighbours() {
+            // Alone in its window.
+            Some(true)
+        } else {
+            self.residency_view.read_log().then(|| self.residency_view.is_on())
+        };
         if self.waiting.look(now_us, self.gate.submitted(), is_on) && self.terms.goes_first() {
             // Those of low priority may wait for that.
             self.publish_us = 0;
