@@ -39,13 +39,15 @@ impl Waits {
         now_us + self.found.map_or(LOOK_US, |(at_us, _)| (now_us - at_us).clamp(LEAST_LOOK_US, LOOK_US))
     }
 
-    /// Notes that it waits from now on, or does not, at the instant at which that begins.
-    pub fn edge(&mut self, now_us: u64, is_waiting: bool) {
+    /// Notes that it waits from now on, or does not, at the instant at which that begins; a wait
+    /// lasts until the next one. Returns the instant of the next look.
+    pub fn edge(&mut self, now_us: u64, is_waiting: bool) -> u64 {
         self.looked_us = now_us;
         if let Some(found) = self.found.take() {
             self.end(now_us, found);
         }
         self.found = is_waiting.then_some((now_us, 0));
+        if is_waiting { u64::MAX } else { now_us + LOOK_US }
     }
 
     fn end(&mut self, now_us: u64, (at_us, since_us): (u64, u64)) {

@@ -27,21 +27,30 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Looks at what it has submitted; `None`: nobody knows. `is_on`: it has the card. Returns
-    /// whether it has become quiet, or is so no more.
-    pub(super) fn look(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: Option<bool>) -> bool {
+    /// Looks at what it has submitted; `None`: nobody knows. `is_on`: its channels are to be on the
+    /// card, and it has the card. Returns whether it has become quiet, or is so no more.
+    pub(super) fn look(
+        &mut self,
+        now_us: u64,
+        submitted: Option<Submitted>,
+        (is_open, is_on): (bool, Option<bool>),
+    ) -> bool {
         let is_pending = self.note(now_us, submitted);
         self.knows_waits = self.is_known && is_on.is_some();
         self.look_us = self.waits.look(now_us, is_pending && is_on == Some(false));
+        if is_pending && !is_open {
+            // That lasts until it is put back.
+            self.look_us = u64::MAX;
+        }
         let is_quiet = self.is_known && now_us.saturating_sub(self.active_us) >= QUIET_US;
         std::mem::replace(&mut self.is_quiet, is_quiet) != is_quiet
     }
 
     /// Notes that it was put on the card, or taken off it.
-    pub(super) fn edge(&mut self, now_us: u64, submitted: Option<Submitted>, is_on: bool) {
+    pub(super) fn edge(&mut self, now_us: u64, submitted: Option<Submitted>, is_open: bool) {
         let is_pending = self.note(now_us, submitted);
         self.knows_waits = self.is_known;
-        self.waits.edge(now_us, is_pending && !is_on);
+        self.look_us = self.waits.edge(now_us, is_pending && !is_open);
     }
 
     /// Ends a wait: there is nothing any more for which it could wait.
@@ -96,16 +105,16 @@ mod tests {
     #[test]
     fn who_submits_nothing_is_quiet() {
         let mut waiting = Waiting::default();
-        assert!(!waiting.look(1_000_000, submitted(1, false), Some(true)));
+        assert!(!waiting.look(1_000_000, submitted(1, false), (true, Some(true))));
         assert_eq!(waiting.is_quiet(), Some(false));
-        assert!(waiting.look(1_020_000, submitted(1, false), Some(true)));
+        assert!(waiting.look(1_020_000, submitted(1, false), (true, Some(true))));
         assert_eq!(waiting.is_quiet(), Some(true));
-        assert!(waiting.look(1_040_000, submitted(2, false), Some(true)));
+        assert!(waiting.look(1_040_000, submitted(2, false), (true, Some(true))));
         assert!(
-            !waiting.look(1_060_000, submitted(2, true), Some(true)),
+            !waiting.look(1_060_000, submitted(2, true), (true, Some(true))),
             "it waits, for the card or behind its own work"
         );
-        assert!(!waiting.look(1_070_000, None, Some(true)));
+        assert!(!waiting.look(1_070_000, None, (true, Some(true))));
         assert_eq!((waiting.is_quiet(), waiting.waited_us(1_070_000)), (None, None));
     }
 
@@ -115,11 +124,11 @@ mod tests {
         waiting.edge(1_000_000, submitted(1, true), false);
         assert_eq!(waiting.waited_us(1_040_000), Some((40_000, 0)));
         waiting.edge(1_050_000, submitted(2, true), true);
-        waiting.look(1_060_000, submitted(2, true), Some(true));
+        waiting.look(1_060_000, submitted(2, true), (true, Some(true)));
         assert_eq!(waiting.waited_us(1_100_000), Some((50_000, 10_000)));
         assert_eq!(waiting.counts().iter().sum::<u64>(), 1);
         assert_eq!(waiting.waited_us(2_200_000), Some((50_000, 0)));
-        waiting.look(2_300_000, submitted(2, true), None);
+        waiting.look(2_300_000, submitted(2, true), (true, None));
         assert_eq!(
             (waiting.waited_us(2_300_000), waiting.is_quiet()),
             (None, Some(false)),

@@ -52,7 +52,8 @@ impl<C: Clock> CardScheduler<C> {
         if now_us < self.waiting.look_us {
             return self.waiting.look_us;
         }
-        let is_on = if !self.pacer.is_open() {
+        let is_open = self.pacer.is_open();
+        let is_on = if !is_open {
             Some(false)
         } else if !self.has_neighbours() {
             // Alone in its window.
@@ -60,7 +61,7 @@ impl<C: Clock> CardScheduler<C> {
         } else {
             self.residency_view.read_log().then(|| self.residency_view.is_on())
         };
-        if self.waiting.look(now_us, self.gate.submitted(), is_on) && self.terms.goes_first() {
+        if self.waiting.look(now_us, self.gate.submitted(), (is_open, is_on)) && self.terms.goes_first() {
             // Those of low priority may wait for that.
             self.publish_us = 0;
         }
