@@ -24,7 +24,7 @@ fn work_waits_outside_windows() {
     fixture.state().submitted = nothing(2);
     fixture.run_until(40 * PERIOD);
     let after = fixture.status().cards[0].clone();
-    assert!(after.waited_us.unwrap() - card.waited_us.unwrap() < 70_000 && after.waited_1s_us == Some(0), "{after:?}");
+    assert!(after.waited_us.unwrap() - card.waited_us.unwrap() <= 70_000 && after.waited_1s_us == Some(0), "{after:?}");
 }
 
 #[test]
