@@ -25,8 +25,7 @@ pub const HIGH_SLICE_US: u64 = 200_000;
 const HIGH_SHARE_US: u64 = 36_000;
 const LEAST_HIGH_SLICE_US: u64 = 1_000;
 
-/// T: time for which those of high priority work, with breaks that are too short, before it leaves;
-/// and the shortest time for which it stays away.
+/// T: time for which those of high priority work, with breaks that are too short, before it leaves.
 const BUSY_US: u64 = 50_000;
 /// The same once it was let in to see.
 const PROBE_US: u64 = 10_000;
@@ -36,8 +35,10 @@ const LOOK_US: u64 = 10_000;
 const LEAST_CAME: u64 = 3;
 /// Part of the time that is worth staying for.
 const WORTH_PART: u64 = 20;
-/// Most times [`BUSY_US`] that it stays away.
-const MOST_PATIENCE: u64 = 8;
+/// Shortest time for which it stays away, and the most times that. It is short, as each request
+/// behind another one looks like the beginning of much work.
+const AWAY_US: u64 = 10_000;
+const MOST_PATIENCE: u64 = 40;
 
 /// The slice of each group of a low container.
 pub fn least_slice_us(groups: Groups) -> u64 {
@@ -68,7 +69,7 @@ pub struct Stays {
 #[derive(Debug, Clone, Default)]
 pub struct Harvesting {
     state: HarvestState,
-    /// Number of times [`BUSY_US`] that it stays away the next time.
+    /// Number of times [`AWAY_US`] that it stays away the next time.
     patience: u64,
 }
 
@@ -135,7 +136,7 @@ impl Harvesting {
             self.patience = 1;
         }
         if !is_worth && came >= LEAST_CAME {
-            self.state = HarvestState::Waits { until_us: now_us.saturating_add(self.patience * BUSY_US) };
+            self.state = HarvestState::Waits { until_us: now_us.saturating_add(self.patience * AWAY_US) };
             self.patience = (self.patience * 2).clamp(1, MOST_PATIENCE);
         }
     }

@@ -304,7 +304,9 @@ impl<C: Clock> CardScheduler<C> {
         self.residency_view.channels_opened();
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
-        self.waiting.edge(call.1, self.gate.submitted(), true);
+        if self.may_wait(call.1) {
+            self.waiting.edge(call.1, self.gate.submitted(), true);
+        }
         if self.terms.gives_way() && !self.harvests() {
             // A neighbour that goes before it comes now, or has no work.
             self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
@@ -319,7 +321,9 @@ impl<C: Clock> CardScheduler<C> {
         let closed_us = effects.closed_us.unwrap_or(call.1);
         self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
         self.usage_sums.set_open(closed_us, Some(false));
-        self.waiting.edge(closed_us, self.gate.submitted(), false);
+        if self.may_wait(closed_us) {
+            self.waiting.edge(closed_us, self.gate.submitted(), false);
+        }
         self.ran = effects.ran;
         self.count();
         if let Some(lost) = self.edge_times.window_ended(call.1, self.pacer.lost_us(), self.terms.share_ppm) {

@@ -25,6 +25,8 @@ const WORKING_US: u64 = 1_000_000;
 const LOW_WORKING_US: u64 = 10_000_000;
 /// Time without a switch after which it is unknown whether an undisturbed container has work.
 const SIGN_US: u64 = 1_000_000;
+/// Length of the shortest turn of low containers among each other, in periods.
+const TURN_PERIODS: u64 = 2;
 /// Time within which a container with work comes back.
 const AWAY_US: u64 = 50_000;
 /// Time before the end of a closing call at which work has stopped.
@@ -243,7 +245,7 @@ impl ResidencyView {
         lows.sort_unstable_by_key(|(grant_id, _)| *grant_id);
         let own = lows.iter().position(|(one, _)| *one == grant_id).unwrap_or(0);
         let lows: Vec<LowMember> = lows.into_iter().map(|(_, low)| low).collect();
-        let turn = turn(now_us, terms.period_us, &lows, own);
+        let turn = turn(now_us, TURN_PERIODS * terms.period_us, &lows, own);
         if !turn.may_run {
             self.harvesting.pass_over();
             return turn;

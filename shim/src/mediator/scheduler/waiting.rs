@@ -55,8 +55,8 @@ impl Waiting {
 
     /// Ends a wait: there is nothing any more for which it could wait.
     pub(super) fn rest(&mut self, now_us: u64) {
-        self.waits.edge(now_us, false);
-        (self.is_known, self.knows_waits, self.is_quiet) = (false, false, false);
+        self.look_us = self.waits.edge(now_us, false);
+        self.is_quiet = true;
     }
 
     fn note(&mut self, now_us: u64, submitted: Option<Submitted>) -> bool {

@@ -44,8 +44,7 @@ impl<C: Clock> CardScheduler<C> {
     /// Looks whether it waits for the card, if it is time. Returns the instant of the next look.
     pub(super) fn look_at_waits(&mut self) -> u64 {
         let now_us = self.clock.now_us();
-        let has_windows = !self.pacer.timeline().is_unlimited(now_us);
-        if !self.has_neighbours() && !has_windows {
+        if !self.may_wait(now_us) {
             self.waiting.rest(now_us);
             return u64::MAX;
         }
@@ -66,6 +65,11 @@ impl<C: Clock> CardScheduler<C> {
             self.publish_us = 0;
         }
         self.waiting.look_us
+    }
+
+    /// Returns whether it does not always have the card.
+    pub(super) fn may_wait(&self, now_us: u64) -> bool {
+        self.has_neighbours() || !self.pacer.timeline().is_unlimited(now_us)
     }
 
     /// Returns whether others may be on the card at the same time.
