@@ -54,11 +54,10 @@ pub trait Gate: fmt::Debug + Send + Sync {
     fn rotate(&self, on_card: Option<usize>) -> Result<Edge, EdgeError>;
 
     /// Work that the container's channels on the compute engine have submitted and the card has not
-    /// fetched, without a call to the driver once their memory is mapped, which the first question
-    /// after they came to be does. Of more than 64 channels, those with the lowest handles of their
-    /// clients, and of their own, are looked at.
+    /// fetched, without a call to the driver once their memory is mapped, which each question does
+    /// for a few of them.
     ///
-    /// `None`: of one of them it cannot be known.
+    /// `None`: of one of them it is not known yet, or cannot be, or there are more than 64.
     fn submitted(&self) -> Option<Submitted> {
         None
     }

@@ -22,6 +22,23 @@ pub struct Residency {
     processes: BTreeMap<u32, Stays>,
     /// The context on the engine, and its start.
     on: Option<(u32, u64)>,
+    visit: Option<Visit>,
+}
+
+/// Stay of a process, until another one comes: whichever of its contexts.
+#[derive(Debug, Clone, Copy)]
+struct Visit {
+    process: u32,
+    since_ns: u64,
+    /// Instant at which it left last.
+    left_ns: u64,
+}
+
+impl Visit {
+    /// Time beyond a switch's, of a stay until an instant.
+    fn lasting_ns(&self, until_ns: u64) -> u64 {
+        until_ns.saturating_sub(self.since_ns).saturating_sub(SWITCH_NS)
+    }
 }
 
 #[derive(Debug, Clone, Default)]
@@ -32,7 +49,8 @@ struct Stays {
     last_went_ns: u64,
     /// Of the times when it was away, what was longer than that.
     idle_ns: u64,
-    /// Of its stays, what was longer than [`SWITCH_NS`].
+    /// Number of visits, and of those that are over, what was longer than [`SWITCH_NS`].
+    visits: u64,
     lasting_ns: u64,
     /// By context: when it came last.
     contexts: BTreeMap<u32, u64>,
@@ -43,6 +61,9 @@ impl Residency {
     pub fn add(&mut self, switch: &Switch) {
         let Switch { at_ns, process, context, presence } = *switch;
         self.leave(at_ns);
+        if presence == Presence::On {
+            self.visit(process, at_ns);
+        }
         let stays = self.processes.entry(process).or_default();
         match presence {
             Presence::On => {
@@ -60,11 +81,24 @@ impl Residency {
         if let Some((process, since_ns)) = self.on.take()
             && let Some(stays) = self.processes.get_mut(&process)
         {
-            let stay_ns = at_ns.saturating_sub(since_ns);
-            stays.used_ns = stays.used_ns.saturating_add(stay_ns);
-            stays.lasting_ns = stays.lasting_ns.saturating_add(stay_ns.saturating_sub(SWITCH_NS));
+            stays.used_ns = stays.used_ns.saturating_add(at_ns.saturating_sub(since_ns));
             stays.last_went_ns = at_ns;
+            if let Some(visit) = &mut self.visit {
+                visit.left_ns = at_ns;
+            }
         }
+    }
+
+    fn visit(&mut self, process: u32, at_ns: u64) {
+        if self.visit.is_some_and(|visit| visit.process == process) {
+            return;
+        }
+        if let Some(before) = self.visit.replace(Visit { process, since_ns: at_ns, left_ns: at_ns })
+            && let Some(stays) = self.processes.get_mut(&before.process)
+        {
+            stays.lasting_ns = stays.lasting_ns.saturating_add(before.lasting_ns(before.left_ns));
+        }
+        self.processes.entry(process).or_default().visits += 1;
     }
 
     /// Forgets who has not been on the engine for long. Sums of the others are kept.
@@ -106,17 +140,17 @@ impl Residency {
         self.processes.get(&process).map(|stays| stays.last_went_ns).filter(|at_ns| *at_ns > 0)
     }
 
-    /// Its stays on the engine until now, the one under way included, of the time for which its
+    /// Its visits to the engine until now, the one under way included, of the time for which its
     /// channels were to be there.
     pub fn stays(&self, process: u32, now_ns: u64, open_us: u64) -> PriorityStays {
         let Some(stays) = self.processes.get(&process) else {
             return PriorityStays { open_us, ..PriorityStays::default() };
         };
-        let current_ns = match self.on {
-            Some((on, since_ns)) if on == process => now_ns.saturating_sub(since_ns).saturating_sub(SWITCH_NS),
-            _ => 0,
-        };
-        PriorityStays { came: stays.came, lasting_us: stays.lasting_ns.saturating_add(current_ns) / 1_000, open_us }
+        let visit = self.visit.filter(|visit| visit.process == process);
+        let until_ns = |visit: &Visit| if self.is_on(process) { now_ns } else { visit.left_ns };
+        let current_ns = visit.map_or(0, |visit| visit.lasting_ns(until_ns(&visit)));
+        let lasting_us = stays.lasting_ns.saturating_add(current_ns) / 1_000;
+        PriorityStays { came: stays.visits, lasting_us, open_us }
     }
 
     /// Instant until which it was on the engine last, now included (`CLOCK_MONOTONIC`,

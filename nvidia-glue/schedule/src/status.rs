@@ -165,7 +165,7 @@ pub enum Running {
     Open,
     /// Between its windows: its channels are off the card.
     Closed,
-    /// It waits for others of higher priority.
+    /// It waits for others of higher priority, or for its turn among those of low priority.
     Waiting,
     /// By time slices.
     Slices,

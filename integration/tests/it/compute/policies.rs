@@ -141,7 +141,6 @@ fn priority(node: &Node) {
     until_shares("what high leaves", &[(&low.stdio, 75.0), (&bursts.stdio, 25.0)]);
     let card = node.egpu_json(&["inspect", "low"])["schedule"]["cards"][0].take();
     assert_eq!(card["gives_way"], "harvest", "{card}");
-    assert!(card["waited_us"].as_u64().is_some(), "{card}");
     bursts.end();
     end([low, high]);
 }

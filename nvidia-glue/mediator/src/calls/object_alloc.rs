@@ -297,6 +297,8 @@ impl Session {
         let committed = lock(&self.objects.accounts).commit(reservation, placement, bytes);
         let Err(not) = committed else { return Ok(ObjectName { client, object }) };
         let freed = self.raw(&flight.file, client).free(object);
+        // Meanwhile it may have been mapped as the memory that had the handle before.
+        self.channels.replace_userd_memory(ObjectName { client, object });
         let mut accounts = lock(&self.objects.accounts);
         match (not.why, freed) {
             (CommitError::OverQuota(_), Ok(status)) if status.is_ok() => accounts.cancel(not.reservation),

@@ -505,3 +505,19 @@ proptest! {
         prop_assert!(on.len() >= 15, "{}", on.len());
     }
 }
+
+#[test]
+fn an_endless_span_owes_nothing_before_it_begins() {
+    let mut pacer = Pacer::new(Timeline::always());
+    pacer.resume(1_000);
+    for start_us in [5_000_000, 9_000_000] {
+        let next = pacer.next(start_us).unwrap();
+        pacer.moved(next.what, next.at_us, next.at_us + 400);
+        pacer.follow(Timeline::never(), start_us + 10_000);
+        let next = pacer.next(start_us + 10_000).unwrap();
+        assert_eq!(next.what, Move::Close);
+        pacer.moved(next.what, next.at_us, next.at_us + 500);
+        pacer.follow(Timeline::always(), start_us + 20_000);
+    }
+    assert_eq!(pacer.lost_us(), 0);
+}

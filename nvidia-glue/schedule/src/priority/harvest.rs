@@ -18,13 +18,9 @@ pub const LEAST_SLICE_US: u64 = 1;
 /// That slice where several of its groups work: with shorter ones they would do nothing but
 /// displace each other.
 const SEVERAL_SLICE_US: u64 = 250;
-/// The slice of a container of high priority beside low ones, if one of its groups works. For each
-/// it loses at most two switches.
+/// The slice of the only container of high priority beside low ones, if one of its groups works. For
+/// each it loses at most two switches.
 pub const HIGH_SLICE_US: u64 = 200_000;
-/// All slices together if several groups work, so that each waits no longer for the others.
-const HIGH_SHARE_US: u64 = 36_000;
-const LEAST_HIGH_SLICE_US: u64 = 1_000;
-
 /// T: time for which those of high priority work, with breaks that are too short, before it leaves.
 const BUSY_US: u64 = 50_000;
 /// The same once it was let in to see.
@@ -43,15 +39,6 @@ const MOST_PATIENCE: u64 = 40;
 /// The slice of each group of a low container.
 pub fn least_slice_us(groups: Groups) -> u64 {
     if groups.working.is_some_and(|working| working > 1) { SEVERAL_SLICE_US } else { LEAST_SLICE_US }
-}
-
-/// The slice of each group of one of so many containers of high priority, beside low ones.
-pub fn high_slice_us(groups: Groups, highs: usize) -> u64 {
-    let sharers = groups.working.unwrap_or(1).max(1).saturating_mul(highs.max(1));
-    if sharers == 1 {
-        return HIGH_SLICE_US;
-    }
-    (HIGH_SHARE_US / u64::try_from(sharers).unwrap_or(u64::MAX)).max(LEAST_HIGH_SLICE_US)
 }
 
 /// A container's stays on the card, in all.
@@ -75,7 +62,7 @@ pub struct Harvesting {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum HarvestState {
-    /// Nobody has asked, or it was another's turn.
+    /// Nobody has asked.
     #[default]
     Unknown,
     /// It is on the card, and its stays are compared with those at an instant.
@@ -114,13 +101,6 @@ impl Harvesting {
     /// Returns whether it is off the card, so that it matters whether the others are quiet.
     pub fn waits(&self) -> bool {
         matches!(self.state, HarvestState::Waits { .. })
-    }
-
-    /// Forgets what was seen: it is not on the card for another reason.
-    pub fn pass_over(&mut self) {
-        if let HarvestState::Stays { .. } = self.state {
-            self.state = HarvestState::Unknown;
-        }
     }
 
     fn judge(&mut self, now_us: u64, stays: Stays, before: Stays, is_probe: bool) {

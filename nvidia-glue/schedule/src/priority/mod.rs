@@ -9,7 +9,7 @@ mod strict;
 mod turns;
 
 pub use self::{
-    harvest::{HIGH_SLICE_US, Harvesting, LEAST_SLICE_US, Stays, high_slice_us, least_slice_us},
+    harvest::{HIGH_SLICE_US, Harvesting, LEAST_SLICE_US, Stays, least_slice_us},
     strict::{FIRST_LOOK_US, LOW_SLICE_US, Yielding, low_on_card, low_slice_us},
     turns::{LowMember, turn},
 };

@@ -86,8 +86,11 @@ pub(super) struct CardScheduler<C> {
     /// Time slices as wanted, and as set last.
     wanted_slice_us: Option<u64>,
     slice_us: Option<u64>,
-    /// The driver refuses the slices of [`PriorityMode::Harvest`].
-    refuses_slices: bool,
+    /// Refusals in a row of the slices of [`PriorityMode::Harvest`], and the instant until which
+    /// priority is strict for that.
+    refused_slices: u32,
+    strict_until_us: u64,
+    is_strict: bool,
     /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
@@ -141,7 +144,9 @@ impl<C: Clock> CardScheduler<C> {
             is_yielding: false,
             wanted_slice_us: None,
             slice_us: None,
-            refuses_slices: false,
+            refused_slices: 0,
+            strict_until_us: 0,
+            is_strict: false,
             takes_turns: false,
             turn_us: 0,
             last_opening: (0, 0),
@@ -241,7 +246,6 @@ impl<C: Clock> CardScheduler<C> {
         if self.is_awake {
             self.is_awake = false;
             self.is_yielding = false;
-            self.refuses_slices = false;
             self.usage_sums.set_open(now_us, None);
             self.count();
             self.set_course(now_us);
@@ -304,9 +308,7 @@ impl<C: Clock> CardScheduler<C> {
         self.residency_view.channels_opened();
         self.pacer.moved_in(calls, Move::Open, planned_us, call);
         self.usage_sums.set_open(self.pacer.on_since_us().unwrap_or(call.1), Some(true));
-        if self.may_wait(call.1) {
-            self.waiting.edge(call.1, self.gate.submitted(), true);
-        }
+        self.note_edge(call.1, true);
         if self.terms.gives_way() && !self.harvests() {
             // A neighbour that goes before it comes now, or has no work.
             self.check_us = self.check_us.min(call.1 + FIRST_LOOK_US);
@@ -321,9 +323,7 @@ impl<C: Clock> CardScheduler<C> {
         let closed_us = effects.closed_us.unwrap_or(call.1);
         self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
         self.usage_sums.set_open(closed_us, Some(false));
-        if self.may_wait(closed_us) {
-            self.waiting.edge(closed_us, self.gate.submitted(), false);
-        }
+        self.note_edge(closed_us, false);
         self.ran = effects.ran;
         self.count();
         if let Some(lost) = self.edge_times.window_ended(call.1, self.pacer.lost_us(), self.terms.share_ppm) {

@@ -8,7 +8,7 @@ use nvidia_glue::{
     schedule::{
         Presence, Residency, StatusFile, Switch, SwitchLog, SwitchLogError,
         priority::{
-            Harvesting, LowMember, Verdict, Yielding, high_slice_us, least_slice_us, low_on_card, low_slice_us, turn,
+            HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
         },
         soft::{Groups, SoftMember, Steering},
     },
@@ -194,9 +194,9 @@ impl ResidencyView {
         least_slice_us(self.groups(now_us, terms, groups))
     }
 
-    /// Returns the slice of one of so many containers of high priority beside those that harvest.
-    pub(super) fn high_slice_us(&self, now_us: u64, terms: &ShareTerms, groups: usize, highs: usize) -> u64 {
-        high_slice_us(self.groups(now_us, terms, groups), highs)
+    /// Returns whether at most one of the container's groups works, as far as is known.
+    pub(super) fn has_one_group(&self, now_us: u64, terms: &ShareTerms, groups: usize) -> bool {
+        self.groups(now_us, terms, groups).working.is_none_or(|working| working < 2)
     }
 
     /// Returns the number of its groups that are to be on the card until the next turn, which comes
@@ -247,7 +247,6 @@ impl ResidencyView {
         let lows: Vec<LowMember> = lows.into_iter().map(|(_, low)| low).collect();
         let turn = turn(now_us, TURN_PERIODS * terms.period_us, &lows, own);
         if !turn.may_run {
-            self.harvesting.pass_over();
             return turn;
         }
         let stays = self.residency.stays(self.own, now_ns, open_us);
@@ -281,7 +280,7 @@ impl ResidencyView {
     }
 
     /// Returns whether a container whose channels are always on the card has work; `None`: unknown.
-    pub(super) fn is_busy(&self, now_us: u64) -> Option<bool> {
+    pub(super) fn is_busy(&self, now_us: u64, gives_way: bool) -> Option<bool> {
         if !self.has_switches {
             return None;
         }
@@ -290,7 +289,8 @@ impl ResidencyView {
             // A container that is not displaced stays, with work or without.
             return (ago_us(self.residency.last_came_ns(self.own)) < SIGN_US).then_some(true);
         }
-        Some(ago_us(self.residency.last_went_ns(self.own)) < AWAY_US)
+        let away_us = if gives_way { HIGH_SLICE_US + AWAY_US } else { AWAY_US };
+        Some(ago_us(self.residency.last_went_ns(self.own)) < away_us)
     }
 }
 

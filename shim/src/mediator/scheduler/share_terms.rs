@@ -27,6 +27,8 @@ pub(super) struct ShareTerms {
     pub(super) others: Vec<OtherContainer>,
     /// True if it has windows to itself: they are promised to it, whatever its priority.
     is_promised: bool,
+    /// True if it runs also in windows that are promised to others.
+    is_beside_windows: bool,
     /// Instant at which other terms hold; `None`: with another timetable.
     pub(super) until_us: Option<u64>,
 }
@@ -59,6 +61,7 @@ impl ShareTerms {
             priority: Priority::High,
             others: Vec::new(),
             is_promised: false,
+            is_beside_windows: false,
             until_us,
         }
     }
@@ -100,6 +103,8 @@ impl ShareTerms {
             others: card.neighbours.iter().filter(is_there).map(other).collect(),
             is_promised: matches!(card.pass, Pass::Windows(_))
                 && !card.neighbours.iter().any(|other| shares_window(&other)),
+            is_beside_windows: card.pass == Pass::Free
+                && card.neighbours.iter().any(|other| matches!(pass_of(&other.grant_id), Some(Pass::Windows(_)))),
             until_us,
         }
     }
@@ -113,14 +118,18 @@ impl ShareTerms {
 
     /// Returns whether others run only in time that it does not use.
     pub(super) fn goes_first(&self) -> bool {
-        self.priority == Priority::High && self.others.iter().any(|other| other.priority == Priority::Low)
+        self.priority == Priority::High
+            && !self.is_beside_windows
+            && self.others.iter().any(|other| other.priority == Priority::Low)
     }
 
     /// Returns whether those of high priority submit nothing to the card, as their mediators say;
     /// `None`: one of them does not.
-    pub(super) fn highs_are_quiet(&self, state_dir: &Path, uuid: &str) -> Option<bool> {
+    pub(super) fn highs_are_quiet(&self, now_us: u64, state_dir: &Path, uuid: &str) -> Option<bool> {
         let of = |other: &OtherContainer| {
             let status = StatusFile::read(&status_file(state_dir, &other.grant_id).ok()?).ok()?;
+            // Nobody who has stalled.
+            status.late_by(now_us).is_none().then_some(())?;
             status.cards.iter().find(|card| card.uuid == uuid)?.is_quiet
         };
         let highs = self.others.iter().filter(|other| other.priority == Priority::High);

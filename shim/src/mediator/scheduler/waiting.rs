@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use nvidia_glue::schedule::{Submitted, Waits};
 
 const SECOND_US: u64 = 1_000_000;
-/// Time without a submission after which it is quiet.
-const QUIET_US: u64 = 20_000;
+/// Time without a submission after which it is quiet: less than the distance of two looks.
+const QUIET_US: u64 = 15_000;
 
 /// Waits of the container on one card.
 #[derive(Debug, Default)]
@@ -68,6 +68,11 @@ impl Waiting {
         is_pending
     }
 
+    /// Returns whether it is known what it has submitted.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
     /// Time for which it waited: in all, and in the last second; `None`: not known.
     pub(super) fn waited_us(&mut self, now_us: u64) -> Option<(u64, u64)> {
         if !self.knows_waits {
@@ -107,7 +112,7 @@ mod tests {
         let mut waiting = Waiting::default();
         assert!(!waiting.look(1_000_000, submitted(1, false), (true, Some(true))));
         assert_eq!(waiting.is_quiet(), Some(false));
-        assert!(waiting.look(1_020_000, submitted(1, false), (true, Some(true))));
+        assert!(waiting.look(1_019_700, submitted(1, false), (true, Some(true))));
         assert_eq!(waiting.is_quiet(), Some(true));
         assert!(waiting.look(1_040_000, submitted(2, false), (true, Some(true))));
         assert!(

@@ -23,8 +23,10 @@ use crate::{channels::gate::CardGate, locks::lock};
 /// `GP_GET`, and `GP_PUT` in the upper half (`Nvc36fControl` to `Nvcb6fControl`:
 /// src/common/sdk/nvidia/inc/class). One read of a card's memory takes a microsecond.
 const GET_AND_PUT: usize = 0x88;
-/// The most channels that one question reads.
+/// The most channels that are read: one read takes a microsecond.
 const MOST_READ: usize = 64;
+/// The most pages that one question maps, which takes four driver calls each.
+const MOST_MAPPED_AT_ONCE: usize = 2;
 
 /// Place of a channel's USERD.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +66,10 @@ struct Mapping {
 }
 
 impl Access {
+    fn is_mapped(&self) -> bool {
+        matches!(self, Self::Mapped(_))
+    }
+
     /// `GP_GET` and `GP_PUT`.
     fn read(&self) -> Option<(u32, u32)> {
         let Self::Mapped(mapping) = self else { return None };
@@ -113,11 +119,18 @@ impl CardGate {
         self.with(|channels| {
             userds.iter_mut().for_each(|(name, userd)| userd.is_asked_for = channels.does_compute(*name));
         });
-        let mut submitted = Submitted::default();
-        for (name, userd) in userds.iter_mut().filter(|(_, userd)| userd.is_asked_for).take(MOST_READ) {
+        if userds.values().filter(|userd| userd.is_asked_for || userd.access.is_mapped()).count() > MOST_READ {
+            return None;
+        }
+        let is_new = |userd: &&mut ChannelUserd| userd.is_asked_for && matches!(userd.access, Access::New(_));
+        let new = userds.iter_mut().map(|(name, userd)| (name.client, userd)).filter(|(_, userd)| is_new(userd));
+        for (client, userd) in new.take(MOST_MAPPED_AT_ONCE) {
             if let Access::New(place) = userd.access {
-                userd.access = self.map(name.client, place).map_or(Access::Impossible, Access::Mapped);
+                userd.access = self.map(client, place).map_or(Access::Impossible, Access::Mapped);
             }
+        }
+        let mut submitted = Submitted::default();
+        for userd in userds.values().filter(|userd| userd.is_asked_for) {
             let (get, put) = userd.access.read()?;
             submitted.is_pending |= get != put;
             submitted.puts = submitted.puts.wrapping_add(u64::from(put));

@@ -41,6 +41,10 @@ impl<C: Clock> CardScheduler<C> {
         self.publish_us
     }
 
+    fn is_quiet(&self) -> Option<bool> {
+        if self.is_awake { self.waiting.is_quiet() } else { Some(true) }
+    }
+
     /// Looks whether it waits for the card, if it is time. Returns the instant of the next look.
     pub(super) fn look_at_waits(&mut self) -> u64 {
         let now_us = self.clock.now_us();
@@ -52,23 +56,37 @@ impl<C: Clock> CardScheduler<C> {
             return self.waiting.look_us;
         }
         let is_open = self.pacer.is_open();
+        if is_open && !self.has_neighbours() {
+            // Alone in its window, until the next edge.
+            self.waiting.rest(now_us);
+            return u64::MAX;
+        }
+        let submitted = self.gate.submitted();
+        let is_pending = submitted.is_some_and(|submitted| submitted.is_pending);
         let is_on = if !is_open {
             Some(false)
-        } else if !self.has_neighbours() {
-            // Alone in its window.
-            Some(true)
-        } else {
+        } else if is_pending {
             self.residency_view.read_log().then(|| self.residency_view.is_on())
+        } else {
+            self.residency_view.has_log().then_some(true)
         };
-        if self.waiting.look(now_us, self.gate.submitted(), (is_open, is_on)) && self.terms.goes_first() {
+        if self.waiting.look(now_us, submitted, (is_open, is_on)) && self.terms.goes_first() {
             // Those of low priority may wait for that.
             self.publish_us = 0;
         }
         self.waiting.look_us
     }
 
+    /// Notes that it was put on the card, or taken off it. What was never looked at would have to
+    /// be mapped first, for which an edge has no time.
+    pub(super) fn note_edge(&mut self, at_us: u64, is_open: bool) {
+        if self.may_wait(at_us) && self.waiting.is_known() {
+            self.waiting.edge(at_us, self.gate.submitted(), is_open);
+        }
+    }
+
     /// Returns whether it does not always have the card.
-    pub(super) fn may_wait(&self, now_us: u64) -> bool {
+    fn may_wait(&self, now_us: u64) -> bool {
         self.has_neighbours() || !self.pacer.timeline().is_unlimited(now_us)
     }
 
@@ -134,7 +152,7 @@ impl<C: Clock> CardScheduler<C> {
         } else if self.has_windows(now_us) {
             self.ran
         } else {
-            self.has_neighbours().then(|| self.residency_view.is_busy(now_us)).flatten()
+            self.has_neighbours().then(|| self.residency_view.is_busy(now_us, self.terms.gives_way())).flatten()
         };
         let cost = thread_cost().unwrap_or_default();
         let waited_us = self.waiting.waited_us(now_us);
@@ -165,7 +183,7 @@ impl<C: Clock> CardScheduler<C> {
             waited_us: waited_us.map(|(all_us, _)| all_us),
             waited_1s_us: waited_us.map(|(_, second_us)| second_us),
             waits: self.waiting.counts().to_vec(),
-            is_quiet: self.terms.goes_first().then(|| self.waiting.is_quiet()).flatten(),
+            is_quiet: self.terms.goes_first().then(|| self.is_quiet()).flatten(),
             refused: self.edge_failures.refused(),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,

@@ -1,5 +1,6 @@
 //! The card among neighbours: time slices, priority, and turns of its own groups.
 
+use nvidia_glue::schedule::priority::HIGH_SLICE_US;
 use runtime_config::{config::PriorityMode, request::Priority};
 
 use super::CardScheduler;
@@ -10,6 +11,10 @@ use crate::mediator::scheduler::{
 
 /// Interval at which the neighbours are checked, where they matter.
 const CHECK_INTERVAL_US: u64 = 100_000;
+/// Refusals in a row of the slices of [`PriorityMode::Harvest`] after which priority is strict, and
+/// the time after which they are tried again.
+const SLICE_ATTEMPTS: u32 = 5;
+const SLICE_RETRY_US: u64 = 60_000_000;
 
 impl<C: Clock> CardScheduler<C> {
     /// Checks the neighbours on the card, where they decide about slices or about running. Returns
@@ -26,6 +31,7 @@ impl<C: Clock> CardScheduler<C> {
             return if is_wanted { self.check_us } else { u64::MAX };
         }
         self.check_us = now_us + CHECK_INTERVAL_US;
+        self.is_strict = now_us < self.strict_until_us;
         let mut is_yielding = false;
         if gives_way || self.has_weighted_slices() || self.terms.goes_first() {
             self.residency_view.read_log();
@@ -35,7 +41,7 @@ impl<C: Clock> CardScheduler<C> {
             let verdict = if self.harvests() {
                 self.usage_sums.add_elapsed(now_us);
                 let own = (self.place.grant_id.as_str(), self.usage_sums.open_us);
-                let are_quiet = || self.terms.highs_are_quiet(&self.place.state_dir, self.gate.uuid());
+                let are_quiet = || self.terms.highs_are_quiet(now_us, &self.place.state_dir, self.gate.uuid());
                 self.residency_view.harvest(now_us, &self.terms, own, are_quiet)
             } else {
                 self.residency_view.verdict(now_us, &self.terms)
@@ -64,7 +70,7 @@ impl<C: Clock> CardScheduler<C> {
     /// Returns whether those of low priority stay on the card in the least slices. A card that does
     /// not tell who has it, or does not take the slices, has the strict form.
     pub(super) fn harvests(&self) -> bool {
-        self.place.priority == PriorityMode::Harvest && self.residency_view.has_log() && !self.refuses_slices
+        self.place.priority == PriorityMode::Harvest && self.residency_view.has_log() && !self.is_strict
     }
 
     /// Returns whether its share is one of time slices: by weight, or of windows that others have,
@@ -79,11 +85,17 @@ impl<C: Clock> CardScheduler<C> {
             return;
         }
         match self.gate.set_slice(self.wanted_slice_us) {
-            Ok(()) => self.slice_us = self.wanted_slice_us,
+            Ok(()) => (self.slice_us, self.refused_slices) = (self.wanted_slice_us, 0),
             // The next check sets it again.
             Err(_) => {
                 self.edge_failures.failures += 1;
-                self.refuses_slices |= self.gives_way() == Some(PriorityMode::Harvest);
+                if self.gives_way() == Some(PriorityMode::Harvest) {
+                    self.refused_slices += 1;
+                }
+                if self.refused_slices == SLICE_ATTEMPTS {
+                    self.strict_until_us = now_us + SLICE_RETRY_US;
+                    self.refused_slices = 0;
+                }
             }
         }
     }
@@ -94,9 +106,10 @@ impl<C: Clock> CardScheduler<C> {
         if self.terms.gives_way() && harvests {
             return Some(self.residency_view.least_slice_us(now_us, &self.terms, groups));
         }
-        let highs = self.terms.highs();
-        if self.terms.goes_first() && harvests && (highs == 1 || self.terms.sharing == Sharing::Free) {
-            return Some(self.residency_view.high_slice_us(now_us, &self.terms, groups, highs));
+        // Others that take turns with it by slices would wait for it.
+        let is_only = || self.terms.highs() == 1 && self.residency_view.has_one_group(now_us, &self.terms, groups);
+        if self.terms.goes_first() && harvests && is_only() {
+            return Some(HIGH_SLICE_US);
         }
         if !self.has_weighted_slices() {
             let low_us = || self.residency_view.low_slice_us(now_us, &self.terms, groups);

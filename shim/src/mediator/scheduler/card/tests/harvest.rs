@@ -88,14 +88,52 @@ fn a_card_that_does_not_take_the_slices_has_strict_priority() {
     let mut fixture = Fixture::with(false, true);
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
-    fixture.state().refused_slices = 1;
+    fixture.state().refused_slices = 5;
     fixture.set_epochs(vec![low()]);
-    fixture.run_until(2 * PERIOD);
+    fixture.run_until(4 * PERIOD);
     assert_eq!(fixture.state().slices, [Some(LOW_SLICE_US)]);
     assert_eq!(fixture.status().cards[0].gives_way, Some(PriorityMode::Strict));
-    fixture.log.add(2 * PERIOD + 1_000, OTHER, Presence::On);
-    fixture.run_until(3 * PERIOD);
+    fixture.log.add(4 * PERIOD + 1_000, OTHER, Presence::On);
+    fixture.run_until(5 * PERIOD);
     assert!(fixture.state().is_closed);
+    fixture.run_until(700 * PERIOD);
+    assert_eq!(fixture.status().cards[0].gives_way, Some(PriorityMode::Harvest), "it is tried again");
+}
+
+#[test]
+fn groups_that_displace_each_other_stay_beside_an_idle_one() {
+    let mut fixture = beside_high();
+    fixture.state().groups = 2;
+    for at in (PERIOD..10 * PERIOD).step_by(500) {
+        fixture.log.add_of(at, OWN, 1, Presence::On);
+        fixture.log.add_of(at + 250, OWN, 2, Presence::On);
+        fixture.run_until(at + 500);
+    }
+    assert_eq!(fixture.state().edges.len(), 0, "nobody else wants the card");
+    assert_eq!(fixture.state().slices.last(), Some(&Some(250)));
+}
+
+#[test]
+fn several_high_ones_do_not_wait_for_each_others_long_slices() {
+    let mut fixture = Fixture::with(false, true);
+    fixture.channels(3);
+    let low = Neighbour { grant_id: "low".into(), priority: Priority::Low, weight: 1 };
+    fixture.set_epochs(vec![epoch(0, Pass::Free, Priority::High, vec![neighbour(Priority::High), low])]);
+    fixture.run_until(PERIOD);
+    assert!(fixture.state().slices.is_empty(), "what their programs ask for");
+}
+
+#[test]
+fn whoever_runs_in_windows_of_others_has_no_long_slices() {
+    let mut fixture = Fixture::with(false, true);
+    fixture.channels(3);
+    let mut free = epoch(0, Pass::Free, Priority::High, vec![neighbour(Priority::Low)]);
+    let mut other = free.turns[0].clone();
+    (other.grant_id, other.cards[0].pass) = ("other".into(), windows(0, 30_000));
+    free.turns.push(other);
+    fixture.set_epochs(vec![free]);
+    fixture.run_until(PERIOD);
+    assert!(fixture.state().slices.is_empty());
 }
 
 #[test]

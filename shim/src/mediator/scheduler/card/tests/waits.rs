@@ -67,9 +67,12 @@ fn it_is_told_at_once_that_high_priority_is_quiet() {
         fixture.run_until(at);
     }
     assert_eq!(fixture.status().cards[0].is_quiet, Some(false));
-    fixture.run_until(10 * PERIOD + 60_000);
+    fixture.run_until(10 * PERIOD + 40_000);
     assert_eq!(fixture.status().cards[0].is_quiet, Some(true));
     fixture.state().submitted = pending(1_000);
-    fixture.run_until(10 * PERIOD + 90_000);
+    fixture.run_until(10 * PERIOD + 70_000);
     assert_eq!(fixture.status().cards[0].is_quiet, Some(false));
+    fixture.channels(0);
+    fixture.run_until(11 * PERIOD);
+    assert_eq!(fixture.status().cards[0].is_quiet, Some(true), "it has no channels");
 }
