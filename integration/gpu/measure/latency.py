@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from measure import served
 from measure.compute import check_log, save_rows
+from measure.disturbed import scheduler_cpu_us
 from measure.figures import at_least, at_most, percent, ratio, samples, text, within
 from measure.loads import Compute
 from measure.settings import select
@@ -434,7 +435,12 @@ def several(suite):
         suite.ask(name)
         suite.start_low(KERNEL, sides, requests[0].limit() + 60, name)
     suite.node.sleep(0.5)
+    before, begin = scheduler_cpu_us(suite.node), suite.node.now_us()
     found = all_of(suite, dict(zip(highs, requests)), sides)
+    passed = suite.node.now_us() - begin
+    total, inside = (now - then for now, then in zip(scheduler_cpu_us(suite.node), before))
+    print(f"the schedulers' processor time is {percent(total - inside, passed)} percent of a core "
+          f"outside driver calls, {percent(inside, passed)} in them")
     suite.node.sleep(0.8)
     suite.report.check("two high ones are served, alone and beside low", one and alone and found)
     if one and alone and found:

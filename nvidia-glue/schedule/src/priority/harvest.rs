@@ -18,8 +18,8 @@ pub const LEAST_SLICE_US: u64 = 1;
 /// That slice where several of its groups work: with shorter ones they would do nothing but
 /// displace each other.
 const SEVERAL_SLICE_US: u64 = 250;
-/// The slice of the only container of high priority beside low ones, if one of its groups works. For
-/// each it loses at most two switches.
+/// The slice of the only container of high priority beside low ones, if one of its groups works.
+/// For each it loses at most two switches.
 pub const HIGH_SLICE_US: u64 = 200_000;
 /// T: time for which those of high priority work, with breaks that are too short, before it leaves.
 const BUSY_US: u64 = 50_000;
