@@ -8,6 +8,7 @@ mod device_file;
 mod file_watch;
 mod guarded;
 mod nvidia;
+mod nvidia_page;
 pub mod own_client;
 mod patch;
 mod raw;

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, major, minor};
 use schedule::{SwitchLog, SwitchLogError};
 
 use super::{
-    CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient, card_page, file_watch::EpollWatch,
+    CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient, file_watch::EpollWatch, nvidia_page,
     patch, switch_log::NvidiaSwitchLog,
 };
 
@@ -149,7 +149,7 @@ impl Driver for NvidiaDriver {
     }
 
     fn map_page(&self, abi: &Abi, own: &OwnClient, place: CardPlace) -> io::Result<Box<dyn MappedPage>> {
-        card_page::map(self, *abi, own, place)
+        nvidia_page::map(self, *abi, own, place)
     }
 
     fn switch_log(
