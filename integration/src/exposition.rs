@@ -31,7 +31,7 @@ pub fn parse(text: &str) -> Vec<Sample> {
             assert!(families.insert(name.to_owned()), "twice: {line}");
             let of = lines.next().and_then(|line| line.strip_prefix(&format!("# TYPE {name} ")));
             let of = of.unwrap_or_else(|| panic!("no type: {line}")).to_owned();
-            assert!(["gauge", "counter"].contains(&of.as_str()), "{line}: {of}");
+            assert!(["gauge", "counter", "histogram"].contains(&of.as_str()), "{line}: {of}");
             assert_eq!(name.ends_with("_total"), of == "counter", "{line}");
             assert!(lines.peek().is_some_and(|next| next.starts_with(name)), "a family without samples: {line}");
             current = Some((name.to_owned(), of));
@@ -39,7 +39,10 @@ pub fn parse(text: &str) -> Vec<Sample> {
         }
         let (name, of) = current.as_ref().unwrap_or_else(|| panic!("no family: {line}"));
         let sample = sample(line);
-        assert_eq!(&sample.name, name, "outside its family: {line}");
+        let suffixes: &[&str] = if of == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        let suffix = sample.name.strip_prefix(name.as_str()).filter(|suffix| suffixes.contains(suffix));
+        assert!(suffix.is_some(), "outside its family: {line}");
+        assert_eq!(suffix == Some("_bucket"), sample.labels.contains_key("le"), "{line}");
         assert!(sample.value.is_finite() && (of == "gauge" || sample.value >= 0.0), "{line}");
         assert!(seen.insert((sample.name.clone(), sample.labels.clone())), "twice: {line}");
         samples.push(sample);
@@ -122,6 +125,8 @@ mod tests {
             "a 1\n",
             "# HELP a A.\na 1\n",
             "# HELP a_total A.\n# TYPE a_total gauge\na_total 1\n",
+            "# HELP a A.\n# TYPE a histogram\na 1\n",
+            "# HELP a A.\n# TYPE a histogram\na_bucket 1\n",
             "# HELP a A.\n# TYPE a counter\na 1\n",
             &format!("{head}b 1\n"),
             &format!("{head}a 1\na 2\n"),
