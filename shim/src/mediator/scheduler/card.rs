@@ -90,7 +90,6 @@ pub(super) struct CardScheduler<C> {
     /// priority is strict for that.
     refused_slices: u32,
     strict_until_us: u64,
-    is_strict: bool,
     /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
@@ -146,7 +145,6 @@ impl<C: Clock> CardScheduler<C> {
             slice_us: None,
             refused_slices: 0,
             strict_until_us: 0,
-            is_strict: false,
             takes_turns: false,
             turn_us: 0,
             last_opening: (0, 0),
@@ -386,6 +384,7 @@ impl<C: Clock> CardScheduler<C> {
         self.pacer.rest(now_us);
         self.pacer.moved(Move::Open, now_us, now_us);
         self.usage_sums.set_open(now_us, Some(is_back));
+        self.note_edge(now_us, is_back);
         (self.check_us, self.publish_us) = (0, 0);
         if self.edge_failures.is_fatal(&error, now_us) {
             self.fatal = Some(error);

@@ -6,7 +6,7 @@ use std::{fmt, path::Path};
 use nvidia_glue::{
     inject::status_file,
     schedule::{
-        Presence, Residency, StatusFile, Switch, SwitchLog, SwitchLogError,
+        Presence, Residency, Status, StatusFile, Switch, SwitchLog, SwitchLogError,
         priority::{
             HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
         },
@@ -225,13 +225,13 @@ impl ResidencyView {
 
     /// Decides whether a container of low priority stays on the card, in the least slices, and when
     /// to ask again. `own`: its grant, and the time, in all, for which its channels were to be
-    /// there. `are_quiet`: see [`Harvesting::verdict`].
+    /// there. `card`: the directory that has the status files of neighbours, and its UUID.
     pub(super) fn harvest(
         &mut self,
         now_us: u64,
         terms: &ShareTerms,
         (grant_id, open_us): (&str, u64),
-        are_quiet: impl FnOnce() -> Option<bool>,
+        card: (&Path, &str),
     ) -> Verdict {
         let now_ns = now_us.saturating_mul(1_000);
         let seen_us = |process| Some(self.residency.last_seen_ns(process, now_ns)? / 1_000);
@@ -250,7 +250,7 @@ impl ResidencyView {
             return turn;
         }
         let stays = self.residency.stays(self.own, now_ns, open_us);
-        let are_quiet = self.harvesting.waits().then(are_quiet).flatten();
+        let are_quiet = self.harvesting.waits().then(|| highs_are_quiet(now_us, terms, card)).flatten();
         self.harvesting.verdict(now_us, stays, are_quiet).and(turn)
     }
 
@@ -260,7 +260,8 @@ impl ResidencyView {
             return;
         }
         self.refresh_us = now_us + REFRESH_US;
-        self.others = others.iter().map(|other| mediator(state_dir, &other.grant_id).unwrap_or(0)).collect();
+        let mediator = |other: &OtherContainer| status(state_dir, &other.grant_id).map_or(0, |status| status.process);
+        self.others = others.iter().map(mediator).collect();
         self.residency.forget(now_us.saturating_mul(1_000));
     }
 
@@ -297,7 +298,19 @@ impl ResidencyView {
 /// The most switches of the container that are kept of one window.
 const MOST_KEPT: usize = 512;
 
-/// Reads the process of a neighbour's mediator; none if it has just come or gone.
-fn mediator(state_dir: &Path, grant_id: &str) -> Option<u32> {
-    Some(StatusFile::read(&status_file(state_dir, grant_id).ok()?).ok()?.process)
+/// Reads the status of a neighbour's mediator; none if it has just come or gone.
+fn status(state_dir: &Path, grant_id: &str) -> Option<Status> {
+    StatusFile::read(&status_file(state_dir, grant_id).ok()?).ok()
+}
+
+/// Returns whether those of high priority submit nothing to the card, as their mediators say;
+/// `None`: one of them does not.
+fn highs_are_quiet(now_us: u64, terms: &ShareTerms, (state_dir, uuid): (&Path, &str)) -> Option<bool> {
+    let of = |other: &OtherContainer| {
+        // Nobody who has stalled.
+        let status = status(state_dir, &other.grant_id).filter(|status| status.late_by(now_us).is_none())?;
+        status.cards.iter().find(|card| card.uuid == uuid)?.is_quiet
+    };
+    let highs = terms.others.iter().filter(|other| other.priority == Priority::High);
+    highs.map(of).try_fold(true, |are_quiet, is_quiet| Some(are_quiet && is_quiet?))
 }

@@ -1,12 +1,7 @@
 //! Terms of a container's share of a card, as the timetable has them: its weight, its priority, its
 //! neighbours.
 
-use std::path::Path;
-
-use nvidia_glue::{
-    inject::status_file,
-    schedule::{Neighbour, Pass, StatusFile, Timetable, Window},
-};
+use nvidia_glue::schedule::{Neighbour, Pass, Timetable, Window};
 use runtime_config::request::Priority;
 
 /// The period without a timetable.
@@ -121,19 +116,6 @@ impl ShareTerms {
         self.priority == Priority::High
             && !self.is_beside_windows
             && self.others.iter().any(|other| other.priority == Priority::Low)
-    }
-
-    /// Returns whether those of high priority submit nothing to the card, as their mediators say;
-    /// `None`: one of them does not.
-    pub(super) fn highs_are_quiet(&self, now_us: u64, state_dir: &Path, uuid: &str) -> Option<bool> {
-        let of = |other: &OtherContainer| {
-            let status = StatusFile::read(&status_file(state_dir, &other.grant_id).ok()?).ok()?;
-            // Nobody who has stalled.
-            status.late_by(now_us).is_none().then_some(())?;
-            status.cards.iter().find(|card| card.uuid == uuid)?.is_quiet
-        };
-        let highs = self.others.iter().filter(|other| other.priority == Priority::High);
-        highs.map(of).try_fold(true, |are_quiet, is_quiet| Some(are_quiet && is_quiet?))
     }
 
     /// Returns the number of containers of high priority.

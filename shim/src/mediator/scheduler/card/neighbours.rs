@@ -31,7 +31,6 @@ impl<C: Clock> CardScheduler<C> {
             return if is_wanted { self.check_us } else { u64::MAX };
         }
         self.check_us = now_us + CHECK_INTERVAL_US;
-        self.is_strict = now_us < self.strict_until_us;
         let mut is_yielding = false;
         if gives_way || self.has_weighted_slices() || self.terms.goes_first() {
             self.residency_view.read_log();
@@ -41,8 +40,8 @@ impl<C: Clock> CardScheduler<C> {
             let verdict = if self.harvests() {
                 self.usage_sums.add_elapsed(now_us);
                 let own = (self.place.grant_id.as_str(), self.usage_sums.open_us);
-                let are_quiet = || self.terms.highs_are_quiet(now_us, &self.place.state_dir, self.gate.uuid());
-                self.residency_view.harvest(now_us, &self.terms, own, are_quiet)
+                let card = (self.place.state_dir.as_path(), self.gate.uuid());
+                self.residency_view.harvest(now_us, &self.terms, own, card)
             } else {
                 self.residency_view.verdict(now_us, &self.terms)
             };
@@ -70,7 +69,9 @@ impl<C: Clock> CardScheduler<C> {
     /// Returns whether those of low priority stay on the card in the least slices. A card that does
     /// not tell who has it, or does not take the slices, has the strict form.
     pub(super) fn harvests(&self) -> bool {
-        self.place.priority == PriorityMode::Harvest && self.residency_view.has_log() && !self.is_strict
+        self.place.priority == PriorityMode::Harvest
+            && self.residency_view.has_log()
+            && self.clock.now_us() >= self.strict_until_us
     }
 
     /// Returns whether its share is one of time slices: by weight, or of windows that others have,

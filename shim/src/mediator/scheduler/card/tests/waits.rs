@@ -76,3 +76,20 @@ fn it_is_told_at_once_that_high_priority_is_quiet() {
     fixture.run_until(11 * PERIOD);
     assert_eq!(fixture.status().cards[0].is_quiet, Some(true), "it has no channels");
 }
+
+#[test]
+fn whoever_is_put_back_as_the_card_takes_nobody_off_waits_no_more() {
+    let mut fixture = Fixture::with(true, true);
+    fixture.channels(3);
+    fixture.neighbour_is(OTHER);
+    fixture.state().submitted = pending(1);
+    fixture.state().refusals.push_back(RmStatus::NOT_SUPPORTED);
+    fixture.set_epochs(vec![epoch(0, windows(50_000, 80_000), Priority::High, vec![neighbour(Priority::High)])]);
+    for at in (0..10 * PERIOD).step_by(10_000) {
+        fixture.log.add(at, OWN, Presence::On);
+        fixture.run_until(at + 10_000);
+    }
+    assert_eq!(fixture.running(), Running::Degraded);
+    let card = fixture.status().cards[0].clone();
+    assert!(card.waited_us.unwrap() < PERIOD, "{card:?}");
+}
