@@ -55,21 +55,36 @@ fn it_leaves_while_breaks_are_too_short_and_comes_back() {
 #[test]
 fn it_comes_back_as_soon_as_high_is_said_to_be_quiet() {
     let mut fixture = beside_high();
-    let says = |fixture: &Fixture, is_quiet| {
+    let says = |fixture: &Fixture, is_quiet, next_by_us| {
         let card = CardStatus { uuid: "GPU-a".into(), is_quiet: Some(is_quiet), ..CardStatus::default() };
         let path = status_file(fixture.directory.path(), "other").unwrap();
-        StatusFile::create(&path).unwrap().write(&Status { process: OTHER, cards: vec![card], ..Status::default() })
+        StatusFile::create(&path).unwrap().write(&Status {
+            process: OTHER,
+            next_by_us,
+            cards: vec![card],
+            ..Status::default()
+        })
     };
-    says(&fixture, false).unwrap();
+    says(&fixture, false, None).unwrap();
     high_works(&mut fixture, 30 * PERIOD, 700, 200);
-    while !fixture.state().is_off {
-        let now_us = fixture.clock.now_us();
-        high_works(&mut fixture, now_us + 1_000, 700, 200);
-    }
-    let left_us = fixture.clock.now_us();
-    says(&fixture, true).unwrap();
+    let leaves = |fixture: &mut Fixture| {
+        while !fixture.state().is_off {
+            let now_us = fixture.clock.now_us();
+            high_works(fixture, now_us + 1_000, 700, 200);
+        }
+        fixture.clock.now_us()
+    };
+    let left_us = leaves(&mut fixture);
+    says(&fixture, true, None).unwrap();
     fixture.run_until(left_us + 15_000);
     assert!(!fixture.state().is_off);
+    says(&fixture, false, None).unwrap();
+    let now_us = fixture.clock.now_us();
+    high_works(&mut fixture, now_us + 20 * PERIOD, 700, 200);
+    let left_us = leaves(&mut fixture);
+    says(&fixture, true, Some(1)).unwrap();
+    fixture.run_until(left_us + 15_000);
+    assert!(fixture.state().is_off, "a mediator that has stalled says nothing");
 }
 
 #[test]
@@ -111,6 +126,20 @@ fn groups_that_displace_each_other_stay_beside_an_idle_one() {
     }
     assert_eq!(fixture.state().edges.len(), 0, "nobody else wants the card");
     assert_eq!(fixture.state().slices.last(), Some(&Some(250)));
+}
+
+#[test]
+fn groups_of_high_priority_do_not_wait_for_each_others_long_slices() {
+    let mut fixture = Fixture::with(false, true);
+    fixture.channels(3);
+    fixture.state().groups = 2;
+    fixture.set_epochs(vec![epoch(0, Pass::Free, Priority::High, vec![neighbour(Priority::Low)])]);
+    for at in (0..5 * PERIOD).step_by(10_000) {
+        fixture.log.add_of(at, OWN, 1, Presence::On);
+        fixture.log.add_of(at + 5_000, OWN, 2, Presence::On);
+        fixture.run_until(at + 10_000);
+    }
+    assert!(fixture.state().slices.is_empty(), "what their programs ask for");
 }
 
 #[test]

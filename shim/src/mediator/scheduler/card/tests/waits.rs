@@ -93,3 +93,16 @@ fn whoever_is_put_back_as_the_card_takes_nobody_off_waits_no_more() {
     let card = fixture.status().cards[0].clone();
     assert!(card.waited_us.unwrap() < PERIOD, "{card:?}");
 }
+
+#[test]
+fn without_channels_high_priority_is_quiet_whatever_was_known_of_them() {
+    let mut fixture = Fixture::with(false, true);
+    fixture.channels(3);
+    fixture.neighbour_is(OTHER);
+    fixture.set_epochs(vec![epoch(0, Pass::Weight(1), Priority::High, vec![neighbour(Priority::Low)])]);
+    fixture.run_until(4 * PERIOD);
+    assert_eq!(fixture.status().cards[0].is_quiet, None);
+    fixture.channels(0);
+    fixture.run_until(8 * PERIOD);
+    assert_eq!(fixture.status().cards[0].is_quiet, Some(true));
+}
