@@ -52,6 +52,10 @@ pub enum Event {
     Destroy,
     /// The container exists.
     Bind,
+    /// A container is about to use requests of claims.
+    Attach,
+    /// It no longer does.
+    Detach,
     /// One card's part was given back at the container's end.
     Release,
     /// A grant was taken back whose shim is gone.
@@ -78,6 +82,8 @@ impl Event {
             Self::Grant => "grant",
             Self::Destroy => "destroy",
             Self::Bind => "bind",
+            Self::Attach => "attach",
+            Self::Detach => "detach",
             Self::Release => "release",
             Self::Reclaim => "reclaim",
             Self::Change => "change",
@@ -89,7 +95,7 @@ impl Event {
     /// Kind of the node event that it makes; `None`: it is an intermediate step.
     fn kind(self) -> Option<Kind> {
         match self {
-            Self::Ask | Self::Reserve | Self::Destroy | Self::Bind => None,
+            Self::Ask | Self::Reserve | Self::Destroy | Self::Bind | Self::Attach | Self::Detach => None,
             Self::Invalid | Self::Refuse => Some(Kind::Refused),
             Self::Ignore => Some(Kind::Ignored),
             Self::Wait => Some(Kind::Waiting),

@@ -92,6 +92,16 @@ pub enum AdmitError {
         /// Time that was waited.
         waited: Duration,
     },
+    /// Requests of one claim have room, but not with windows at the same instants.
+    #[error(
+        "the requests of one claim ({container} and others) cannot have their time at the same instants; ask for other shares"
+    )]
+    Gang {
+        /// The first request.
+        container: Box<ContainerKey>,
+        /// The refusal.
+        source: Box<Refusal>,
+    },
     /// The same container is in the ledger.
     #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
     AlreadyAdmitted {
@@ -203,9 +213,11 @@ impl AdmitError {
     pub fn kind(&self) -> AdmitErrorKind {
         match self {
             Self::Invalid { .. } | Self::Cgroup { .. } => AdmitErrorKind::Invalid,
-            Self::Card { .. } | Self::NoRoom { .. } | Self::PinnedMemory { .. } | Self::Kept { .. } => {
-                AdmitErrorKind::Exhausted
-            }
+            Self::Card { .. }
+            | Self::NoRoom { .. }
+            | Self::PinnedMemory { .. }
+            | Self::Kept { .. }
+            | Self::Gang { .. } => AdmitErrorKind::Exhausted,
             Self::Waited { source, .. } | Self::Crowded { source, .. } => source.kind(),
             Self::WaitEnded { .. } => AdmitErrorKind::Cancelled,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
@@ -230,11 +242,93 @@ impl AdmitError {
             Self::AlreadyAdmitted { container, .. } => format!("container {container} has a grant already"),
             // The cause may name another container's record.
             Self::Store { .. } => format!("{self}; the node's log says why"),
-            Self::Invalid { .. } | Self::Cgroup { .. } | Self::PinnedMemory { .. } | Self::WaitEnded { .. } => {
-                chain(self)
-            }
+            Self::Invalid { .. }
+            | Self::Cgroup { .. }
+            | Self::PinnedMemory { .. }
+            | Self::WaitEnded { .. }
+            | Self::Gang { .. } => chain(self),
         }
     }
+}
+
+/// Reason for which a container cannot use a claim. It is in no record then.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// No such request is prepared.
+    #[error(
+        "container {container} names {request}, which is not prepared on this node; egpu-kubelet-plugin prepares it when \
+         kubelet asks: a container that names it by itself gets nothing"
+    )]
+    NotPrepared {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The record that would have it.
+        request: String,
+    },
+    /// The claim is reserved for another pod.
+    #[error(
+        "container {container} names claim {claim}, which is another pod's; a claim is for one pod: use a \
+         ResourceClaimTemplate, which makes one for each"
+    )]
+    OtherPod {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The claim's name.
+        claim: String,
+    },
+    /// Containers of another shim use it.
+    #[error("container {container} names a claim that containers of another shim ({shim_pid}) use still; try again")]
+    InUse {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// That shim.
+        shim_pid: i32,
+    },
+    /// Containers of its pod use a part of the requests, or more than them.
+    #[error(
+        "container {container} names other requests together than container {other} of its pod, which uses some of \
+         them; containers that share a request must name the same requests"
+    )]
+    OtherRequests {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The other one's name.
+        other: String,
+    },
+    /// The requests cannot be used together.
+    #[error(
+        "container {container} cannot have the time of all its requests at the same instants; use one claim for them"
+    )]
+    Gang {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The refusal.
+        source: Box<Refusal>,
+    },
+    /// The record is gone, or names no request.
+    #[error("container {container} uses no claim; it was released meanwhile, or its shim was taken for dead")]
+    NoRequest {
+        /// The container.
+        container: Box<ContainerKey>,
+    },
+    /// The cgroup is not one that a container can have for itself.
+    #[error("container {container} cannot use a claim with cgroup {}: {problem}", cgroup.display())]
+    Cgroup {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The directory; empty where there is none.
+        cgroup: PathBuf,
+        /// The problem.
+        problem: &'static str,
+    },
+    /// The state directory.
+    #[error("container {container}'s use of a claim cannot be written down")]
+    Store {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The cause.
+        source: StoreError,
+    },
 }
 
 /// Reason for which a grant cannot be bound to its container.

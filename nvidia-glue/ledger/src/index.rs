@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     CardGrant, ContainerKey, ContainerName, ProcessId, Record,
     card_sums::CardSums,
+    claims::Gang,
     formats::INDEX,
     store::{FileStamp, Locked, StoreError, hash},
 };
@@ -33,6 +34,10 @@ pub(super) struct Holding {
     pub(super) shim: ProcessId,
     /// Hash of the container's group.
     pub(super) group: Option<u64>,
+    /// It is of a claim.
+    pub(super) is_claim: bool,
+    /// See [`Gang`].
+    pub(super) gang: Option<Gang>,
     /// UUIDs of all cards of the container: what has its windows at the same instant as here.
     pub(super) cards: Vec<String>,
     /// Order in which it runs, as of now.
@@ -225,7 +230,9 @@ impl Index {
     }
 
     fn add_holdings(&mut self, record: &Record) {
-        let cards: Vec<String> = record.cards.iter().map(|grant| grant.uuid.clone()).collect();
+        let gang = record.claim.as_ref().and_then(|grant| grant.gang.clone());
+        let own = || record.cards.iter().map(|grant| grant.uuid.clone()).collect();
+        let cards: Vec<String> = gang.as_ref().map_or_else(own, |gang| gang.cards.clone());
         let group = record.request.group.as_deref().map(group_hash);
         for grant in &record.cards {
             self.changed.insert(grant.uuid.clone());
@@ -239,6 +246,8 @@ impl Index {
                 pid_namespace: record.pid_namespace,
                 shim: record.shim,
                 group,
+                is_claim: record.claim.is_some(),
+                gang: gang.clone(),
                 cards: cards.clone(),
                 priority: record.priority(),
                 present: record.present,

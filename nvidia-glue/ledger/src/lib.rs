@@ -9,6 +9,7 @@
 //!   counts where those do that have the driver open.
 //! - [`Ledger::release`] gives the grant back: after the container has ended, or when its create
 //!   failed.
+//! - [`claims`]: grants that Kubernetes has allocated to a pod, whichever containers use them.
 //!
 //! Each change also writes the [timetables](Ledger::card_timetable) of its cards: who runs when,
 //! and from which instant on.
@@ -33,6 +34,7 @@ mod bind;
 mod card_demand;
 mod card_sums;
 mod change;
+pub mod claims;
 pub mod decision_log;
 mod error;
 pub mod event_log;
@@ -67,7 +69,7 @@ pub use admit::{Admission, Patience, Waiter};
 pub use base::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, ProcessId};
 pub use card_demand::CardDemand;
 pub use change::{Change, ChangeError, PolicyError};
-pub use error::{AdmitError, AdmitErrorKind, BindError, ReleaseError, TriedCard};
+pub use error::{AdmitError, AdmitErrorKind, AttachError, BindError, ReleaseError, TriedCard};
 pub use limits::Limits;
 use liveness::{Linux, Node};
 pub use record::{ContainerName, GrantState, Record};

@@ -7,6 +7,7 @@ use schedule::{Member, can_be_laid_out};
 
 use super::{
     CardGrant, Refusal,
+    claims::merged,
     index::{Holding, Index},
     settings::Settings,
     store::{Locked, StoreError},
@@ -19,17 +20,19 @@ pub(super) type Cards = BTreeMap<String, Vec<Holding>>;
 pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
     let mut members: BTreeMap<u64, (&Holding, Vec<&CardGrant>)> = BTreeMap::new();
     for holding in cards.values().flatten().filter(|holding| holding.grant.is_shared()) {
-        members.entry(holding.order).or_insert_with(|| (holding, Vec::new())).1.push(&holding.grant);
+        let order = holding.gang.as_ref().map_or(holding.order, |gang| gang.order);
+        members.entry(order).or_insert_with(|| (holding, Vec::new())).1.push(&holding.grant);
     }
     fn member<'a>((holding, mut grants): (&'a Holding, Vec<&'a CardGrant>)) -> Member<'a> {
         grants.sort_by_key(|grant| holding.cards.iter().position(|uuid| *uuid == grant.uuid));
+        let gang = holding.gang.as_ref();
         Member {
-            grant_id: &holding.grant_id,
-            order: holding.order,
+            grant_id: gang.map_or(&holding.grant_id, |gang| &gang.leader),
+            order: gang.map_or(holding.order, |gang| gang.order),
             priority: holding.priority,
             is_present: holding.present,
             is_unlimited: holding.unlimited,
-            grants,
+            grants: merged(grants),
         }
     }
     members.into_values().map(member).collect()
@@ -75,7 +78,7 @@ pub(super) fn check_layout(
     let cards = connected_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
     let mut members = members(&cards);
     members.retain(|member| member.order != newcomer.order);
-    let grants: Vec<&CardGrant> = newcomer.grants.iter().filter(|grant| grant.is_shared()).collect();
+    let grants = merged(newcomer.grants.iter().filter(|grant| grant.is_shared()));
     if !grants.is_empty() {
         members.push(Member {
             grant_id: "",

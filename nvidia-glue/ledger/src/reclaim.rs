@@ -92,7 +92,8 @@ impl Ledger {
         record: &Record,
         log: &DecisionLog,
     ) -> Result<ReclaimOutcome, StoreError> {
-        if record.pid_namespace != self.store.pid_namespace() || self.node.is_alive(record.shim) {
+        let stays = record.state == GrantState::Prepared || record.pid_namespace != self.store.pid_namespace();
+        if stays || self.node.is_alive(record.shim) {
             return Ok(ReclaimOutcome::Kept);
         }
         match self.end(record) {
@@ -105,6 +106,14 @@ impl Ledger {
                 self.log_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
                 return Ok(ReclaimOutcome::Kept);
             }
+        }
+        if record.claim.is_some() {
+            let mut prepared = record.clone();
+            prepared.detach_all();
+            self.replace(locked, index, &prepared)?;
+            let line = orphan_line(Event::Reclaim, record);
+            log.write(&[line.field("action", "its containers and their shim are gone; the claim keeps it")]);
+            return Ok(ReclaimOutcome::Kept);
         }
         index.begin_change(locked)?;
         locked.remove_record(&self.store.record_name(&record.container))?;
@@ -156,7 +165,7 @@ impl Ledger {
             }
         }
         // One that left its cgroup is a container's process all the same.
-        if let Some(init) = record.init.filter(|init| self.node.is_alive(*init)) {
+        for init in record.inits().filter(|init| self.node.is_alive(*init)) {
             self.node.kill(init);
             fate = ReclaimOutcome::Dying;
         }
@@ -174,6 +183,7 @@ impl Ledger {
 
 fn orphan_line(event: Event, record: &Record) -> Line {
     let state = match record.state {
+        GrantState::Prepared => "prepared",
         GrantState::Pending => "pending",
         GrantState::Bound => "bound",
     };

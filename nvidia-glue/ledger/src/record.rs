@@ -6,6 +6,8 @@ use base::{Bytes, CardGrant, ContainerKey, Priority, ProcessId};
 use runtime_config::request::{GpuRequest, Isolation, PodContainer, Share};
 use serde::{Deserialize, Serialize};
 
+use crate::claims::ClaimGrant;
+
 /// A container as people know it: by its pod, where it has one, and as containerd does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContainerName<'a> {
@@ -61,7 +63,7 @@ pub struct Record {
     /// `/proc/PID/ns/pid`. Who sees another one cannot tell whether these processes live, and
     /// leaves them alone.
     pub pid_namespace: u64,
-    /// The shim that answers for the container.
+    /// The shim that answers for the container. Means nothing while the grant is prepared.
     pub shim: ProcessId,
     /// Besides the shim, what can still bring the container to life while the grant is pending: the
     /// shim's helper.
@@ -89,6 +91,10 @@ pub struct Record {
     /// Its init was asked to end.
     #[serde(default)]
     pub leaving: bool,
+    /// The claim whose request is granted, and the containers that use it; `None`: the grant is one
+    /// container's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<ClaimGrant>,
     /// The request.
     pub request: GpuRequest,
     /// Grants, card by card in the container's order.
@@ -126,6 +132,8 @@ impl Record {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GrantState {
+    /// A claim's: no container uses it.
+    Prepared,
     /// Reserved; the container is being created.
     Pending,
     /// The container exists.

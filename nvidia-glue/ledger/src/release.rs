@@ -3,7 +3,7 @@
 use std::{error::Error, path::PathBuf};
 
 use super::{
-    ContainerKey, Ledger, Record, ReleaseError, StoreError,
+    ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError,
     grant_log::{grant_fields, roll_back},
     index::Index,
     liveness::Population,
@@ -37,22 +37,8 @@ impl Ledger {
         let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
         let locked = self.store.lock().map_err(failed)?;
         let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
-        for cgroup in &record.cgroups {
-            let (container, cgroup) = (|| Box::new(container.clone()), PathBuf::from(cgroup));
-            match self.node.population(&cgroup) {
-                Population::Empty => {}
-                Population::Processes => return Err(ReleaseError::StillRunning { container: container(), cgroup }),
-                Population::Unknown => return Err(ReleaseError::CannotTell { container: container(), cgroup }),
-            }
-        }
-        if let Some(mediator) = record.mediator
-            && self.node.is_alive(mediator)
-        {
-            // Its container is gone, and so is what it is there for.
-            self.node.kill(mediator);
-            let container = Box::new(container.clone());
-            return Err(ReleaseError::StillMediated { container, pid: mediator.pid });
-        }
+        self.check_empty(container, &record.cgroups)?;
+        self.check_unmediated(container, record.mediator)?;
         self.remove(&locked, &record).map_err(failed)?;
         let mut lines = Vec::new();
         match reason {
@@ -68,8 +54,33 @@ impl Ledger {
         Ok(Some(record))
     }
 
+    /// Checks that no process of a container lives.
+    pub(super) fn check_empty(&self, container: &ContainerKey, cgroups: &[String]) -> Result<(), ReleaseError> {
+        for cgroup in cgroups {
+            let (container, cgroup) = (|| Box::new(container.clone()), PathBuf::from(cgroup));
+            match self.node.population(&cgroup) {
+                Population::Empty => {}
+                Population::Processes => return Err(ReleaseError::StillRunning { container: container(), cgroup }),
+                Population::Unknown => return Err(ReleaseError::CannotTell { container: container(), cgroup }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that no mediator lives; kills the one that does.
+    pub(super) fn check_unmediated(
+        &self,
+        container: &ContainerKey,
+        mediator: Option<ProcessId>,
+    ) -> Result<(), ReleaseError> {
+        let Some(mediator) = mediator.filter(|mediator| self.node.is_alive(*mediator)) else { return Ok(()) };
+        // Its container is gone, and so is what it is there for.
+        self.node.kill(mediator);
+        Err(ReleaseError::StillMediated { container: Box::new(container.clone()), pid: mediator.pid })
+    }
+
     /// Removes a record, and brings the index and the timetables up to date as far as possible.
-    fn remove(&self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
         let mut index = match self.open_index(locked) {
             Ok(index) => Some(index),
             // Another container's file is no reason to keep this one's grant. The others keep their

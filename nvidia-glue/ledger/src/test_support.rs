@@ -358,6 +358,7 @@ impl Bench {
                 cgroups: &[cgroup(id)],
                 patience: NO_PATIENCE,
                 egpu_version: "1.2.3",
+                claim: None,
             },
             &self.log,
         )
@@ -390,6 +391,7 @@ impl Bench {
             cgroups,
             patience,
             egpu_version: "1.2.3",
+            claim: None,
         };
         let plan = Box::leak(Box::new(select::plan(&self.inventory, request).unwrap()));
         Attempt::new(&self.ledger, Box::leak(Box::new(admission)), plan, Vec::new())

@@ -5,7 +5,7 @@
 //! periods of one length. Admission asks whether a layout exists ([`can_be_laid_out`]) in which all
 //! have what they are promised; [`plan`] makes the one that runs.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use base::{CardGrant, CardPolicy};
 
@@ -289,7 +289,7 @@ impl<'a> Group<'a> {
         let Some(holds) = self.holds.get(position) else { return Vec::new() };
         let start_us = layout.starts_us.get(position).copied().unwrap_or_default();
         let own_gaps = common_gaps(holds, gaps, layout.period_us);
-        let turn = |((card, hold), grant): (&(usize, Hold), &&CardGrant)| {
+        let turn = |((card, hold), grant): (&(usize, Hold), &Cow<'_, CardGrant>)| {
             let pass = match hold {
                 Hold::Free => Pass::Free,
                 Hold::Absent => Pass::Windows(Vec::new()),

@@ -1,6 +1,6 @@
 //! Meaning of each container's grant on each of its cards, by the card's policy.
 
-use std::collections::BTreeMap;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
 
@@ -24,7 +24,7 @@ pub struct Member<'a> {
     /// It goes without limits.
     pub is_unlimited: bool,
     /// Its grants of the cards that it shares, in its own order.
-    pub grants: Vec<&'a CardGrant>,
+    pub grants: Vec<Cow<'a, CardGrant>>,
 }
 
 /// Containers whose time is divided.
@@ -55,7 +55,7 @@ pub(super) enum Hold {
 /// Positions in a list of members, and their grants, by card.
 pub(super) type ByCard<'a> = BTreeMap<&'a str, Vec<(usize, &'a CardGrant)>>;
 
-pub(super) fn by_card<'a>(members: &[Member<'a>]) -> ByCard<'a> {
+pub(super) fn by_card<'a>(members: &'a [Member<'_>]) -> ByCard<'a> {
     let mut cards = ByCard::new();
     for (position, member) in members.iter().enumerate() {
         for grant in &member.grants {

@@ -14,9 +14,12 @@ use jiff::Timestamp;
 use runtime_config::request::GpuRequest;
 
 use crate::{
-    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, StoreError,
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits, ProcessId, Record,
+    StoreError,
     bind::{check_cgroups, strings},
+    claims::{Claim, ClaimGrant},
     decision_log::{DecisionLog, Event, Line, chain},
+    formats::CLAIM_RECORD_VERSION,
     grant_log::roll_back,
     index::Index,
     liveness::Population,
@@ -50,6 +53,8 @@ pub struct Admission<'a> {
     pub patience: Patience<'a>,
     /// Version of egpu that runs it, for people.
     pub egpu_version: &'a str,
+    /// The claim and its request that is admitted, and no container.
+    pub claim: Option<(&'a Claim, &'a str)>,
 }
 
 impl<'a> From<&'a Admission<'a>> for ContainerName<'a> {
@@ -84,7 +89,9 @@ impl Ledger {
     /// Checks everything that does not depend on other containers.
     fn validate(&self, admission: &Admission<'_>) -> Result<Plan, AdmitError> {
         let container = || Box::new(admission.container.clone());
-        if let Err((cgroup, problem)) = check_cgroups(admission.cgroups) {
+        if admission.claim.is_none()
+            && let Err((cgroup, problem)) = check_cgroups(admission.cgroups)
+        {
             return Err(AdmitError::Cgroup { container: container(), cgroup, problem });
         }
         for cgroup in admission.cgroups {
@@ -265,14 +272,24 @@ fn new_record(
     let grant_id = fs::read_to_string(path);
     let grant_id =
         grant_id.map_err(|source| StoreError::Io { action: "read", path: path.to_owned(), source })?.trim().to_owned();
+    let claim = admission.claim.map(|(claim, request)| ClaimGrant {
+        claim: claim.clone(),
+        request: request.to_owned(),
+        gang: None,
+        containers: Vec::new(),
+    });
+    let hypothetical = hypothetical_record(locked, admission, cards);
     Ok(Record {
+        version: if claim.is_some() { CLAIM_RECORD_VERSION } else { hypothetical.version },
+        state: if claim.is_some() { GrantState::Prepared } else { GrantState::Pending },
+        claim,
         grant_id,
         creators: admission.creators.to_vec(),
         cgroups: strings(admission.cgroups),
         order: index.next_order(),
-        exclusive: !cards.is_empty() && cards.iter().all(|card| card.exclusive),
+        exclusive: !hypothetical.cards.is_empty() && hypothetical.cards.iter().all(|card| card.exclusive),
         admitted_at: Timestamp::now().to_string(),
-        ..hypothetical_record(locked, admission, cards)
+        ..hypothetical
     })
 }
 

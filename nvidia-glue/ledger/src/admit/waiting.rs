@@ -252,6 +252,9 @@ impl Ledger {
     /// Returns whether a container is about to end: its init was asked to, or has, or its shim has.
     fn is_leaving(&self, record: &Record) -> bool {
         let has_ended = |process| !self.is_there(record.pid_namespace, process);
+        if record.state == GrantState::Prepared {
+            return record.leaving;
+        }
         record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
     }
 
@@ -348,7 +351,7 @@ impl<'a> From<&'a Waiter> for ContainerName<'a> {
 impl Waiter {
     /// Admission that the waiter asks for, on the node of `other`.
     fn admission<'a>(&'a self, other: &Admission<'a>) -> Admission<'a> {
-        Admission { request: &self.request, container: &self.container, ..*other }
+        Admission { request: &self.request, container: &self.container, claim: None, ..*other }
     }
 }
 
@@ -373,6 +376,7 @@ pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>
         priority: None,
         present: false,
         leaving: false,
+        claim: None,
         request: admission.request.clone(),
         exclusive: false,
         cards,

@@ -13,6 +13,7 @@ use testing::{fixture, is_fixture};
 
 use crate::{
     AdmitErrorKind, CardSetting, Change, ComputeEnforcement, Enforcement, GrantState, Record, ReleaseReason, Waiter,
+    claims::{Claim, ClaimContainer, ClaimGrant, ClaimPod, Gang},
     decision_log::chain,
     event_log,
     formats::{RECORD, SETTINGS, TIMETABLE, WAITER},
@@ -83,6 +84,26 @@ fn full_request() -> GpuRequest {
     }
 }
 
+fn full_claim() -> ClaimGrant {
+    ClaimGrant {
+        claim: Claim {
+            uid: "0f4f9f6e-27b5-4fbe-a5c5-5b1f31b5a5e5".to_owned(),
+            namespace: "team".to_owned(),
+            name: "train-gpu-7xk2v".to_owned(),
+            pod: ClaimPod { name: "train".to_owned(), uid: "6d0d4e62-8a43-4cb3-8bd5-f6b5f7c9a3ab".to_owned() },
+        },
+        request: "gpu".to_owned(),
+        gang: Some(Gang { leader: "grant".to_owned(), order: 6, cards: vec![CARD.to_owned()] }),
+        containers: vec![ClaimContainer {
+            key: key("main"),
+            name: "main".to_owned(),
+            cgroups: vec!["/sys/fs/cgroup/two".to_owned()],
+            init: Some(process(3)),
+            leaving: true,
+        }],
+    }
+}
+
 fn full_record() -> Record {
     let WrittenFormat { version, format } = RECORD.written();
     Record {
@@ -103,6 +124,7 @@ fn full_record() -> Record {
         priority: Some(Priority::Low),
         present: true,
         leaving: true,
+        claim: Some(full_claim()),
         request: full_request(),
         cards: vec![CardGrant {
             index: 0,
@@ -131,6 +153,7 @@ fn records_of_every_format_are_read() {
         let [card] = record.cards.as_slice() else { panic!("{record:?}") };
         assert_eq!((card.uuid.as_str(), card.memory, card.compute), (CARD, mib(12 << 10), cap(20)));
         assert_eq!((record.priority(), record.egpu_version.is_some()), (Priority::Low, record.format > 1));
+        assert_eq!(record.claim, (record.format > 2).then(full_claim));
     }
 }
 

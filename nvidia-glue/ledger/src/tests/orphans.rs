@@ -115,6 +115,7 @@ fn a_pending_grant_waits_for_all_that_could_still_create() {
         cgroups: &[cgroup("a")],
         patience: NO_PATIENCE,
         egpu_version: "1.2.3",
+        claim: None,
     };
     bench.ledger.admit(&admission, &bench.log).unwrap();
     bench.node.survive_kills(true);

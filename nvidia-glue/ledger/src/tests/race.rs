@@ -35,6 +35,7 @@ fn admit(ledger: &Ledger, container: &ContainerKey, memory_mib: u64) -> Result<(
         cgroups: &[PathBuf::from("/sys/fs/cgroup/pids/egpu-race").join(&container.id)],
         patience: NO_PATIENCE,
         egpu_version: "1.2.3",
+        claim: None,
     };
     ledger.admit(&admission, &DecisionLog::disabled()).map(|_| ()).map_err(|error| error.kind())
 }

@@ -37,7 +37,7 @@ fn members<'a>(names: &'a [String], grants: &'a [Vec<CardGrant>]) -> Vec<Member<
         priority: Priority::High,
         is_present: true,
         is_unlimited: false,
-        grants: grants.iter().collect(),
+        grants: grants.iter().map(Cow::Borrowed).collect(),
     };
     members.map(member).collect()
 }
