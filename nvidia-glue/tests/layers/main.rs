@@ -75,6 +75,7 @@ const LAYERS: &[Layer] = &[
         ],
         unsafe_code: Forbidden,
     },
+    Layer { name: "kubernetes-api", folder: "kubernetes/api", may_use: &[], unsafe_code: Forbidden },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 
