@@ -21,7 +21,8 @@ fuzz_target!(|text: &str| {
     let config = Config { allow_isolation_none: true, legacy_images: true, ..Config::default() };
     match parse(&source, &config) {
         Ok(ContainerRequest::Gpu(request)) => assert!(request.asked.iter().all(|said| !said.contains('\n'))),
-        Ok(ContainerRequest::None { .. }) => {}
+        Ok(ContainerRequest::Claims(claims)) => assert!(!claims.requests.is_empty()),
+        Ok(ContainerRequest::None { .. } | ContainerRequest::WithoutClaim { .. }) => {}
         Err(error) => assert!(!error.to_string().contains('\n')),
     }
 });

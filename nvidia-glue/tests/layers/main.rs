@@ -40,7 +40,8 @@ use UnsafeCode::{Forbidden, InSys};
 const LAYERS: &[Layer] = &[
     Layer { name: "base", folder: "nvidia-glue/base", may_use: &[], unsafe_code: Forbidden },
     Layer { name: "abi", folder: "nvidia-glue/abi", may_use: &[], unsafe_code: Forbidden },
-    Layer { name: "runtime-config", folder: "runtime-config", may_use: &["base"], unsafe_code: Forbidden },
+    Layer { name: "kubernetes-api", folder: "kubernetes/api", may_use: &[], unsafe_code: Forbidden },
+    Layer { name: "runtime-config", folder: "runtime-config", may_use: &["base", "kubernetes-api"], unsafe_code: Forbidden },
     Layer { name: "account", folder: "nvidia-glue/account", may_use: &["abi", "base"], unsafe_code: Forbidden },
     Layer { name: "schedule", folder: "nvidia-glue/schedule", may_use: &["abi", "base"], unsafe_code: Forbidden },
     Layer { name: "fence", folder: "nvidia-glue/fence", may_use: &["abi"], unsafe_code: Forbidden },
@@ -75,7 +76,6 @@ const LAYERS: &[Layer] = &[
         ],
         unsafe_code: Forbidden,
     },
-    Layer { name: "kubernetes-api", folder: "kubernetes/api", may_use: &[], unsafe_code: Forbidden },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 

@@ -65,6 +65,8 @@ pub struct Config {
     pub default_share: DefaultShare,
     /// HAMi's own enforcement is taken out of the spec.
     pub hami_compat: bool,
+    /// Containers of pods get cards by Kubernetes' claims alone.
+    pub require_claim: bool,
     /// Requests may go without limits.
     pub allow_isolation_none: bool,
     /// Containers that could get around a quota may have one.
@@ -308,6 +310,7 @@ impl Default for Config {
                 compute: ComputeShare::Cap { percent: Percent::HALF, lifted_when_alone: false },
             },
             hami_compat: true,
+            require_claim: false,
             allow_isolation_none: false,
             allow_privileged_quota: false,
             fence_other_containers: true,

@@ -47,6 +47,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         share_by_default: file.share_by_default,
         default_share: check.default_share(&file.default_share)?,
         hami_compat: file.hami_compat,
+        require_claim: file.kubernetes.require_claim,
         allow_isolation_none: file.allow_isolation_none,
         allow_privileged_quota: file.allow_privileged_quota,
         fence_other_containers: file.fence_other_containers,

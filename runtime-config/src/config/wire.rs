@@ -35,6 +35,7 @@ pub(super) struct File {
     pub(super) pinned_memory: String,
     pub(super) default_share: DefaultShare,
     pub(super) hami: Hami,
+    pub(super) kubernetes: Kubernetes,
     pub(super) driver: Driver,
 }
 
@@ -52,6 +53,12 @@ pub(super) struct Hami {
     pub(super) default_compute: i64,
     pub(super) default_cards: i64,
     pub(super) disable_compute_limit: bool,
+}
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Kubernetes {
+    pub(super) require_claim: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -147,6 +154,7 @@ impl Default for File {
             pinned_memory: "50%".to_owned(),
             default_share: DefaultShare::default(),
             hami: Hami::default(),
+            kubernetes: Kubernetes::default(),
             driver: Driver::default(),
         }
     }

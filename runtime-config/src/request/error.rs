@@ -62,6 +62,12 @@ pub enum RequestError {
         /// The setting that would allow it.
         key: &'static str,
     },
+    /// A variable of a claim that the node's plugin has not written.
+    #[error("only egpu-kubelet-plugin sets variables of claims; name a claim in the pod's resources")]
+    Claim {
+        /// What is wrong with it.
+        source: kubernetes_api::ClaimVariableError,
+    },
     /// A quota that the container could get around.
     #[error(
         "{said} asks for a quota, which cannot hold for a container with {}: take that away, or set \

@@ -4,6 +4,7 @@
 //! [`GpuRequest`].
 
 mod cards;
+mod claim;
 mod dialect;
 mod error;
 mod parse;
@@ -19,6 +20,7 @@ use std::{fmt, path::PathBuf};
 pub use base::{CardPolicy, ComputeShare, OverMemory, PciBusId, Priority};
 use serde::{Deserialize, Serialize};
 
+pub use claim::ClaimRequest;
 pub use error::{RequestError, Said, Shown, is_control_or_format};
 pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};
@@ -42,6 +44,15 @@ pub enum ContainerRequest {
     },
     /// A request for cards, driver files, or both.
     Gpu(Box<GpuRequest>),
+    /// A request of a pod's container without a claim, on a node where only claims count.
+    WithoutClaim {
+        /// Its request, as it stands.
+        asked: Vec<String>,
+        /// The reason, for people.
+        why: String,
+    },
+    /// Requests of Kubernetes' claims, which say what it gets.
+    Claims(Box<ClaimRequest>),
 }
 
 /// The language that a request was made in.

@@ -7,6 +7,7 @@ use super::{
     CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
     Share, Source,
     cards::{self, Cards},
+    claim,
     dialect::{
         self, Foreign, alibaba_egpu, native,
         native::Native,
@@ -39,6 +40,18 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
     }
     let spoken_env = Statements::from_env(&source.env);
     let annotations = Statements::from_annotations(&source.annotations);
+    require_short(&spoken_env, &annotations)?;
+    if let Some(claims) = claim::parse(source, (&spoken_env, &annotations), config)? {
+        return Ok(ContainerRequest::Claims(Box::new(claims)));
+    }
+    if claim::is_required(source, config) {
+        let asked = said_about_gpus(&spoken_env, &annotations);
+        return Ok(if asked.is_empty() {
+            ContainerRequest::None { warnings }
+        } else {
+            ContainerRequest::WithoutClaim { asked, why: claim::REQUIRED.to_owned() }
+        });
+    }
     let env = if config.accept_env {
         spoken_env
     } else {
@@ -54,7 +67,6 @@ pub fn parse(source: &Source, config: &Config) -> Result<ContainerRequest, Reque
             "mounts at /var/run/nvidia-container-devices are ignored: {key} is off in the configuration"
         ));
     }
-    require_short(&env, &annotations)?;
     let native = native::parse(&env, &annotations)?;
     if let Some(statement) = native::isolation_none(&env, &annotations)
         && !config.allow_isolation_none
@@ -344,7 +356,7 @@ fn is_annotation_of_a_request(name: &str) -> bool {
     name.starts_with("egpu.io/") || name.starts_with("hami.io/vgpu-devices-allocated")
 }
 
-fn is_of_a_request(name: &str) -> bool {
+pub(super) fn is_of_a_request(name: &str) -> bool {
     const NAMES: [&str; 13] = [
         "EGPU",
         "NVIDIA_VISIBLE_DEVICES",

@@ -35,6 +35,7 @@ pub(crate) fn outcome(source: &Source, config: &Config) -> String {
     match parse(source, config) {
         Ok(ContainerRequest::Gpu(request)) => summary(&request),
         Ok(ContainerRequest::None { .. }) => "nothing".to_owned(),
+        Ok(other) => panic!("{other:?}: no claims in these tables"),
         Err(error) => format!("refused: {error}"),
     }
 }

@@ -174,7 +174,7 @@ fn some_config() -> impl Strategy<Value = Config> {
 fn granted(source: &Source, config: &Config) -> Option<GpuRequest> {
     match parse(source, config) {
         Ok(ContainerRequest::Gpu(request)) => Some(*request),
-        Ok(ContainerRequest::None { .. }) | Err(_) => None,
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -219,6 +219,7 @@ proptest! {
                 let kept = GpuRequest { visible_devices_alone: Vec::new(), ..*request };
                 prop_assert_eq!(serde_json::from_str::<GpuRequest>(&text).unwrap(), kept);
             }
+            Ok(ContainerRequest::Claims(_) | ContainerRequest::WithoutClaim { .. }) => prop_assert!(false, "nobody speaks of claims"),
             Err(error) => {
                 let message = error.to_string();
                 prop_assert!(!message.is_empty() && !message.contains('\n') && message.len() < 2500, "{}", message);

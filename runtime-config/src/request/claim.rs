@@ -1,0 +1,133 @@
+//! Claims: containers that Kubernetes has given requests of ResourceClaims.
+//!
+//! Their cards and limits are in records that only root writes. What such a container says itself
+//! about cards and limits does not count, be it more or less.
+
+use kubernetes_api::ClaimVariable;
+
+use super::{
+    DriverCapabilities, RequestError, Source,
+    dialect::{nvidia, nvidia::Namer},
+    error::Shown,
+    statements::Statements,
+};
+use crate::config::Config;
+
+/// Names a pod in the specs of its containers; containerd writes it.
+const POD: &str = "io.kubernetes.cri.sandbox-name";
+
+/// Reason for which a container without a claim gets nothing.
+pub(super) const REQUIRED: &str = "it starts without a GPU: it has no ResourceClaim, and kubernetes.require_claim is on in \
+                                   the node's configuration";
+
+/// The requests of claims that a container was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimRequest {
+    /// The requests; at least one, each once.
+    pub requests: Vec<ClaimVariable>,
+    /// The parts of the driver's user space that are wanted.
+    pub driver_capabilities: DriverCapabilities,
+    /// What it says beside the claim, which does not count, for the log.
+    pub warnings: Vec<String>,
+}
+
+/// Parses the variables of claims; `None`: there are none.
+///
+/// # Errors
+/// When one is not as the node's plugin writes it: the pod has made it up.
+pub(super) fn parse(
+    source: &Source,
+    (env, annotations): (&Statements<'_>, &Statements<'_>),
+    config: &Config,
+) -> Result<Option<ClaimRequest>, RequestError> {
+    let mut requests = Vec::new();
+    for variable in source.env.iter().filter_map(|variable| ClaimVariable::parse(variable)) {
+        let variable = variable.map_err(|source| RequestError::Claim { source })?;
+        if !requests.contains(&variable) {
+            requests.push(variable);
+        }
+    }
+    if requests.is_empty() {
+        return Ok(None);
+    }
+    let driver_capabilities = nvidia::capabilities(source, env, Namer::Environment, config)?;
+    let mut ignored: Vec<String> = annotations.names().filter(|name| name.starts_with("egpu.io/")).map(shown).collect();
+    // Images set NVIDIA's own.
+    let is_ignored = |name: &&str| {
+        super::parse::is_of_a_request(name) && !name.starts_with("NVIDIA_") && !name.starts_with("EGPU_CLAIM_")
+    };
+    ignored.extend(env.names().filter(is_ignored).map(shown));
+    let warnings =
+        ignored.into_iter().map(|name| format!("{name} does not count: the container has a claim")).collect();
+    Ok(Some(ClaimRequest { requests, driver_capabilities, warnings }))
+}
+
+fn shown(name: &str) -> String {
+    Shown::new(name).to_string()
+}
+
+/// Returns whether a container without a claim gets nothing whatever it says.
+pub(super) fn is_required(source: &Source, config: &Config) -> bool {
+    config.require_claim && source.annotations.contains_key(POD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{ContainerRequest, parse};
+
+    const UID: &str = "6918e837-0b5e-4a55-9d5e-2d3c0d4f0a11";
+
+    fn container(env: &[&str], annotations: &[(&str, &str)]) -> Source {
+        let mut annotations: Vec<_> = annotations.to_vec();
+        annotations.push((POD, "train"));
+        Source {
+            env: env.iter().map(|variable| (*variable).to_owned()).collect(),
+            annotations: annotations.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+            ..Source::default()
+        }
+    }
+
+    fn variable(request: &str) -> String {
+        ClaimVariable::new("team", UID, request).unwrap().to_string()
+    }
+
+    #[test]
+    fn beside_a_claim_nothing_else_counts() {
+        let (one, two) = (variable("one"), variable("two"));
+        let env = ["NVIDIA_VISIBLE_DEVICES=all", "EGPU_MEMORY=79GiB", &one, &two, &one, "NVIDIA_VISIBLE_DEVICES=void"];
+        let source = container(&env, &[("egpu.io/compute", "100%")]);
+        let config = Config { accept_env: false, ..Config::default() };
+        let ContainerRequest::Claims(claims) = parse(&source, &config).unwrap() else { panic!("no claim") };
+        assert_eq!(claims.requests.iter().map(|claim| claim.request.as_str()).collect::<Vec<_>>(), ["one", "two"]);
+        assert_eq!(claims.driver_capabilities, DriverCapabilities::DEFAULT);
+        assert_eq!(claims.warnings.len(), 2, "{:?}", claims.warnings);
+        let sandbox = Source { is_sandbox: true, ..source };
+        assert!(matches!(parse(&sandbox, &config).unwrap(), ContainerRequest::None { .. }));
+    }
+
+    #[test]
+    fn a_variable_that_the_plugin_would_not_write_is_refused() {
+        let other = variable("one").replace("/one", "/two");
+        for forged in ["EGPU_CLAIM_X=1", other.as_str()] {
+            let error = parse(&container(&[forged], &[]), &Config::default()).unwrap_err();
+            assert!(matches!(error, RequestError::Claim { .. }), "{error}");
+        }
+    }
+
+    #[test]
+    fn where_claims_are_required_a_pod_without_one_gets_nothing() {
+        let config = Config { require_claim: true, ..Config::default() };
+        let asks = ["NVIDIA_VISIBLE_DEVICES=all", "EGPU_MEMORY=1GiB"];
+        let asked = |source: &Source| match parse(source, &config).unwrap() {
+            ContainerRequest::WithoutClaim { asked, .. } => asked.len(),
+            ContainerRequest::None { .. } => 0,
+            request => panic!("{request:?}"),
+        };
+        assert_eq!(asked(&container(&asks, &[])), 2);
+        assert_eq!(asked(&container(&["PATH=/bin"], &[])), 0);
+        assert_eq!(asked(&container(&[], &[("egpu.io/memory", "1GiB")])), 1);
+        let outside = Source { annotations: std::collections::BTreeMap::new(), ..container(&asks, &[]) };
+        assert!(matches!(parse(&outside, &config).unwrap(), ContainerRequest::Gpu(_)), "no pod's");
+    }
+}
