@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use crate::{
+    frame,
     helper::{HelperClient, HelperError},
     mediator::{
         Setup,
@@ -149,6 +151,12 @@ impl Mediator {
     /// Returns an end of the socket that takes listeners, for the helper.
     pub fn intake(&self) -> Result<OwnedFd, MediatorError> {
         self.intake.try_clone().map_err(MediatorError::Sockets)
+    }
+
+    /// Announces the cgroups of another container, before that has processes.
+    pub fn add_cgroups(&self, cgroups: &[PathBuf]) -> Result<(), MediatorError> {
+        let sent = frame::send_value(&self.intake, &cgroups, &[]);
+        sent.map_err(|error| MediatorError::Talk { pid: self.process.pid, source: io::Error::other(error) })
     }
 
     /// Waits for its end; returns `None` if that was asked for.

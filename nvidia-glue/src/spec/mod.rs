@@ -26,6 +26,8 @@ pub struct ContainerSpec {
     pub workload: Option<String>,
     /// Its names in Kubernetes.
     pub pod: Option<PodContainer>,
+    /// Its pod's uid there.
+    pub pod_uid: Option<String>,
     /// The seccomp profile asks for a listener of its own (`SCMP_ACT_NOTIFY` or `listenerPath`).
     /// The kernel has one listener for a process's filters, so that cannot be had together with a
     /// quota.
@@ -58,6 +60,7 @@ pub fn read(spec: &Value) -> ContainerSpec {
         .map(|PodContainer { namespace, pod, container }| format!("{namespace}/{}/{container}", owner_of_pod(pod)));
     ContainerSpec {
         workload,
+        pod_uid: annotation("io.kubernetes.cri.sandbox-uid").map(str::to_owned),
         pod,
         seccomp_listener: asks_for_listener(spec),
         source: Source {

@@ -145,7 +145,7 @@ pub struct GpuRequest {
 
 /// A container of a Kubernetes pod, as its node knows it. Whoever made it may have said
 /// anything.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodContainer {
     /// The pod's namespace.
     pub namespace: String,

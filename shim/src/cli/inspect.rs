@@ -124,12 +124,13 @@ fn text(inspected: &Inspected<'_>) -> String {
         (
             "state",
             match record.state {
+                GrantState::Prepared => "prepared for its pod, used by no container".to_owned(),
                 GrantState::Pending => "reserved, being created".to_owned(),
                 GrantState::Bound => "in use".to_owned(),
             },
         ),
         ("init", record.init.map_or_else(|| "-".to_owned(), |init| init.pid.to_string())),
-        ("shim", record.shim.pid.to_string()),
+        ("shim", if record.state == GrantState::Prepared { "-".to_owned() } else { record.shim.pid.to_string() }),
         ("mediator", record.mediator.map_or_else(|| "-".to_owned(), |mediator| mediator.pid.to_string())),
         ("grant", record.grant_id.clone()),
         ("admitted", record.admitted_at.clone()),
@@ -137,6 +138,11 @@ fn text(inspected: &Inspected<'_>) -> String {
         ("order", record.order.to_string()),
     ];
     lines.extend(request.pod.iter().map(|pod| ("pod", pod.to_string())));
+    if let Some(grant) = &record.claim {
+        let claim = &grant.claim;
+        lines.push(("claim", format!("{}/{} request {} ({})", claim.namespace, claim.name, grant.request, claim.uid)));
+        lines.extend(grant.containers.iter().map(|user| ("used by", format!("{} [{}]", user.name, user.key))));
+    }
     lines.extend(record.cgroups.iter().map(|cgroup| ("cgroup", cgroup.clone())));
     lines.push(("dialect", request.dialect.to_string()));
     lines.extend(request.asked.iter().map(|asked| ("asked", asked.clone())));

@@ -86,7 +86,7 @@ fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliEr
 fn tell_present(node: &Node, ledger: &Ledger, card: &Card) -> Result<(), CliError> {
     let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == card.uuid && grant.is_shared());
     for record in node.records.iter().filter(on_card) {
-        let Ok(path) = inject::status_file(&node.config.state_dir, &record.grant_id) else { continue };
+        let Ok(path) = inject::status_file(&node.config.state_dir, record.schedule_id()) else { continue };
         // A container without a status has no process yet.
         let present = StatusFile::read(&path).is_ok_and(|status| status.has_processes);
         ledger.set_present(&record.container, present).map_err(node.ledger_failed())?;

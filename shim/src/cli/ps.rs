@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 
 use nvidia_glue::{
-    ledger::{CardGrant, Enforcement, GrantState, Record, Waiter},
+    ledger::{
+        CardGrant, Enforcement, GrantState, Record, Waiter,
+        claims::{ClaimContainer, ClaimGrant},
+    },
     usage::ProcessUsage,
 };
 use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
@@ -42,9 +45,31 @@ pub(super) struct ContainerListing {
     processes: Vec<ProcessListing>,
     /// Version of egpu that runs it until it ends; null where it has not said.
     version: Option<String>,
+    /// The claim whose request it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    claim: Option<ClaimListing>,
     /// It has nothing yet and waits for room.
     #[serde(skip_serializing_if = "Option::is_none")]
     waiting: Option<WaitListing>,
+}
+
+/// A request of a Kubernetes ResourceClaim, and the containers that use it.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ClaimListing {
+    namespace: String,
+    name: String,
+    uid: String,
+    request: String,
+    containers: Vec<UserListing>,
+}
+
+/// A container that uses a claim.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct UserListing {
+    /// Its name in the pod.
+    name: String,
+    id: String,
+    pid: Option<i32>,
 }
 
 /// A container's wait for room.
@@ -111,6 +136,7 @@ fn waiter(waiter: &Waiter) -> ContainerListing {
         mediator: None,
         processes: Vec::new(),
         version: None,
+        claim: None,
         waiting: Some(WaitListing { since: waiter.since.clone(), asked: waiter.request.asked.clone() }),
     }
 }
@@ -119,7 +145,7 @@ fn container(record: &Record, usage: &MemoryUsage, schedules: &Schedules) -> Con
     let reported = usage.mediated(record);
     let pid = match record.state {
         GrantState::Bound => record.init.map(|init| init.pid),
-        GrantState::Pending => None,
+        GrantState::Prepared | GrantState::Pending => None,
     };
     ContainerListing {
         id: record.container.id.clone(),
@@ -141,7 +167,23 @@ fn container(record: &Record, usage: &MemoryUsage, schedules: &Schedules) -> Con
         mediator: record.mediator.map(|mediator| mediator.pid),
         processes: reported.into_iter().flat_map(|reported| &reported.processes).map(process).collect(),
         version: record.egpu_version.clone(),
+        claim: record.claim.as_ref().map(claim),
         waiting: None,
+    }
+}
+
+fn claim(ClaimGrant { claim, request, containers, .. }: &ClaimGrant) -> ClaimListing {
+    let user = |user: &ClaimContainer| UserListing {
+        name: user.name.clone(),
+        id: user.key.id.clone(),
+        pid: user.init.map(|init| init.pid),
+    };
+    ClaimListing {
+        namespace: claim.namespace.clone(),
+        name: claim.name.clone(),
+        uid: claim.uid.clone(),
+        request: request.clone(),
+        containers: containers.iter().map(user).collect(),
     }
 }
 

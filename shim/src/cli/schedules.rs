@@ -53,7 +53,7 @@ impl Schedules {
         };
         for record in records {
             match read_status(state_dir, record) {
-                Ok(Some(reported)) => drop(status.insert(record.grant_id.clone(), reported)),
+                Ok(Some(reported)) => drop(status.insert(record.schedule_id().to_owned(), reported)),
                 Ok(None) => {}
                 Err(error) => warnings.push(super::chain(&error)),
             }
@@ -63,7 +63,7 @@ impl Schedules {
 
     /// Returns the turn of the container that holds now; `None`: it shares no card.
     pub(super) fn turn(&self, record: &Record) -> Option<&Turn> {
-        self.table.as_ref()?.at(self.now_us).0?.turn(&record.grant_id)
+        self.table.as_ref()?.at(self.now_us).0?.turn(record.schedule_id())
     }
 
     /// Returns the next turn of the container, and the microseconds until then; `None`: the present
@@ -71,18 +71,18 @@ impl Schedules {
     pub(super) fn next_turn(&self, record: &Record) -> Option<(u64, &Turn)> {
         let table = self.table.as_ref()?;
         let last = table.epochs.last().filter(|epoch| epoch.from_us > self.now_us)?;
-        let turn = last.turn(&record.grant_id).filter(|turn| Some(*turn) != self.turn(record))?;
+        let turn = last.turn(record.schedule_id()).filter(|turn| Some(*turn) != self.turn(record))?;
         Some((last.from_us - self.now_us, turn))
     }
 
     /// Returns the turn that holds once no change is pending.
     pub(super) fn last_turn(&self, record: &Record) -> Option<&Turn> {
-        self.table.as_ref()?.epochs.last()?.turn(&record.grant_id)
+        self.table.as_ref()?.epochs.last()?.turn(record.schedule_id())
     }
 
     /// Returns the status that the container's mediator reports.
     pub(super) fn status(&self, record: &Record) -> Option<&Status> {
-        self.status.get(&record.grant_id)
+        self.status.get(record.schedule_id())
     }
 
     pub(super) fn card(&self, record: &Record, uuid: &str) -> Option<&CardStatus> {
@@ -154,7 +154,7 @@ fn in_order(mut table: Timetable, records: &[Record]) -> Timetable {
 
 fn read_status(state_dir: &Path, record: &Record) -> Result<Option<Status>, ReadBlockError> {
     // An invalid grant id has no file.
-    let Ok(path) = inject::status_file(state_dir, &record.grant_id) else { return Ok(None) };
+    let Ok(path) = inject::status_file(state_dir, record.schedule_id()) else { return Ok(None) };
     match StatusFile::read(&path) {
         Ok(status) => Ok(Some(status)),
         Err(ReadBlockError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -30,7 +30,7 @@ pub(super) struct MemoryUsage {
 /// Reads the usage that the mediator of the container reports; `None`: it has none.
 pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage::Usage>, ReadBlockError> {
     // An invalid grant id has no file.
-    let Ok(path) = inject::usage_file(state_dir, &record.grant_id) else { return Ok(None) };
+    let Ok(path) = inject::usage_file(state_dir, record.schedule_id()) else { return Ok(None) };
     match UsageFile::read(&path) {
         Ok(usage) => Ok(Some(usage)),
         Err(ReadBlockError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -44,13 +44,13 @@ pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
     let (mut reported, mut warnings) = (HashMap::new(), Vec::new());
     for record in &node.records {
         match mediated(&node.config.state_dir, record) {
-            Ok(Some(usage)) => drop(reported.insert(record.grant_id.clone(), usage)),
+            Ok(Some(usage)) => drop(reported.insert(record.schedule_id().to_owned(), usage)),
             Ok(None) => {}
             Err(error) => warnings.push(super::chain(&error)),
         }
     }
     // If every container has a mediator, the driver need not be asked.
-    let is_told = node.records.iter().all(|record| reported.contains_key(&record.grant_id));
+    let is_told = node.records.iter().all(|record| reported.contains_key(record.schedule_id()));
     if node.inventory.source == Source::Simulated || is_told {
         return (MemoryUsage { processes: Some(Vec::new()), mediated: reported }, warnings);
     }
@@ -87,7 +87,7 @@ impl MemoryUsage {
 
     /// Returns the usage that its mediator reports; `None`: it has none.
     pub(super) fn mediated(&self, record: &Record) -> Option<&usage::Usage> {
-        self.mediated.get(&record.grant_id)
+        self.mediated.get(record.schedule_id())
     }
 
     #[cfg(test)]
@@ -97,7 +97,7 @@ impl MemoryUsage {
 
     #[cfg(test)]
     pub(super) fn reported(record: &Record, usage: usage::Usage) -> Self {
-        let mediated = HashMap::from([(record.grant_id.clone(), usage)]);
+        let mediated = HashMap::from([(record.schedule_id().to_owned(), usage)]);
         Self { processes: Some(Vec::new()), mediated }
     }
 

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use nvidia_glue::{
     base::error_chain as chain,
     inject::InjectError,
-    ledger::{AdmitError, AdmitErrorKind, BindError, ContainerKey, ReleaseError, StoreError},
+    ledger::{AdmitError, AdmitErrorKind, AttachError, BindError, ContainerKey, ReleaseError, StoreError},
 };
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
@@ -88,6 +88,19 @@ pub enum GpuError {
     /// No room, or no such card.
     #[error(transparent)]
     Admit(Box<AdmitError>),
+    /// The claim cannot be used.
+    #[error("the container cannot use the claim that it names")]
+    Attach(#[source] Box<AttachError>),
+    /// A quota of a claim that the container could get around.
+    #[error(
+        "the quota of the claim cannot hold for a container with {}: take that away, or set allow_privileged_quota = true \
+         in the node's configuration",
+        .privileges.join(" and ")
+    )]
+    PrivilegedClaim {
+        /// What it could get around it with.
+        privileges: Vec<&'static str>,
+    },
     /// The grant could not be bound to the container.
     #[error("cannot bind the GPU grant to the container")]
     Bind(#[source] Box<BindError>),
@@ -123,7 +136,9 @@ impl GpuError {
     pub fn for_pod(&self) -> String {
         match self {
             Self::Admit(refusal) => refusal.for_pod(),
+            Self::Attach(refusal) if !matches!(**refusal, AttachError::Store { .. }) => chain(self),
             Self::Ledger(_)
+            | Self::Attach(_)
             | Self::Bind(_)
             | Self::Present(_)
             | Self::WindowLosses(_)
@@ -135,6 +150,7 @@ impl GpuError {
             | Self::Request { .. }
             | Self::SeccompListener
             | Self::PrivilegedExec { .. }
+            | Self::PrivilegedClaim { .. }
             | Self::Image(_)
             | Self::Inventory(_)
             | Self::Process { .. }
@@ -149,7 +165,7 @@ impl GpuError {
     pub fn code(&self) -> Code {
         match self {
             Self::Request { .. } | Self::SeccompListener | Self::Spec { .. } => Code::INVALID_ARGUMENT,
-            Self::PrivilegedExec { .. } => Code::PERMISSION_DENIED,
+            Self::PrivilegedExec { .. } | Self::PrivilegedClaim { .. } | Self::Attach(_) => Code::PERMISSION_DENIED,
             Self::Config(_) => Code::FAILED_PRECONDITION,
             Self::Admit(source) => match source.kind() {
                 AdmitErrorKind::Invalid => Code::INVALID_ARGUMENT,

@@ -8,7 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvidia_glue::{decision_log::DecisionLog, ledger::Ledger};
+use nvidia_glue::{
+    decision_log::DecisionLog,
+    ledger::{ContainerKey, Ledger},
+};
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 
@@ -23,11 +26,19 @@ pub(super) struct GrantNote {
     pub(super) state_dir: PathBuf,
     /// The log of decisions.
     log_file: PathBuf,
+    /// Requests of claims that the container uses; empty: its grant is its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) claims: Vec<ContainerKey>,
 }
 
 impl GrantNote {
     pub(super) fn new(config: &Config) -> Self {
-        Self { state_dir: config.state_dir.clone(), log_file: config.log_file.clone() }
+        Self { state_dir: config.state_dir.clone(), log_file: config.log_file.clone(), claims: Vec::new() }
+    }
+
+    /// The note of a container that uses requests of claims.
+    pub(super) fn using(self, claims: Vec<ContainerKey>) -> Self {
+        Self { claims, ..self }
     }
 
     pub(super) fn write(&self, bundle: &Path) -> Result<(), GpuError> {

@@ -8,9 +8,12 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     ledger::{ContainerKey, ContainerName},
 };
-use runtime_config::request::GpuRequest;
+use runtime_config::{
+    config::Config,
+    request::{GpuRequest, PodContainer, Privileges},
+};
 
-use super::{GpuAsk, GpuError, PreparedGrant, is_fenced};
+use super::{GpuError, PreparedGrant, is_fenced};
 use crate::{
     bundle::WithoutGpu,
     helper::{HelperClient, protocol::ImageVariable},
@@ -53,14 +56,19 @@ fn reason(said: &[String], by_image: &[String]) -> Option<String> {
 }
 
 /// Plans a container whose request is ignored, after the log and the events of the node have that.
-pub(super) fn without_gpu(key: &ContainerKey, ask: GpuAsk, why: String) -> PreparedGrant {
-    let GpuAsk { config, request, privileges, .. } = ask;
-    let name = ContainerName { key, pod: request.pod.as_ref() };
-    DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &request.asked.join(" "), &why);
+/// `pod` and what it asked are for listings.
+pub(super) fn without_gpu(
+    key: &ContainerKey,
+    config: &Config,
+    (pod, asked): (Option<PodContainer>, Vec<String>),
+    privileges: Privileges,
+    why: String,
+) -> PreparedGrant {
+    let name = ContainerName { key, pod: pod.as_ref() };
+    DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &asked.join(" "), &why);
     tracing::warn!(container = %key, "{why}");
-    let fence = is_fenced(key, &config, privileges);
-    let without_gpu = Some(WithoutGpu { pod: request.pod, asked: request.asked, why });
-    PreparedGrant { fence, without_gpu, ..PreparedGrant::default() }
+    let fence = is_fenced(key, config, privileges);
+    PreparedGrant { fence, without_gpu: Some(WithoutGpu { pod, asked, why }), ..PreparedGrant::default() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use nvidia_glue::{
     cards::{Inventory, Source},
     inject,
-    ledger::{CardGrant, ComputeEnforcement, Enforcement, Record},
+    ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, Record},
     mediate::GrantedCard,
 };
 use runtime_config::{
@@ -23,8 +23,12 @@ pub struct MediationPlan {
     pub setup: Setup,
     /// Rules for a process that asks for too much, when it is to be killed.
     pub excess: ExcessRules,
-    /// The container's names in Kubernetes.
+    /// Key of the grant: the container's, or that of its claim.
+    pub container: ContainerKey,
+    /// Its names in Kubernetes.
     pub pod: Option<PodContainer>,
+    /// Other containers may use the same grant.
+    pub is_shared: bool,
 }
 
 /// Rules for a process that is to be killed for asking for too much.
@@ -97,7 +101,13 @@ pub(super) fn mediation(
     };
     let excess =
         ExcessRules { oom_script: record.request.oom_script.clone(), oom_script_timeout: config.oom_script_timeout };
-    Ok(Some(MediationPlan { setup, excess, pod: record.request.pod.clone() }))
+    Ok(Some(MediationPlan {
+        setup,
+        excess,
+        container: record.container.clone(),
+        pod: record.request.pod.clone(),
+        is_shared: record.claim.is_some(),
+    }))
 }
 
 fn is_in_mig_mode(grant: &CardGrant, inventory: &Inventory) -> bool {

@@ -7,10 +7,12 @@
 //! waits for a disk or a lock.
 
 mod admission_wait;
+mod claim;
 mod error;
 mod grant_note;
 mod image;
 mod mediation;
+mod prepared_grant;
 
 use std::{
     io,
@@ -21,8 +23,7 @@ use std::{
 use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
-    driver_files,
-    inject::{self, Injection, PlanInput, Settings},
+    inject,
     ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason},
     spec,
 };
@@ -32,13 +33,18 @@ use runtime_config::{
 };
 use serde_json::Value;
 
-use self::grant_note::GrantNote;
 pub use self::{
     admission_wait::{AdmissionWait, AdmissionWaitGuard},
     error::GpuError,
     mediation::{ExcessRules, MediationPlan},
+    prepared_grant::{ExecRules, PreparedGrant},
 };
-use crate::{bundle::WithoutGpu, cgroup::Cgroup, helper::HelperClient, version};
+use self::{
+    claim::{ClaimAsk, Place},
+    grant_note::GrantNote,
+    prepared_grant::Ground,
+};
+use crate::{cgroup::Cgroup, helper::HelperClient, version};
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -48,63 +54,6 @@ const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
 pub struct Gpu {
     containerd: String,
     namespace: String,
-}
-
-/// Result of admission: what the helper is to do about a grant, or its absence.
-#[derive(Debug, Default)]
-pub struct PreparedGrant {
-    /// Files, devices and variables that the grant puts into the container.
-    pub injection: Option<Value>,
-    /// Install the static filter in the container and in every exec.
-    pub fence: bool,
-    /// Mediate the driver calls of the container and of every exec.
-    pub mediation: Option<Box<MediationPlan>>,
-    /// Rules for every process that is executed in the container.
-    pub exec_rules: ExecRules,
-    /// It seemed to ask for a GPU, and gets none.
-    pub without_gpu: Option<WithoutGpu>,
-}
-
-/// Rules of a grant for processes that are executed in the container later.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ExecRules {
-    /// It shares a card: capabilities to which the driver gives priority are removed.
-    shares_card: bool,
-    /// It has a hard quota: privileges that defeat it are refused.
-    refuses_privileges: bool,
-    /// Its capabilities count in a user namespace of its own.
-    user_namespace: bool,
-    maps_host_root: bool,
-}
-
-impl ExecRules {
-    /// Returns the OCI `process` that may run.
-    ///
-    /// # Errors
-    /// Names the first privilege that it may not have.
-    pub fn apply(self, process: &Value) -> Result<Value, GpuError> {
-        let mut process = process.clone();
-        // Without capabilities of its own it has the container's, which were checked when it was
-        // created.
-        if self.refuses_privileges && process.get("capabilities").is_some_and(Value::is_object) {
-            let capabilities = spec::read(&serde_json::json!({ "process": process })).source.privileges;
-            let privileges = Privileges {
-                user_namespace: self.user_namespace,
-                maps_host_root: self.maps_host_root,
-                // Those of the container, which were checked as well.
-                wildcard_device_rule: false,
-                host_pid_namespace: false,
-                ..capabilities
-            };
-            if let Some(privilege) = privileges.against_a_quota().first() {
-                return Err(GpuError::PrivilegedExec { privilege });
-            }
-        }
-        if self.shares_card {
-            inject::withhold_capabilities(&mut process);
-        }
-        Ok(process)
-    }
 }
 
 /// Request of a container for GPUs, as far as its spec and the configuration show.
@@ -119,6 +68,7 @@ struct GpuAsk {
 enum ParsedSpec {
     NoGpu(PreparedGrant),
     Gpu(Box<GpuAsk>),
+    Claims(Box<ClaimAsk>),
 }
 
 impl Gpu {
@@ -151,30 +101,29 @@ impl Gpu {
     ) -> Result<PreparedGrant, GpuError> {
         let (key, bundle_path) = (self.key(id), bundle.to_owned());
         let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
-        let ask = match reading {
-            ParsedSpec::NoGpu(prepared) => return Ok(prepared),
-            ParsedSpec::Gpu(ask) => *ask,
-        };
         let key = self.key(id);
-        if let Some(why) = image::image_only_reason(helper, &key, &ask.request).await? {
-            return blocking(move || Ok(image::without_gpu(&key, ask, why))).await;
-        }
-        let GpuAsk { config, request, privileges, inventory } = ask;
-        let inventory = match inventory {
-            Some(inventory) => inventory,
-            None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source)))?,
-        };
-        let grant = Grant {
-            key,
+        let place = Place {
             bundle: bundle.to_owned(),
             cgroups: cgroup.directories().map(Path::to_owned).collect(),
             helper_pid: helper.zygote_pid(),
-            config,
-            request,
-            privileges,
-            inventory,
-            wait: wait.clone(),
         };
+        let ask = match reading {
+            ParsedSpec::NoGpu(prepared) => return Ok(prepared),
+            ParsedSpec::Claims(ask) => {
+                let inventory = inventory(helper, cards::cached(&ask.config)).await?;
+                return blocking(move || ask.attach(key, inventory, &place)).await;
+            }
+            ParsedSpec::Gpu(ask) => *ask,
+        };
+        if let Some(why) = image::image_only_reason(helper, &key, &ask.request).await? {
+            let GpuAsk { config, request, privileges, .. } = ask;
+            let asks = (request.pod, request.asked);
+            return blocking(move || Ok(image::without_gpu(&key, &config, asks, privileges, why))).await;
+        }
+        let GpuAsk { config, request, privileges, inventory: cached } = ask;
+        let inventory = inventory(helper, cached).await?;
+        let ground = Ground { key, config, privileges, inventory };
+        let grant = Grant { ground, place, request, wait: wait.clone() };
         blocking(move || grant.admit()).await
     }
 
@@ -197,7 +146,12 @@ impl Gpu {
             let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let init = ProcessId::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
             let (ledger, log) = note.open()?;
-            ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
+            if note.claims.is_empty() {
+                ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
+            } else {
+                let bound = ledger.bind_attached(&note.claims, &key, init, mediator, &cgroups);
+                bound.map_err(|source| GpuError::Attach(Box::new(source)))?;
+            }
             Ok(())
         })
         .await
@@ -259,24 +213,33 @@ impl Gpu {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
         };
-        self.with_grant(id, bundle, move |ledger, key, _| {
-            ledger.set_leaving(key, init).map_err(|source| GpuError::Leaving(Box::new(source)))
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
+            let (ledger, _) = note.open()?;
+            let noted = match note.claims.as_slice() {
+                [] => ledger.set_leaving(&key, init),
+                claims => ledger.set_attached_leaving(claims, &key, init),
+            };
+            noted.map_err(|source| GpuError::Leaving(Box::new(source)))
         })
         .await
     }
 
-    /// Runs `work` on the ledger of a grant; does nothing for a container that was granted nothing.
+    /// Runs `work` on the ledger and each key of a grant; does nothing for a container that was
+    /// granted nothing.
     async fn with_grant(
         &self,
         id: &str,
         bundle: &Path,
-        work: impl FnOnce(&Ledger, &ContainerKey, &DecisionLog) -> Result<(), GpuError> + Send + 'static,
+        work: impl Fn(&Ledger, &ContainerKey, &DecisionLog) -> Result<(), GpuError> + Send + 'static,
     ) -> Result<(), GpuError> {
         let (key, bundle) = (self.key(id), bundle.to_owned());
         blocking(move || {
             let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let (ledger, log) = note.open()?;
-            work(&ledger, &key, &log)
+            let keys = if note.claims.is_empty() { std::slice::from_ref(&key) } else { &note.claims };
+            keys.iter().try_for_each(|key| work(&ledger, key, &log))
         })
         .await
     }
@@ -303,9 +266,17 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         Some(note) => note,
         None if bundle.exists() => return Ok(()),
         // containerd has removed the bundle before this could be read.
-        None => GrantNote::new(&configuration()?),
+        None => {
+            let note = GrantNote::new(&configuration()?);
+            let requests = note.open()?.0.requests_of(key);
+            note.using(requests.map_err(|source| GpuError::Ledger(Box::new(source)))?)
+        }
     };
     let (ledger, log) = note.open()?;
+    if !note.claims.is_empty() {
+        detach(&ledger, &note.claims, key, &log)?;
+        return GrantNote::remove(bundle);
+    }
     // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills
     // one that does not.
     wait_while(|| ledger.is_mediated(key));
@@ -319,6 +290,18 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
             .map_err(|source| GpuError::Inject(Box::new(source.into())))?;
     }
     GrantNote::remove(bundle)
+}
+
+/// Ends the use of claims, whose grants stay. What the last container's mediator had on the host
+/// goes.
+fn detach(ledger: &Ledger, requests: &[ContainerKey], key: &ContainerKey, log: &DecisionLog) -> Result<(), GpuError> {
+    wait_while(|| ledger.is_last_and_mediated(requests, key));
+    let mut detached = Ok(());
+    wait_while(|| {
+        detached = ledger.detach(requests, key, log);
+        matches!(detached, Err(ReleaseError::StillMediated { .. }))
+    });
+    detached.map_err(|source| GpuError::Release(Box::new(source)))
 }
 
 /// Waits while `holds` is true, as long as a mediator may take to end.
@@ -355,6 +338,22 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec,
             let fence = is_fenced(key, &config, container.source.privileges);
             Ok(ParsedSpec::NoGpu(PreparedGrant { fence, ..PreparedGrant::default() }))
         }
+        ContainerRequest::WithoutClaim { asked, why } => Ok(ParsedSpec::NoGpu(image::without_gpu(
+            key,
+            &config,
+            (container.pod, asked),
+            container.source.privileges,
+            why,
+        ))),
+        ContainerRequest::Claims(request) => Ok(ParsedSpec::Claims(Box::new(ClaimAsk {
+            config,
+            request: *request,
+            privileges: container.source.privileges,
+            // What is no pod's has no claim, either: no record names it.
+            pod: container.pod.unwrap_or_default(),
+            pod_uid: container.pod_uid.unwrap_or_default(),
+            seccomp_listener: container.seccomp_listener,
+        }))),
         ContainerRequest::Gpu(mut request) => {
             let privileges = container.source.privileges;
             let is_mediated = match request.share {
@@ -390,88 +389,48 @@ fn is_fenced(container: &ContainerKey, config: &Config, privileges: Privileges) 
 
 /// A container whose request is understood, on its way to a grant.
 struct Grant {
-    key: ContainerKey,
-    bundle: PathBuf,
-    cgroups: Vec<PathBuf>,
-    helper_pid: i32,
-    config: Config,
+    ground: Ground,
+    place: Place,
     request: GpuRequest,
-    privileges: Privileges,
-    inventory: Inventory,
     wait: AdmissionWait,
 }
 
 impl Grant {
     /// Reserves, and plans what goes into the container.
     fn admit(self) -> Result<PreparedGrant, GpuError> {
-        let shim = ProcessId::current().map_err(|source| GpuError::Process { pid: 0, source })?;
-        let helper =
-            ProcessId::of(self.helper_pid).map_err(|source| GpuError::Process { pid: self.helper_pid, source })?;
-        let note = GrantNote::new(&self.config);
+        let Ground { key, config, inventory, .. } = &self.ground;
+        let (shim, helper) = self.place.processes()?;
+        let note = GrantNote::new(config);
         // Before the reservation: a `delete` that finds a reservation must know where.
-        note.write(&self.bundle)?;
+        note.write(&self.place.bundle)?;
         let (ledger, log) = note.open()?;
         let admission = Admission {
-            inventory: &self.inventory,
+            inventory,
             request: &self.request,
-            limits: &Limits::from(&self.config),
-            container: &self.key,
+            limits: &Limits::from(config),
+            container: key,
             shim,
             creators: &[helper],
-            cgroups: &self.cgroups,
-            patience: self.wait.patience(self.config.admission_wait),
+            cgroups: &self.place.cgroups,
+            patience: self.wait.patience(config.admission_wait),
             egpu_version: version::text(),
+            claim: None,
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
-        let injection = self.injection(&record);
-        let rights = self.privileges.against_a_quota();
-        let mediation = mediation::mediation(&self.config, &record, &self.inventory, rights.is_empty());
-        match injection.and_then(|injection| Ok((injection, mediation?))) {
-            Ok((injection, mediation)) => {
-                if record.request.share == Share::Monitor && !record.cards.is_empty() && !rights.is_empty() {
-                    let rights = rights.join(" and ");
-                    tracing::info!(container = %self.key, rights, "monitors its cards unmediated: with these privileges mediation cannot confine it");
-                }
-                let exec_rules = ExecRules {
-                    shares_card: matches!(record.request.share, Share::Part { .. }),
-                    refuses_privileges: mediation.is_some() && !self.config.allow_privileged_quota,
-                    user_namespace: self.privileges.user_namespace,
-                    maps_host_root: self.privileges.maps_host_root,
-                };
-                // It has the driver's files and no card: a card's descriptor that another container
-                // lends must be of no use.
-                let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
-                let mediation = mediation.map(Box::new);
-                Ok(PreparedGrant { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
+        self.ground.prepared(&record).inspect_err(|_| {
+            // The first error is returned; a reservation that cannot be taken back is reclaimed later.
+            if let Err(error) = ledger.release(key, ReleaseReason::CreateFailed, &log) {
+                tracing::error!(container = %key, error = &error as &dyn std::error::Error, "reservation kept");
             }
-            Err(error) => {
-                // The first error is returned; a reservation that cannot be taken back is reclaimed
-                // later.
-                if let Err(error) = ledger.release(&self.key, ReleaseReason::CreateFailed, &log) {
-                    tracing::error!(container = %self.key, error = &error as &dyn std::error::Error, "reservation kept");
-                }
-                Err(error)
-            }
-        }
+        })
     }
+}
 
-    /// Plans what the grant puts into the container.
-    fn injection(&self, record: &Record) -> Result<Value, GpuError> {
-        let driver_files = match self.inventory.source {
-            cards::Source::Nvidia => driver_files::find_cached(
-                &self.config.driver.root,
-                &self.inventory.driver_version,
-                &self.config.state_dir,
-            ),
-            cards::Source::Simulated => driver_files::DriverFiles::default(),
-        };
-        let settings = Settings::from(&self.config);
-        let input = PlanInput { record, inventory: &self.inventory, driver_files: &driver_files, settings: &settings };
-        let injection = Injection::plan(&input).map_err(|source| GpuError::Inject(Box::new(source)))?;
-        for warning in &injection.warnings {
-            tracing::warn!(container = %self.key, "{warning}");
-        }
-        serde_json::to_value(&injection).map_err(GpuError::Encode)
+/// The node's cards, as cached or as the helper finds them.
+async fn inventory(helper: &HelperClient, cached: Option<Inventory>) -> Result<Inventory, GpuError> {
+    match cached {
+        Some(inventory) => Ok(inventory),
+        None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source))),
     }
 }
 

@@ -9,6 +9,7 @@
 //!
 //! ```text
 //!  helper ── listeners, pid namespaces ──> broker ── listeners ──> mediator
+//!  shim ── cgroups of further containers ──^
 //!                                             ^── requests, over sockets ─┘
 //! ```
 //!
@@ -18,6 +19,7 @@ mod client;
 mod server;
 
 use std::{
+    fs::File,
     io,
     os::fd::{AsRawFd, OwnedFd},
     path::PathBuf,
@@ -144,12 +146,21 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
     0
 }
 
-/// Admits pid namespaces, and forwards everything else, until the sending end is closed.
+/// Returns whether a descriptor is of a packed value, and not of a listener.
+fn is_packed(fd: &OwnedFd) -> bool {
+    fd.try_clone().and_then(|fd| File::from(fd).metadata()).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is closed.
 fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
     use std::os::fd::AsFd;
     loop {
         match frame::receive(intake.as_fd()) {
             Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
+            Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
+                Ok(cgroups) => server.add_cgroups(cgroups),
+                Err(_) => return drop(forward),
+            },
             Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
             // Sent by another process.
             Err(FrameError::Foreign(_)) => {}

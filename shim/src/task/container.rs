@@ -175,7 +175,7 @@ impl Container {
     /// Gives back what the driver has given the container, before its grant is.
     async fn end_mediation(&self) -> Result<(), TaskError> {
         match &self.fixed.mediated {
-            Some(mediated) => mediated.end().await,
+            Some(mediated) => mediated.end(&self.fixed.id).await,
             None => Ok(()),
         }
     }
@@ -332,6 +332,10 @@ impl Container {
         if let Err(source) = self.fixed.cgroup.freeze().await {
             self.resume_mediation().await;
             return Err(TaskError::Cgroup { action: "pause", source });
+        }
+        // Nothing of it is in a call now; the other containers of its claim go on.
+        if self.fixed.mediated.as_ref().is_some_and(|mediated| mediated.is_shared()) {
+            self.resume_mediation().await;
         }
         self.init.change(Change::Pause)?;
         events.publish(&TaskPaused { container_id: self.fixed.id.clone(), ..Default::default() });

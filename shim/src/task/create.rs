@@ -155,12 +155,12 @@ impl Plan {
     /// ended before the grant goes.
     async fn create(&self, context: &Arc<Context>, mut prepared: PreparedGrant) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
-            Some(mediation) => Some(Arc::new(Mediated::start(context, &self.id, *mediation).await?)),
+            Some(mediation) => Some(Mediated::start(context, &self.id, *mediation).await?),
             None => None,
         };
         let created = self.create_mediated(context, prepared, mediated.clone()).await;
         if let (Err(_), Some(mediated)) = (&created, &mediated)
-            && let Err(error) = mediated.end().await
+            && let Err(error) = mediated.end(&self.id).await
         {
             tracing::error!(container = self.id, error = chain(&error), "cannot end the mediator of a failed create");
         }
@@ -215,9 +215,9 @@ impl Plan {
         container.watch_oom_events(context);
         context.events.publish(&self.event(pid));
         container.watch_init(context, exit);
-        container.watch_mediator(context);
-        container.watch_stall();
-        container.watch_presence(context);
+        if let Some(mediated) = &container.fixed.mediated {
+            mediated.attach(context, &container);
+        }
         Ok(container)
     }
 

@@ -1,35 +1,37 @@
-//! A container whose driver calls are mediated: both end together.
+//! Containers whose driver calls are mediated: they and their mediator end together. A container
+//! has a mediator of its own, or one with the other containers of its claim.
 
 use std::{
+    collections::BTreeMap,
     os::fd::{AsFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use containerd_shim::protos::events::task::TaskOOM;
 use nvidia_glue::{
     event_log::{EventLog, Kind},
     schedule::{CardStatus, Running, StatusFile},
 };
-use serde_json::{Value, json};
 use tokio::{sync::watch, time::timeout};
 
 use super::{
     Context,
     container::{Container, Fixed},
     error::{TaskError, chain},
+    excess::{ExcessText, report_kill},
     incidents::Incidents,
+    shared_mediators::SharedMediators,
     watchdog,
 };
 use crate::{
     gpu::{ExcessRules, GpuError, MediationPlan},
-    io::{ProcessIo, StdioPaths, StreamContext},
-    mediator::message::{Excess, FromMediator, KillReason},
+    mediator::message::{FromMediator, KillReason},
     mediator_client::Mediator,
+    sync::lock,
     sys,
 };
 
@@ -38,37 +40,63 @@ const PRESENCE_LINGER: Duration = Duration::from_secs(1);
 /// Interval at which the ledger is updated again, should presence have come to count.
 const PRESENCE_REFRESH: Duration = Duration::from_secs(2);
 
-/// The mediator of a container, with its events.
+/// A mediator, with its containers and their events.
 #[derive(Debug)]
 pub(super) struct Mediated {
     mediator: Arc<Mediator>,
+    /// Name of its grant, for the log.
+    name: String,
+    /// Registry of mediators that it is in, if several containers may have it.
+    shared: Option<Arc<SharedMediators>>,
+    /// Its containers by id; without the container while that is being created.
+    users: Mutex<BTreeMap<String, Weak<Container>>>,
     incidents: Arc<Incidents>,
-    excess: ExcessRules,
+    pub(super) excess: ExcessRules,
     /// One script at a time; whoever waits for it makes no call meanwhile.
-    script: tokio::sync::Mutex<()>,
+    pub(super) script: tokio::sync::Mutex<()>,
     /// Number of processes killed for having, or asking for, too much.
-    kills: AtomicU64,
+    pub(super) kills: AtomicU64,
     status_file: PathBuf,
-    /// True while any of its processes uses the driver.
+    /// True while any process uses the driver.
     has_processes: watch::Sender<bool>,
+    /// Tasks follow it.
+    is_watched: AtomicBool,
 }
 
 impl Mediated {
-    /// Starts the mediator.
-    pub(super) async fn start(context: &Context, id: &str, mediation: MediationPlan) -> Result<Self, TaskError> {
+    /// Starts the mediator of a container, or makes the container a user of its claim's.
+    pub(super) async fn start(context: &Context, id: &str, mediation: MediationPlan) -> Result<Arc<Self>, TaskError> {
+        if mediation.is_shared {
+            return context.mediators.join(context, id, mediation).await;
+        }
+        Ok(Arc::new(Self::new(context, id, mediation, None).await?))
+    }
+
+    /// Starts a mediator, with its first user.
+    pub(super) async fn new(
+        context: &Context,
+        id: &str,
+        mediation: MediationPlan,
+        shared: Option<Arc<SharedMediators>>,
+    ) -> Result<Self, TaskError> {
         let status_file = mediation.setup.status_file.clone();
         let cards = mediation.setup.cards.iter().map(|card| (card.uuid.clone(), card.index)).collect();
         let log = EventLog::new(&mediation.setup.state_dir);
-        let incidents = Incidents::new(log, (context.gpu.key(id), mediation.pod), cards);
+        let name = mediation.container.id.clone();
+        let incidents = Incidents::new(log, (mediation.container, mediation.pod), cards);
         let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
+            name,
+            shared,
+            users: Mutex::new(BTreeMap::from([(id.to_owned(), Weak::new())])),
             incidents,
             excess: mediation.excess,
             script: tokio::sync::Mutex::default(),
             kills: AtomicU64::new(0),
             status_file,
             has_processes: watch::Sender::new(false),
+            is_watched: AtomicBool::new(false),
         })
     }
 
@@ -82,8 +110,41 @@ impl Mediated {
         self.mediator.intake().map_err(TaskError::Mediator)
     }
 
-    /// Ends the mediator: whatever the driver has given the container is given back.
-    pub(super) async fn end(&self) -> Result<(), TaskError> {
+    /// Adds a container that is going to use it. Its cgroups become known before it has processes.
+    pub(super) fn add_user(&self, id: &str, cgroups: &[PathBuf]) -> Result<(), TaskError> {
+        self.mediator.add_cgroups(cgroups).map_err(TaskError::Mediator)?;
+        lock(&self.users).insert(id.to_owned(), Weak::new());
+        Ok(())
+    }
+
+    /// Takes a container out. Returns whether nobody uses it any more.
+    pub(super) fn remove_user(&self, id: &str) -> bool {
+        let mut users = lock(&self.users);
+        users.remove(id);
+        users.is_empty()
+    }
+
+    /// Returns whether it runs, and somebody uses it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.mediator.is_running() && self.has_users()
+    }
+
+    /// Returns whether a container uses it.
+    pub(super) fn has_users(&self) -> bool {
+        !lock(&self.users).is_empty()
+    }
+
+    /// Ends the mediation of a container. With the last one the mediator ends: whatever the driver
+    /// has given them is given back.
+    pub(super) async fn end(&self, id: &str) -> Result<(), TaskError> {
+        match &self.shared {
+            Some(shared) => shared.leave(self, id).await,
+            None => self.end_mediator().await,
+        }
+    }
+
+    /// Ends the mediator.
+    pub(super) async fn end_mediator(&self) -> Result<(), TaskError> {
         let ended = self.mediator.end().await;
         if let Err(error) = &ended {
             self.incidents.record(Kind::Warning, None, 1, &format!("the grant is kept: {error}"));
@@ -105,71 +166,105 @@ impl Mediated {
         }
     }
 
+    /// Returns whether other containers may use it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
     pub(super) async fn resume(&self, id: &str) {
         if let Err(error) = self.mediator.resume().await {
             tracing::warn!(container = id, error = chain(&error), "cannot resume driver calls");
         }
     }
-}
 
-impl Container {
-    /// Listens to the mediator until it ends. When that comes unasked, the container ends, too:
-    /// nobody holds its quota.
-    pub(super) fn watch_mediator(self: &Arc<Self>, context: &Arc<Context>) {
-        let Some(mediated) = &self.fixed.mediated else { return };
-        let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
+    /// Adds a container that has come to be. With the first one begins what goes on as long as the
+    /// mediator runs.
+    pub(super) fn attach(self: &Arc<Self>, context: &Arc<Context>, container: &Arc<Container>) {
+        lock(&self.users).insert(container.fixed.id.clone(), Arc::downgrade(container));
+        if !self.is_watched.swap(true, Ordering::Relaxed) {
+            self.watch_mediator(context);
+            self.watch_stall();
+            self.watch_presence(context);
+        }
+    }
+
+    fn containers(&self) -> Vec<Arc<Container>> {
+        lock(&self.users).values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The container that a process is of.
+    fn container_of(&self, pid: i32) -> Option<Arc<Container>> {
+        let containers = self.containers();
+        match containers.as_slice() {
+            [container] => Some(Arc::clone(container)),
+            several => several.iter().find(|container| container.has_process(pid)).cloned(),
+        }
+    }
+
+    /// Listens to the mediator until it ends. When that comes unasked, its containers end, too:
+    /// nobody holds their quota.
+    fn watch_mediator(self: &Arc<Self>, context: &Arc<Context>) {
+        let (context, mediated) = (Arc::clone(context), Arc::clone(self));
         tokio::spawn(async move {
             let mediator = &mediated.mediator;
             while let Some((message, pidfd)) = mediator.next().await {
-                container.on_message(&context, &mediated, message, pidfd);
+                mediated.on_message(&context, message, pidfd);
             }
             mediated.incidents.finish();
             let Some(exit) = mediator.unexpected_end().await else { return };
-            let (id, pid, status) = (&container.fixed.id, mediator.process().pid, exit.status);
+            let (name, pid, status) = (&mediated.name, mediator.process().pid, exit.status);
             tracing::error!(
-                container = id,
+                container = name,
                 mediator = pid,
                 status,
                 "the mediator has ended; the container is ended, too"
             );
             let text = format!("the mediator ended with {status}; the container is ended");
             mediated.incidents.record(Kind::MediatorEnded, None, 1, &text);
-            if let Err(error) = container.kill_everything().await {
-                tracing::error!(
-                    container = id,
-                    error = chain(&error),
-                    "cannot kill a container whose mediator has ended"
-                );
-            }
+            mediated.kill_containers("whose mediator has ended").await;
         });
     }
 
-    /// Reports to the ledger when processes of the container begin to use the driver, and when the
-    /// last has ceased to.
-    pub(super) fn watch_presence(self: &Arc<Self>, context: &Arc<Context>) {
-        let Some(mediated) = &self.fixed.mediated else { return };
-        let (container, context, mediated) = (Arc::clone(self), Arc::clone(context), Arc::clone(mediated));
+    /// Kills everything in all containers, which are `why`.
+    async fn kill_containers(&self, why: &str) {
+        for container in self.containers() {
+            if let Err(error) = container.kill_everything().await {
+                let (id, error) = (&container.fixed.id, chain(&error));
+                tracing::error!(container = id, error, "cannot kill a container {why}");
+            }
+        }
+    }
+
+    /// Reports to the ledger when processes begin to use the driver, and when the last has ceased
+    /// to.
+    fn watch_presence(self: &Arc<Self>, context: &Arc<Context>) {
+        let (context, mediated) = (Arc::clone(context), Arc::clone(self));
         tokio::spawn(async move {
             tokio::select! {
-                () = container.follow_presence(&context, mediated.has_processes.subscribe()) => {}
+                () = mediated.follow_presence(&context, mediated.has_processes.subscribe()) => {}
                 () = mediated.mediator.ended() => {}
             }
         });
     }
 
     async fn follow_presence(&self, context: &Context, mut has_processes: watch::Receiver<bool>) {
-        let Fixed { id, bundle, .. } = &self.fixed;
         let mut again = Duration::MAX;
         loop {
             changes_within(&mut has_processes, again).await;
             // A program that ends is often followed by the next one.
             while !*has_processes.borrow() && changes_within(&mut has_processes, PRESENCE_LINGER).await {}
             let present = *has_processes.borrow();
+            let Some(container) = self.containers().pop() else {
+                // The next one is being created.
+                again = PRESENCE_REFRESH;
+                continue;
+            };
+            let Fixed { id, bundle, .. } = &container.fixed;
             let updated = context.gpu.set_present(id, bundle, present).await;
             if let Err(error) = &updated {
                 tracing::warn!(container = id, present, error = chain(error), "cannot update the ledger");
             }
-            if present && let Err(error) = self.report_window_losses(context).await {
+            if present && let Err(error) = self.report_window_losses(context, &container.fixed).await {
                 tracing::warn!(container = id, error = chain(&error), "cannot record window losses in the ledger");
             }
             // A card's policy may become one for which it counts.
@@ -177,25 +272,22 @@ impl Container {
         }
     }
 
-    /// Reports to the ledger the losses of the container's windows, as its mediator has measured
-    /// them.
-    async fn report_window_losses(&self, context: &Context) -> Result<(), GpuError> {
-        let Some(mediated) = &self.fixed.mediated else { return Ok(()) };
+    /// Reports to the ledger the losses of the grant's windows, as its mediator has measured them.
+    async fn report_window_losses(&self, context: &Context, user: &Fixed) -> Result<(), GpuError> {
         // A small file in memory. Whoever reads it in the middle of a change finds it next time.
-        let Ok(status) = StatusFile::read(&mediated.status_file) else { return Ok(()) };
+        let Ok(status) = StatusFile::read(&self.status_file) else { return Ok(()) };
         let losses: Vec<(String, u64)> =
             status.cards.into_iter().filter_map(|card| Some((card.uuid, card.window_loss_us?))).collect();
         if losses.is_empty() {
             return Ok(());
         }
-        context.gpu.set_window_losses(&self.fixed.id, &self.fixed.bundle, losses).await
+        context.gpu.set_window_losses(&user.id, &user.bundle, losses).await
     }
 
-    /// Ends the container when its mediator has stalled: nobody holds its quota, and its
-    /// neighbours' time may be its own.
-    pub(super) fn watch_stall(self: &Arc<Self>) {
-        let Some(mediated) = &self.fixed.mediated else { return };
-        let (container, mediated) = (Arc::clone(self), Arc::clone(mediated));
+    /// Ends the containers when their mediator has stalled: nobody holds their quota, and their
+    /// neighbours' time may be their own.
+    fn watch_stall(self: &Arc<Self>) {
+        let mediated = Arc::clone(self);
         tokio::spawn(async move {
             let mediator = &mediated.mediator;
             let has_processes = mediated.has_processes.subscribe();
@@ -207,37 +299,24 @@ impl Container {
                 stall = watchdog::until_stalled(mediator, mediated.status_file.clone(), has_processes, degraded) => stall,
                 () = mediator.ended() => return,
             };
-            let (id, pid) = (&container.fixed.id, mediator.process().pid);
+            let (name, pid) = (&mediated.name, mediator.process().pid);
             tracing::error!(
-                container = id,
+                container = name,
                 mediator = pid,
                 "the mediator has stalled, {stall}; the container is ended"
             );
             let text = format!("the mediator has stalled, {stall}; the container is ended");
             mediated.incidents.record(Kind::Stalled, None, 1, &text);
-            if let Err(error) = container.kill_everything().await {
-                tracing::error!(
-                    container = id,
-                    error = chain(&error),
-                    "cannot kill a container whose mediator has stalled"
-                );
-            }
+            mediated.kill_containers("whose mediator has stalled").await;
             // What the driver has given the container goes with it, unless others have its files.
             if let Err(error) = mediator.end_stalled().await {
-                tracing::error!(container = id, error = chain(&error), "cannot kill a stalled mediator");
+                tracing::error!(container = name, error = chain(&error), "cannot kill a stalled mediator");
             }
         });
     }
 
-    fn on_message(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        mediated: &Mediated,
-        message: FromMediator,
-        pidfd: Option<OwnedFd>,
-    ) {
-        let id = self.fixed.id.as_str();
-        let incidents = &mediated.incidents;
+    fn on_message(self: &Arc<Self>, context: &Arc<Context>, message: FromMediator, pidfd: Option<OwnedFd>) {
+        let (id, incidents) = (self.name.as_str(), &self.incidents);
         match message {
             FromMediator::Denied { excess, suppressed } => {
                 tracing::info!(container = id, suppressed, "refused: {}", ExcessText(&excess));
@@ -257,46 +336,48 @@ impl Container {
                 incidents.record(Kind::Warning, None, 1, &text);
             }
             FromMediator::Log { warning: false, text } => tracing::info!(container = id, "{text}"),
-            FromMediator::EndContainer { text } => self.end_requested(incidents, &text),
+            FromMediator::EndContainer { text } => self.end_requested(&text),
             FromMediator::Kill { pid, pid_in_container, reason, suppressed } => {
                 report_kill(id, incidents, (pid, pid_in_container), &reason, suppressed);
                 let Some(pidfd) = pidfd else { return };
-                let (container, context) = (Arc::clone(self), Arc::clone(context));
                 // One that asked for too much was refused, and waits. One that has too much would
                 // have it for as long as the script runs, and each of its processes after the
                 // other.
                 let has_script = matches!(reason, KillReason::OverMemory(_));
-                tokio::spawn(async move { container.kill_for_excess(&context, pid, &pidfd, has_script).await });
+                let (mediated, context) = (Arc::clone(self), Arc::clone(context));
+                tokio::spawn(async move {
+                    match mediated.container_of(pid) {
+                        Some(container) => container.kill_for_excess(&context, pid, &pidfd, has_script).await,
+                        // Its container has ended, and it is about to.
+                        None => drop(sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL)),
+                    }
+                });
             }
             // Whoever asked for the pause or the end is answered by the mediator's own reader.
             FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
             FromMediator::WeightsOnly { card } => self.on_weights_only(context, card),
             FromMediator::Presence { has_processes } => {
-                mediated.has_processes.send_replace(has_processes);
+                self.has_processes.send_replace(has_processes);
             }
         }
     }
 
-    fn end_requested(self: &Arc<Self>, incidents: &Arc<Incidents>, text: &str) {
+    fn end_requested(self: &Arc<Self>, text: &str) {
         let text = format!("{text}; the container is ended");
-        tracing::error!(container = self.fixed.id, "{text}");
-        incidents.record(Kind::Killed, None, 1, &text);
-        let container = Arc::clone(self);
-        tokio::spawn(async move {
-            if let Err(error) = container.kill_everything().await {
-                let (id, error) = (&container.fixed.id, chain(&error));
-                tracing::error!(container = id, error, "cannot kill a container that exceeds its quota");
-            }
-        });
+        tracing::error!(container = self.name, "{text}");
+        self.incidents.record(Kind::Killed, None, 1, &text);
+        let mediated = Arc::clone(self);
+        tokio::spawn(async move { mediated.kill_containers("that exceeds its quota").await });
     }
 
     fn on_weights_only(self: &Arc<Self>, context: &Arc<Context>, card: String) {
         tracing::warn!(
-            container = self.fixed.id,
+            container = self.name,
             card,
             "a probe has shown that the card cannot take the container off: its share of time is only a weight"
         );
-        let (container, context) = (Arc::clone(self), Arc::clone(context));
+        let Some(container) = self.containers().pop() else { return };
+        let context = Arc::clone(context);
         tokio::spawn(async move {
             let Fixed { id, bundle, .. } = &container.fixed;
             if let Err(error) = context.gpu.set_weights_only(id, bundle, card).await {
@@ -304,128 +385,18 @@ impl Container {
             }
         });
     }
+}
 
-    /// Runs the container's script, if it has one and `has_script`, and ends the process, which is
-    /// reported as the kernel's OOM kills are: Kubernetes then shows `OOMKilled`, whichever process
-    /// it was.
-    async fn kill_for_excess(self: &Arc<Self>, context: &Arc<Context>, pid: i32, pidfd: &OwnedFd, has_script: bool) {
-        let Some(mediated) = &self.fixed.mediated else { return };
-        let id = self.fixed.id.as_str();
-        let limit = mediated.excess.oom_script_timeout;
-        if let Some(script) = mediated.excess.oom_script.as_deref().filter(|_| has_script && !limit.is_zero()) {
-            let _one_at_a_time = mediated.script.lock().await;
-            if let Err(error) = self.run_script(context, script, limit).await {
-                let script = script.display();
-                tracing::warn!(container = id, %script, error = chain(&error), "the OOM script failed");
-            }
-        }
-        // It may have ended by itself meanwhile.
-        if sys::pidfd_send_signal(pidfd.as_fd(), 0).is_err() {
-            return;
-        }
-        mediated.kills.fetch_add(1, Ordering::Relaxed);
-        // Before the kill: whoever asks after the container's end finds the reason.
-        context.events.publish_once(&TaskOOM { container_id: id.to_owned(), ..Default::default() });
-        if pid == self.init.pid() {
-            // As anybody's SIGKILL to it: a paused container is thawed, or it would not die.
-            match self.kill("", libc::SIGKILL.unsigned_abs(), false).await {
-                Ok(()) | Err(TaskError::Finished) => {}
-                Err(error) => {
-                    let error = chain(&error);
-                    tracing::error!(
-                        container = id,
-                        pid,
-                        error,
-                        "cannot kill a container that exceeds its GPU memory quota"
-                    );
-                }
-            }
-            return;
-        }
-        match sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL) {
-            Err(error) if error.raw_os_error() != Some(libc::ESRCH) => {
-                tracing::error!(container = id, pid, %error, "cannot kill a process that exceeds its GPU memory quota");
-            }
-            _ => {}
-        }
-    }
-
-    /// Runs a program of the container's as its first process would be run, for no longer than
-    /// `limit`.
-    async fn run_script(
-        self: &Arc<Self>,
-        context: &Arc<Context>,
-        script: &Path,
-        limit: Duration,
-    ) -> Result<(), TaskError> {
-        let _slot = self.exec_slot()?;
-        let mut process = self.first_process().await?;
-        process["args"] = json!([script]);
-        process["terminal"] = json!(false);
-        let owner = StreamContext { id: &self.fixed.id, namespace: &context.namespace, reaper: &context.reaper };
-        let (io, ends) = ProcessIo::open(&StdioPaths::default(), &owner).await.map_err(TaskError::Io)?;
-        let begun = Instant::now();
-        let (child, exit) = self.make_exec(context, process, ends, limit).await?;
-        let ended = timeout(limit.saturating_sub(begun.elapsed()), exit).await;
-        if ended.is_err() {
-            // It may have ended in this instant.
-            let _ = sys::pidfd_send_signal(child.pidfd.as_fd(), libc::SIGKILL);
-            tracing::warn!(container = self.fixed.id, ?limit, "the OOM script took too long and was killed");
-        }
-        io.finish().await;
-        Ok(())
-    }
-
-    async fn first_process(&self) -> Result<Value, TaskError> {
-        let path = self.fixed.bundle.join("config.json");
-        let read = tokio::task::spawn_blocking(move || std::fs::read(path));
-        let text = read.await.map_err(|_| TaskError::Ending)?.unwrap_or_default();
-        let spec: Value = serde_json::from_slice(&text).map_err(|source| TaskError::Json { field: "spec", source })?;
-        match spec.get("process") {
-            Some(process @ Value::Object(_)) => Ok(process.clone()),
-            _ => Err(TaskError::Invalid { field: "spec", reason: "it has no process".to_owned() }),
-        }
+impl Container {
+    /// Returns whether a process is the container's.
+    fn has_process(&self, pid: i32) -> bool {
+        self.init.pid() == pid || self.fixed.cgroup.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 }
 
 /// Waits for a change, and returns whether one came within `limit`.
 async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> bool {
     timeout(limit, value.changed()).await.is_ok()
-}
-
-/// Logs and notes that a process is killed: its numbers, here and in the container.
-fn report_kill(
-    id: &str,
-    incidents: &Arc<Incidents>,
-    (pid, pid_in_container): (i32, i32),
-    reason: &KillReason,
-    suppressed: Option<u64>,
-) {
-    let (card, why) = match reason {
-        KillReason::OverMemory(excess) => (Some(excess.card.as_str()), ExcessText(excess).to_string()),
-        KillReason::Drift(text) => (None, text.clone()),
-    };
-    if let Some(untold) = suppressed {
-        tracing::warn!(container = id, pid, pid_in_container, untold, "killed: {why}");
-    }
-    incidents.record(Kind::Killed, card, 1, &format!("process {pid_in_container} of the container: {why}"));
-}
-
-/// Text of an excess: the process and the amounts, for the log.
-struct ExcessText<'a>(&'a Excess);
-
-impl std::fmt::Display for ExcessText<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Excess { pid, card, asked, used, limit, in_frames } = self.0;
-        if *in_frames {
-            return write!(
-                formatter,
-                "process {pid} asked for memory of {card} in pieces smaller than 2 MiB, which may hold {asked} of it open in frames of 2 MiB: the \
-                 container holds {used} open so, and may hold {limit}, a sixty-fourth of its quota and 128 MiB beyond that"
-            );
-        }
-        write!(formatter, "process {pid} asked for {asked} of {card}; the container uses {used} of its {limit}")
-    }
 }
 
 /// Puts the mediator's intake, if there is one, behind the descriptors of a process to be made;

@@ -7,11 +7,13 @@
 mod container;
 mod create;
 mod error;
+mod excess;
 mod incidents;
 mod mediated;
 mod process;
 mod removal;
 mod service;
+mod shared_mediators;
 mod state;
 mod watchdog;
 
@@ -24,7 +26,7 @@ use std::{
 
 use tokio::{sync::Notify, time::sleep};
 
-use self::container::Container;
+use self::{container::Container, shared_mediators::SharedMediators};
 pub use self::{
     error::{TaskError, chain},
     service::TaskService,
@@ -61,6 +63,7 @@ pub struct Context {
     /// Told when the shim shall end.
     pub shutdown: Notify,
     containers: Mutex<HashMap<String, Slot>>,
+    mediators: Arc<SharedMediators>,
     /// Told when a creation has ended, either way.
     creations: Notify,
 }
@@ -99,6 +102,7 @@ impl Context {
             shim,
             shutdown: Notify::new(),
             containers: Mutex::default(),
+            mediators: Arc::default(),
             creations: Notify::new(),
         }
     }

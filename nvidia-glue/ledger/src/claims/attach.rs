@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use base::grant_files;
+
 use super::{ClaimContainer, merged};
 use crate::{
     AttachError, ContainerKey, GrantState, Ledger, ProcessId, Record, ReleaseError, StoreError,
@@ -170,6 +172,26 @@ impl Ledger {
         Ok(found == requests.len() && found > 0)
     }
 
+    /// Requests that a container uses, as the records say.
+    ///
+    /// # Errors
+    /// When the records cannot be read.
+    pub fn requests_of(&self, container: &ContainerKey) -> Result<Vec<ContainerKey>, StoreError> {
+        let uses = |record: &Record| record.position(container).is_some();
+        Ok(self.claims()?.into_iter().filter(uses).map(|record| record.container).collect())
+    }
+
+    /// Returns whether the container is the last one that uses its requests, and their mediator
+    /// lives. `false` where that cannot be read.
+    pub fn is_last_and_mediated(&self, requests: &[ContainerKey], container: &ContainerKey) -> bool {
+        let record = requests.first().and_then(|request| self.record(request).ok().flatten());
+        record.is_some_and(|record| {
+            let users = record.claim.as_ref().map_or(0, |grant| grant.containers.len());
+            let is_user = record.position(container).is_some();
+            users == 1 && is_user && record.mediator.is_some_and(|mediator| self.node.is_alive(mediator))
+        })
+    }
+
     /// Notes that a container no longer uses requests of claims. Does nothing the second time.
     ///
     /// # Errors
@@ -194,6 +216,11 @@ impl Ledger {
                 self.check_unmediated(container, record.mediator)?;
             }
             record.follow_containers();
+            if record.state == GrantState::Prepared
+                && let Err(error) = grant_files::remove_files(self.store.state_dir(), record.schedule_id())
+            {
+                tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
+            }
             self.replace(&locked, &mut index, &record).map_err(failed)?;
             log.write(&[Line::new(Event::Detach, container).field("request", &record.container.id)]);
         }

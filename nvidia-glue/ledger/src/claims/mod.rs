@@ -158,7 +158,7 @@ impl Ledger {
         let pod = PodContainer {
             namespace: claim.namespace.clone(),
             pod: claim.pod.name.clone(),
-            container: format!("{}/{name}", claim.name),
+            container: name.to_owned(),
         };
         let request = GpuRequest { pod: Some(pod), ..request.clone() };
         let asks = ProcessId::current().map_err(|source| AdmitError::Store {

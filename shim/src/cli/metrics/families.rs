@@ -55,9 +55,13 @@ fn node(text: &mut Exposition, Snapshot { node, events, .. }: &Snapshot<'_>) {
     let driver = Labels::new(&[("version", &node.inventory.driver_version), ("source", source)]);
     text.family(("egpu_driver_info", Gauge), "The driver of the node's cards.", [(driver, true.into())]);
     let grants = |state: GrantState| node.records.iter().filter(|record| record.state == state).count();
-    let states = [("pending", GrantState::Pending), ("bound", GrantState::Bound)];
+    let states = [("prepared", GrantState::Prepared), ("pending", GrantState::Pending), ("bound", GrantState::Bound)];
     let grants = states.map(|(name, state)| (Labels::new(&[("state", name)]), grants(state).into()));
-    text.family(("egpu_grants", Gauge), "Grants in the ledger; pending: the container is being created.", grants);
+    text.family(
+        ("egpu_grants", Gauge),
+        "Grants in the ledger; pending: the container is being created; prepared: a claim's that no container uses.",
+        grants,
+    );
     let waiting = node.waiters.len();
     text.family(
         ("egpu_containers_waiting", Gauge),

@@ -46,7 +46,7 @@ const LONGEST_REST: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    cgroups: Vec<PathBuf>,
+    cgroups: Mutex<Vec<PathBuf>>,
     /// The program of egpu: processes that execute it are not opened, even in the container's pid
     /// namespace.
     ///
@@ -81,7 +81,15 @@ struct Namespace {
 
 impl Server {
     pub(super) fn new(cgroups: Vec<PathBuf>, own: Option<Executable>) -> Self {
-        Self { cgroups, own, namespaces: Mutex::default() }
+        Self { cgroups: Mutex::new(cgroups), own, namespaces: Mutex::default() }
+    }
+
+    /// Adds the cgroups of another container, whose processes are members, too. Those of containers
+    /// that have ended go.
+    pub(super) fn add_cgroups(&self, added: Vec<PathBuf>) {
+        let mut cgroups = lock(&self.cgroups);
+        cgroups.retain(|cgroup| cgroup.exists());
+        cgroups.extend(added);
     }
 
     /// Admits a pid namespace: its processes may be opened from now on.
@@ -223,7 +231,8 @@ impl Server {
     fn members(&self) -> io::Result<Vec<i32>> {
         let began = thread_cpu_time();
         let mut pids = Vec::new();
-        for cgroup in &self.cgroups {
+        let cgroups = lock(&self.cgroups).clone();
+        for cgroup in &cgroups {
             pids.extend(cgroup_tree::pids(cgroup)?.into_iter().flatten().filter(|pid| *pid > 0));
         }
         rest(began, SHORT_WALK);
