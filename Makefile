@@ -12,6 +12,7 @@
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make compatibility  docs/compatibility.md from the kept results of programs
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
+#   make kube-test  a control plane, built from its sources, and a node with simulated cards, in namespaces of their own (KUBE_ARGS: names)
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
@@ -33,6 +34,7 @@ RELEASE := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
 HEADER_CHECK := nvidia-glue/abi/header-check
 HEADERS ?=
 BENCH_ARGS ?=
+KUBE_ARGS ?=
 VM_ARGS ?=
 HOST_ARGS ?=
 
@@ -69,7 +71,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test vm-test host-test generated dist package-test dist-check install uninstall
+.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test vm-test host-test generated dist package-test dist-check install uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -100,6 +102,7 @@ unit-test:
 	$(CARGO) test --package integration --lib --locked
 	$(CARGO) test --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --locked
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
+	cd integration/kube && python3 -B -m unittest --quiet test_helpers
 	cd packaging && python3 -B -m unittest --quiet test_packaging
 	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 
@@ -170,6 +173,12 @@ cri-test: build rm-client
 	integration/setup-runc.sh
 	integration/setup-cri.sh
 	integration/cri/run.sh $(RELEASE) $(TARGET) $(EGPU_TEST_RM_CLIENT)
+
+kube-test: build rm-client
+	scripts/setup.sh tests
+	scripts/setup.sh containerd
+	scripts/setup.sh kubernetes
+	integration/kube/run.sh $(RELEASE) $(TARGET) $(EGPU_TEST_RM_CLIENT) $(KUBE_ARGS)
 
 # Exit status 77 is a skipped run, which has said why.
 vm-test: build rm-client

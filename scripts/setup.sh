@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu
 # archive.
-# usage: scripts/setup.sh build|tests|containerd|dist
+# usage: scripts/setup.sh build|tests|containerd|kubernetes|dist
 #   build       a C compiler and linker, libseccomp to link in
 #   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
 #               fuzz targets, Python, in which the measurements on a card are written, and strace, which kills at a step
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
+#   kubernetes  openssl, which makes a test cluster's certificates, and libseccomp's headers, which runc is built with
 #   dist        what packages are made with
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
 set -euo pipefail
@@ -64,6 +65,10 @@ containerd)
     want busybox-static is_static
     want xz-utils command -v xz
     ;;
+kubernetes)
+    want openssl command -v openssl
+    want libseccomp-dev test -e /usr/include/seccomp.h
+    ;;
 dist)
     want dpkg command -v dpkg-deb
     want rpm command -v rpmbuild
@@ -72,7 +77,7 @@ dist)
     want strace command -v strace
     ;;
 *)
-    echo "usage: $0 build|tests|containerd|dist" >&2
+    echo "usage: $0 build|tests|containerd|kubernetes|dist" >&2
     exit 2
     ;;
 esac

@@ -68,6 +68,7 @@ with open(layer_path, "rb") as file:
 
 e2e, staging = "registry.k8s.io/e2e-test-images/", "gcr.io/k8s-staging-cri-tools/"
 web = {"Cmd": ["/usr/sbin/nginx", "80", "master process"]}
+cuda = {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]}
 images = {
     e2e + "busybox:1.29-2": {"Cmd": ["sh"]},
     e2e + "nginx:1.14-2": web,
@@ -81,7 +82,8 @@ images = {
     staging + "test-image-predefined-group:latest": {"Cmd": ["sh"], "User": "1000"},
     "egpu.test/pause:latest": {"Entrypoint": ["/bin/tail", "-f", "/dev/null"]},
     "egpu.test/pod:1": {"Cmd": ["sh"]},
-    "egpu.test/cuda:1": {"Env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]},
+    "egpu.test/cuda:1": cuda,
+    "docker.io/nvidia/cuda:13.0.0-base-ubuntu24.04": dict(cuda),
 }
 manifests = []
 for name, config in images.items():

@@ -27,11 +27,27 @@ default_runtime_name = "{handler}"
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
+"""
+EGPU = """[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
 runtime_type = "io.containerd.egpu.v1"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.drop-in]
 runtime_type = "io.containerd.runc.v2"
 runtime_path = "{binaries}/containerd-shim-egpu-v1"
+"""
+
+KUBELET_CONFIG = """apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cgroupDriver: cgroupfs
+cgroupRoot: {cgroup}
+failCgroupV1: false
+failSwapOn: false
+containerRuntimeEndpoint: unix://{work}/containerd.sock
+volumePluginDir: {work}/plugins
+enforceNodeAllocatable: [pods]
+syncFrequency: 1s
+evictionHard: {{memory.available: 1Mi, nodefs.available: 1Mi, imagefs.available: 1Mi}}
+localStorageCapacityIsolation: false
+allowedUnsafeSysctls: []
 """
 HANDLERS = ("runc", "egpu", "drop-in")
 
@@ -42,15 +58,19 @@ def require(*programs):
             sys.exit(f"{program} is not there: see README.md")
 
 
-def cri_config(work, handler, tools, runc, binaries):
-    """Writes the pods' network; returns the part of containerd's configuration that is for CRI."""
+def cri_config(work, handler, tools, runc, binaries=None):
+    """Writes the pods' network; returns the part of containerd's configuration that is for CRI.
+
+    Without egpu's binaries it has no handlers of egpu.
+    """
     ipam = {"type": "host-local", "subnet": "10.213.0.0/16", "dataDir": f"{work}/ipam",
             "routes": [{"dst": "0.0.0.0/0"}]}
     plugins = [{"type": "ptp", "ipam": ipam}]
     network = {"cniVersion": "0.4.0", "name": "egpu-cri", "plugins": plugins}
     os.makedirs(f"{work}/net.d")
     write(f"{work}/net.d/10-ptp.conflist", json.dumps(network))
-    return CRI.format(work=work, handler=handler, tools=tools, runc=runc, binaries=binaries)
+    common = CRI.format(work=work, handler=handler, tools=tools, runc=runc)
+    return common + EGPU.format(binaries=binaries) if binaries else common
 
 
 class Node:

@@ -21,7 +21,8 @@ import time
 import urllib.error
 import urllib.request
 
-from node import HANDLERS, HERE, Node, cri_config, write
+from isolation import isolate, kept_sysctls, make_cgroups, remove_cgroups
+from node import HANDLERS, HERE, KUBELET_CONFIG, Node, cri_config, write
 
 NODE = "node"
 KUBELET = "https://127.0.0.1:10250"
@@ -33,25 +34,12 @@ BY_DESIGN = [
     ("user-namespace", r"drwxrwxrwt 0 (0|65534) 40  mqueue"),  # its root's, where runc has nobody's
 ]
 
-KUBELET_CONFIG = """
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
+STATIC_PODS = """
 staticPodPath: {work}/manifests
 authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false}}}}
 authorization: {{mode: AlwaysAllow}}
-cgroupDriver: cgroupfs
-cgroupRoot: {cgroup}
-failCgroupV1: false
-failSwapOn: false
-containerRuntimeEndpoint: unix://{work}/containerd.sock
 podLogsDir: {work}/logs
-volumePluginDir: {work}/plugins
-enforceNodeAllocatable: [pods]
 fileCheckFrequency: 1s
-syncFrequency: 1s
-evictionHard: {{memory.available: 1Mi, nodefs.available: 1Mi, imagefs.available: 1Mi}}
-localStorageCapacityIsolation: false
-allowedUnsafeSysctls: []
 """
 
 def sh(*command, **options):
@@ -79,26 +67,6 @@ def until(what, condition):
     return None
 
 
-def cgroup_mounts():
-    """Returns a directory for each hierarchy, in which cgroups can be made."""
-    with open("/proc/self/mountinfo") as file:
-        lines = [line.split() for line in file]
-    return [fields[4] for fields in lines if fields[fields.index("-") + 1] in ("cgroup", "cgroup2")]
-
-
-def change_cgroups(change, name):
-    for mount in cgroup_mounts():
-        top = os.path.join(mount, name)
-        if change is os.mkdir:
-            os.makedirs(top, exist_ok=True)
-            continue
-        for directory, _, _ in os.walk(top, topdown=False):
-            try:
-                os.rmdir(directory)
-            except OSError:
-                pass
-
-
 class KubeletNode(Node):
     """A containerd with one default runtime, and a kubelet."""
 
@@ -113,10 +81,10 @@ class KubeletNode(Node):
         sh("mount", "--bind", f"{work}/shared", f"{work}/shared")
         sh("mount", "--make-shared", f"{work}/shared")
         sh("mount", "-t", "tmpfs", "tmpfs", f"{work}/shared/plain/tmpfs")
-        write(f"{work}/kubelet.yaml", KUBELET_CONFIG.format(work=work, cgroup=self.cgroup))
+        write(f"{work}/kubelet.yaml", (KUBELET_CONFIG + STATIC_PODS).format(work=work, cgroup=self.cgroup))
 
     def __enter__(self):
-        change_cgroups(os.mkdir, self.cgroup[1:])
+        make_cgroups(self.cgroup[1:])
         self.start()
         command = [f"{self.tools}/kubelet", "--config", f"{self.work}/kubelet.yaml", "--root-dir", f"{self.work}/kubelet"]
         command += ["--cert-dir", f"{self.work}/certificates", "--hostname-override", NODE, "--node-ip", "10.88.0.1"]
@@ -137,7 +105,7 @@ class KubeletNode(Node):
         # kubelet has its folder mounted on itself.
         for directory in ("shared", "kubelet"):
             subprocess.run(["umount", "--recursive", f"{self.work}/{directory}"], check=False)
-        change_cgroups(os.rmdir, self.cgroup[1:])
+        remove_cgroups(self.cgroup[1:])
 
     def crictl(self, *arguments):
         command = [f"{self.tools}/crictl", "--runtime-endpoint", f"unix://{self.work}/containerd.sock", *arguments]
@@ -331,30 +299,14 @@ def main(arguments, names):
     return 1 if failed else 0
 
 
-def isolate():
-    """A mount and a network namespace, so that nothing of kubelet's stays on the host; its sysctls are put back."""
-    sh("mount", "--make-rprivate", "/")
-    for directory in ("/run", "/var/log"):
-        sh("mount", "-t", "tmpfs", "tmpfs", directory)
-    for command in ("link set lo up", "link add node0 type bridge", "addr add 10.88.0.1/16 dev node0", "link set node0 up",
-                    "route add default via 10.88.0.1 dev node0"):
-        sh("busybox", "ip", *command.split())
-
-
 if __name__ == "__main__":
     if len(sys.argv) < 6:
         sys.exit(__doc__)
     if os.environ.get("EGPU_PODS_ISOLATED") != "1":
-        sysctls = ["vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops", "kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes"]
-        before = {name: open(f"/proc/sys/{name}").read() for name in sysctls}
         paths = [os.path.realpath(path) for path in sys.argv[1:6]]
         command = ["unshare", "--mount", "--net", sys.executable, os.path.abspath(__file__), *paths, *sys.argv[6:]]
-        code = subprocess.run(command, env=dict(os.environ, EGPU_PODS_ISOLATED="1")).returncode
-        for name, value in before.items():
-            try:
-                write(f"/proc/sys/{name}", value)
-            except OSError as error:
-                print(f"{name} could not be put back: {error}", file=sys.stderr)
+        with kept_sysctls():
+            code = subprocess.run(command, env=dict(os.environ, EGPU_PODS_ISOLATED="1")).returncode
         sys.exit(code)
-    isolate()
+    isolate("/run", "/var/log")
     sys.exit(main(sys.argv[1:6], sys.argv[6:]))

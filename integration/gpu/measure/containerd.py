@@ -56,7 +56,7 @@ class Containerd:
 
     def start(self, environment):
         command = [self.program("containerd"), "--config", f"{self.work}/containerd.toml"]
-        with open(f"{self.work}/containerd.log", "w", encoding="utf-8") as log:
+        with open(f"{self.work}/containerd.log", "a", encoding="utf-8") as log:
             # In a session of its own: it is needed for cleaning up after a signal to the group.
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log,
                                             start_new_session=True)

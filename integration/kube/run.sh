@@ -1,0 +1,18 @@
+#!/bin/bash
+# Builds what the cluster is made of, where that has not been done, and runs run.py, which says what
+# else it takes.
+#
+# usage: integration/kube/run.sh DIRECTORY_OF_EGPU_BINARIES TARGET RM_CLIENT [OPTION|FILTER...]     (as root)
+set -euo pipefail
+binaries=$(realpath "$1") target=$(realpath -m "$2") rm_client=$(realpath "$3")
+shift 3
+cd "$(dirname "$0")"
+export CARGO_TARGET_DIR=$target
+SECONDS=0
+../setup-containerd.sh
+../setup-runc.sh
+../setup-cri.sh plugins
+./build.sh
+echo "programs of the cluster there after $SECONDS s"
+python3 -B run.py "$binaries" "$target" "$rm_client" "$@"
+echo "done after $SECONDS s"
