@@ -104,6 +104,7 @@ impl Node {
             cgroups: &[self.cgroups.join(id)],
             patience: Patience { most: Duration::ZERO, any_tenant: false, ended: &AtomicBool::new(false) },
             egpu_version: "bench",
+            claim: None,
         };
         self.ledger.admit(&admission, &self.log).unwrap();
     }

@@ -19,6 +19,7 @@
 mod against_runc;
 mod attacks;
 mod case;
+mod claims;
 mod compute;
 mod ctr;
 mod docker;
@@ -50,6 +51,7 @@ fn main() -> std::process::ExitCode {
         task::cases(),
         against_runc::cases(),
         pods::cases(),
+        claims::cases(),
         images::cases(),
         gpu::cases(),
         waiting::cases(),

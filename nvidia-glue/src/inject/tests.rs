@@ -248,6 +248,7 @@ pub(super) fn record(share: Share) -> Record {
         priority: None,
         present: false,
         leaving: false,
+        claim: None,
         request: GpuRequest {
             dialect: Dialect::Nvidia,
             cards: CardRequest::All,

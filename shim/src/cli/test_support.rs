@@ -200,6 +200,7 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         priority: None,
         present: false,
         leaving: false,
+        claim: None,
         request: request(asked),
         exclusive: grant.exclusive,
         cards: vec![grant],

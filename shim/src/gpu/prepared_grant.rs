@@ -35,12 +35,12 @@ pub struct PreparedGrant {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ExecRules {
     /// It shares a card: capabilities to which the driver gives priority are removed.
-    shares_card: bool,
+    pub(super) shares_card: bool,
     /// It has a hard quota: privileges that defeat it are refused.
-    refuses_privileges: bool,
+    pub(super) refuses_privileges: bool,
     /// Its capabilities count in a user namespace of its own.
-    user_namespace: bool,
-    maps_host_root: bool,
+    pub(super) user_namespace: bool,
+    pub(super) maps_host_root: bool,
 }
 
 impl ExecRules {

@@ -39,12 +39,12 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
     let GpuAsk { config, request, privileges, inventory } = match read(config, &key, &bundle)? {
         ParsedSpec::NoGpu(prepared) => return Ok(prepared),
         ParsedSpec::Gpu(ask) => *ask,
+        ParsedSpec::Claims(ask) => panic!("{ask:?}"),
     };
     let cgroups = vec![directory.path().join("cgroup")];
-    let helper_pid = std::process::id().cast_signed();
-    let inventory = inventory.unwrap();
-    Grant { key, bundle, cgroups, helper_pid, config, request, privileges, inventory, wait: AdmissionWait::default() }
-        .admit()
+    let place = Place { bundle, cgroups, helper_pid: std::process::id().cast_signed() };
+    let ground = Ground { key, config, privileges, inventory: inventory.unwrap() };
+    Grant { ground, place, request, wait: AdmissionWait::default() }.admit()
 }
 
 fn administrator(spec: &mut Value) {
