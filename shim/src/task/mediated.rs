@@ -185,6 +185,10 @@ impl Mediated {
             self.watch_mediator(context);
             self.watch_stall();
             self.watch_presence(context);
+        } else if !self.mediator.is_running() {
+            // It died while the container was created: who ended the others did not see this one.
+            let mediated = Arc::clone(self);
+            tokio::spawn(async move { mediated.kill_containers("whose mediator has ended").await });
         }
     }
 
@@ -312,6 +316,8 @@ impl Mediated {
             if let Err(error) = mediator.end_stalled().await {
                 tracing::error!(container = name, error = chain(&error), "cannot kill a stalled mediator");
             }
+            // Those that have come to be meanwhile.
+            mediated.kill_containers("whose mediator has stalled").await;
         });
     }
 
