@@ -27,6 +27,9 @@ mod publisher;
 mod registration;
 mod slices;
 mod taints;
+#[cfg(test)]
+mod tests;
 
 pub use options::Options;
 pub use plugin::{PluginError, main_of, run};
+pub use publisher::PublishError;

@@ -36,19 +36,17 @@ impl LocalChanges {
             (state_dir.join("simulated"), whole | AddWatchFlags::IN_MODIFY),
         ];
         let events = Receiver::from_owned_fd_unchecked(inotify.as_fd().try_clone_to_owned()?)?;
-        let changes = Self { inotify, events, directories };
-        changes.renew();
-        Ok(changes)
+        Ok(Self { inotify, events, directories })
     }
 
     /// Waits for a change, or for the time to look again.
     pub(crate) async fn next(&self) -> io::Result<()> {
+        self.renew();
         if let Ok(ready) = timeout(LOOK, self.events.readable()).await {
             ready?;
             tokio::time::sleep(GATHER).await;
             self.drain()?;
         }
-        self.renew();
         Ok(())
     }
 
