@@ -17,7 +17,10 @@ use kubernetes_api::names::DRAIN_ANNOTATION;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
-use crate::{publisher::Change, taints::Drained};
+use crate::{
+    changes::{Change, NodeObject},
+    taints::Drained,
+};
 
 /// Longest wait for an answer.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -177,13 +180,6 @@ impl ApiClient {
         };
         follow(nodes, &fields, &changes, change).await;
     }
-}
-
-/// The Node object, as far as it matters.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NodeObject {
-    pub(crate) uid: String,
-    pub(crate) drained: Drained,
 }
 
 /// Something seen of objects that are followed.

@@ -12,6 +12,7 @@
 
 mod api_client;
 mod cdi;
+mod changes;
 mod claim;
 mod device;
 mod events;

@@ -13,13 +13,14 @@ use tracing::level_filters::LevelFilter;
 use crate::{
     api_client::{ApiClient, ConnectError},
     cdi::CdiDirectory,
+    changes::Change,
     events::Events,
     grpc::Server,
     local_changes::LocalChanges,
     node::{self, Node},
     options::Options,
     prepare::DraPlugin,
-    publisher::{Change, PublishError, Publisher, WAITING},
+    publisher::{PublishError, Publisher, WAITING},
     registration::Registration,
 };
 

@@ -17,7 +17,8 @@ use tokio::{
 };
 
 use crate::{
-    api_client::{ApiClient, ApiError, NodeObject},
+    api_client::{ApiClient, ApiError},
+    changes::{Change, NodeObject},
     device::DeviceFacts,
     health::{self, CardState},
     node::{Node, NodeError, View},
@@ -31,21 +32,6 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Pauses after a publication has failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
-/// Something that may change what is published.
-#[derive(Debug)]
-pub(crate) enum Change {
-    /// The ledger, a card, or the configuration.
-    Local,
-    /// All slices of this node.
-    Slices(Vec<ResourceSlice>),
-    /// One that is new or has changed.
-    Slice(Box<ResourceSlice>),
-    /// One that is gone.
-    SliceGone(String),
-    /// The Node object; `None`: it is gone.
-    Node(Option<NodeObject>),
-}
 
 /// Cards are not published.
 #[derive(Debug, thiserror::Error)]

@@ -14,11 +14,14 @@ pub(super) const NODE: &str = "node-1";
 /// Its first card has this much memory, as the second.
 pub(super) const GIB: u64 = 1 << 30;
 
+/// A plugin: what ends it, and its task.
+type Running = (oneshot::Sender<()>, JoinHandle<Result<(), PluginError>>);
+
 pub(super) struct Bench {
     pub(super) api: Arc<ApiServer>,
     pub(super) options: Options,
     directory: TempDir,
-    running: Option<(oneshot::Sender<()>, JoinHandle<Result<(), PluginError>>)>,
+    running: Option<Running>,
 }
 
 impl Bench {
@@ -99,7 +102,7 @@ impl Bench {
 
     /// Devices as they are published, in order; waits for the first publication.
     pub(super) async fn devices(&self) -> Vec<Value> {
-        self.api.wait("a slice", |api| published(api)).await
+        self.api.wait("a slice", published).await
     }
 
     /// Waits for the published devices to be as they should.
@@ -108,7 +111,7 @@ impl Bench {
     }
 
     /// Stores an allocated claim of pod `pod-UID`, as the scheduler leaves it.
-    pub(super) fn claim(&self, number: u32, requests: &[(&str, Value, Vec<Value>)], config: Value) -> ClaimName {
+    pub(super) fn claim(&self, number: u32, requests: &[(&str, Value, Vec<Value>)], config: &Value) -> ClaimName {
         let uid = uid(number);
         let name = format!("claim-{number}");
         let spec: Vec<Value> = requests
@@ -139,7 +142,7 @@ impl Bench {
             capacity["compute"] = json!(percent.to_string());
         }
         let result = result("gpu", device, memory, compute.unwrap_or(5));
-        self.claim(number, &[("gpu", capacity, vec![result])], json!([]))
+        self.claim(number, &[("gpu", capacity, vec![result])], &json!([]))
     }
 }
 

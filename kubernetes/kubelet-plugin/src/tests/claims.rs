@@ -113,7 +113,7 @@ async fn what_a_claim_does_not_name_it_does_not_get_as_a_limit() {
     assert_eq!(prepare(&bench.socket(), &uncapped).await.error, "");
     assert_eq!(records(&bench)[0].cards[0].compute, ComputeShare::Unlimited, "the 5 % that it consumes are no cap");
     let whole = [result("gpu", "gpu-1", 80 * GIB, 5)];
-    let whole = bench.claim(2, &[("gpu", json!({}), whole.to_vec())], json!([]));
+    let whole = bench.claim(2, &[("gpu", json!({}), whole.to_vec())], &json!([]));
     assert_eq!(prepare(&bench.socket(), &whole).await.error, "");
     let record = records(&bench).remove(1);
     assert!(record.exclusive && record.cards[0].index == 1, "{record:?}");
@@ -123,7 +123,7 @@ async fn what_a_claim_does_not_name_it_does_not_get_as_a_limit() {
 async fn several_cards_of_a_request_have_their_own_shares() {
     let bench = Bench::new().await;
     let results = vec![result("pair", "gpu-1", 3 * GIB, 10), result("pair", "gpu-0", 4 * GIB, 20)];
-    let claim = bench.claim(1, &[("pair", json!({"memory": "3Gi", "compute": "10"}), results)], json!([]));
+    let claim = bench.claim(1, &[("pair", json!({"memory": "3Gi", "compute": "10"}), results)], &json!([]));
     let answer = prepare(&bench.socket(), &claim).await;
     assert_eq!(answer.error, "");
     let carried: Vec<usize> = answer.devices.iter().map(|device| device.cdi_device_ids.len()).collect();
@@ -143,7 +143,7 @@ async fn the_alternative_that_was_taken_says_what_was_named() {
     let config = json!([
         {"source": "FromClaim", "requests": ["gpu/large"], "opaque": {"driver": "gpu.egpu.io", "parameters": {}}},
     ]);
-    let claim = bench.claim(1, &[("gpu", json!({}), vec![result("gpu/small", "gpu-0", 2 * GIB, 7)])], config);
+    let claim = bench.claim(1, &[("gpu", json!({}), vec![result("gpu/small", "gpu-0", 2 * GIB, 7)])], &config);
     let path = claim_path("claim-1");
     let mut object = bench.api.get(&path).unwrap();
     object["spec"]["devices"]["requests"] = json!([{"name": "gpu", "firstAvailable": alternatives}]);
@@ -170,7 +170,7 @@ async fn the_claims_configuration_holds_whole_before_its_classs() {
         {"source": "FromClaim", "requests": [], "opaque": {"driver": "gpu.nvidia.com", "parameters": {"sharing": 1}}},
     ]);
     let request = ("gpu", json!({"memory": "1Gi"}), vec![result("gpu", "gpu-0", GIB, 5)]);
-    let claim = bench.claim(1, &[request], configs);
+    let claim = bench.claim(1, &[request], &configs);
     assert_eq!(prepare(&bench.socket(), &claim).await.error, "");
     let record = records(&bench).remove(0);
     assert_eq!(record.cards[0].compute, ComputeShare::Weight(Weight::new(3).unwrap()));
@@ -180,7 +180,7 @@ async fn the_claims_configuration_holds_whole_before_its_classs() {
 #[tokio::test]
 async fn what_cannot_be_accepted_is_refused_with_its_reason() {
     let bench = Bench::new().await;
-    let one = |number: u32, capacity: Value, result: Value, config: Value| {
+    let one = |number: u32, capacity: Value, result: Value, config: &Value| {
         bench.claim(number, &[("gpu", capacity, vec![result])], config)
     };
     let memory = || json!({"memory": "1Gi"});
@@ -193,20 +193,20 @@ async fn what_cannot_be_accepted_is_refused_with_its_reason() {
     let unknown = json!([config("FromClaim", &json!([]), &json!({"wieght": 3}))]);
     let policy = json!([config("FromClaim", &json!([]), &json!({"policy": "soft"}))]);
     let fraction = with("consumedCapacity", json!({"memory": "1Gi", "compute": "12500m"}));
-    let shared = one(9, memory(), share(), json!([]));
+    let shared = one(9, memory(), share(), &json!([]));
     let path = claim_path("claim-9");
     let mut object = bench.api.get(&path).unwrap();
     object["status"]["reservedFor"].as_array_mut().unwrap().push(json!({"resource": "pods", "name": "b", "uid": "b"}));
     bench.api.put(&path, object);
-    let other_uid = one(8, memory(), share(), json!([]));
+    let other_uid = one(8, memory(), share(), &json!([]));
     let other_uid = crate::kubelet_api::ClaimName { uid: uid(7), ..other_uid };
     for (claim, said) in [
-        (one(1, memory(), share(), unknown), "wieght"),
-        (one(2, json!({"memory": "1Gi", "compute": "10"}), result("gpu", "gpu-0", GIB, 10), policy), "hard cap"),
-        (one(3, json!({"compute": "12500m"}), fraction, json!([])), "12500m"),
-        (one(4, memory(), with("adminAccess", json!(true)), json!([])), "adminAccess"),
-        (one(5, memory(), with("device", json!("gpu-7")), json!([])), "no card gpu-7"),
-        (one(6, memory(), with("pool", json!("node-2")), json!([])), "not on this node"),
+        (one(1, memory(), share(), &unknown), "wieght"),
+        (one(2, json!({"memory": "1Gi", "compute": "10"}), result("gpu", "gpu-0", GIB, 10), &policy), "hard cap"),
+        (one(3, json!({"compute": "12500m"}), fraction, &json!([])), "12500m"),
+        (one(4, memory(), with("adminAccess", json!(true)), &json!([])), "adminAccess"),
+        (one(5, memory(), with("device", json!("gpu-7")), &json!([])), "no card gpu-7"),
+        (one(6, memory(), with("pool", json!("node-2")), &json!([])), "not on this node"),
         (shared, "2 pods"),
         (other_uid, "made anew"),
     ] {
@@ -226,10 +226,10 @@ async fn a_claim_of_two_requests_is_granted_whole_or_not_at_all() {
             ("two", named(), vec![result("two", "gpu-1", large, 10)]),
         ]
     };
-    let claim = bench.claim(1, &requests(81 * GIB), json!([]));
+    let claim = bench.claim(1, &requests(81 * GIB), &json!([]));
     assert!(prepare(&bench.socket(), &claim).await.error.contains("card 1"));
     assert_eq!(records(&bench), []);
-    let claim = bench.claim(2, &requests(80 * GIB), json!([]));
+    let claim = bench.claim(2, &requests(80 * GIB), &json!([]));
     let answer = prepare(&bench.socket(), &claim).await;
     assert_eq!((answer.error.as_str(), answer.devices.len(), records(&bench).len()), ("", 2, 2));
 }

@@ -224,7 +224,7 @@ async fn slices_that_are_wiped_or_changed_are_written_again() {
 #[tokio::test]
 async fn a_card_held_whole_by_a_claim_stays_published() {
     let bench = Bench::new().await;
-    let claim = bench.claim(1, &[("gpu", json!({}), vec![result("gpu", "gpu-0", 80 * GIB, 5)])], json!([]));
+    let claim = bench.claim(1, &[("gpu", json!({}), vec![result("gpu", "gpu-0", 80 * GIB, 5)])], &json!([]));
     assert_eq!(prepare(&bench.socket(), &claim).await.error, "");
     tokio::time::sleep(Duration::from_millis(100)).await;
     let devices = bench.devices().await;
