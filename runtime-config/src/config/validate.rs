@@ -9,9 +9,9 @@ use base::{CardPolicy, ComputeShare};
 use jiff::SignedDuration;
 
 use super::{
-    AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable,
-    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, PriorityMode, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
-    UnknownDriver, WholeCards, document::Document, wire,
+    AdmissionWait, ClaimPlacement, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults,
+    HardCapsUnavailable, MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, PriorityMode, SimulatedCards, SimulatedEdges,
+    SimulatedLink, Throttle, UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
     driver_capabilities::DriverCapabilities,
@@ -48,6 +48,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         default_share: check.default_share(&file.default_share)?,
         hami_compat: file.hami_compat,
         require_claim: file.kubernetes.require_claim,
+        claim_placement: check.claim_placement(&file.kubernetes.placement)?,
         allow_isolation_none: file.allow_isolation_none,
         allow_privileged_quota: file.allow_privileged_quota,
         fence_other_containers: file.fence_other_containers,
@@ -129,6 +130,17 @@ impl Check<'_> {
             "refuse" => Ok(UnknownDriver::Refuse),
             "pass" => Ok(UnknownDriver::Pass),
             other => Err(self.error("unknown_driver", &format!("{other:?}"), "\"refuse\" or \"pass\"".to_owned())),
+        }
+    }
+
+    fn claim_placement(&self, value: &str) -> Result<ClaimPlacement, ConfigError> {
+        match value {
+            "binpack" => Ok(ClaimPlacement::Binpack),
+            "spread" => Ok(ClaimPlacement::Spread),
+            other => {
+                let accepted = "\"binpack\" or \"spread\"".to_owned();
+                Err(self.error("kubernetes.placement", &format!("{other:?}"), accepted))
+            }
         }
     }
 
