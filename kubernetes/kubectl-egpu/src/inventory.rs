@@ -60,14 +60,7 @@ pub(crate) struct Inventory {
 /// An administrator's taint of cards, read of whichever version is served.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct TaintRule {
-    pub(crate) metadata: RuleName,
     pub(crate) spec: TaintRuleSpec,
-}
-
-/// Metadata of a rule.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct RuleName {
-    pub(crate) name: String,
 }
 
 /// The taint, and the cards that it is for.
@@ -300,8 +293,7 @@ mod tests {
     fn rules_taint_the_cards_that_they_name() {
         let rule = |selector: serde_json::Value| {
             let taint = serde_json::json!({"key": "k", "effect": "NoSchedule"});
-            let rule =
-                serde_json::json!({"metadata": {"name": "r"}, "spec": {"deviceSelector": selector, "taint": taint}});
+            let rule = serde_json::json!({"spec": {"deviceSelector": selector, "taint": taint}});
             serde_json::from_value::<TaintRule>(rule).unwrap()
         };
         let tainted = |rule: TaintRule| {

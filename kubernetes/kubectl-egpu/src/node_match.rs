@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::fixtures::object;
 
-    fn told(pod: Value, node_spec: Value) -> Vec<String> {
+    fn told(pod: &Value, node_spec: &Value) -> Vec<String> {
         let node = json!({"metadata": {"name": "n1", "labels": {"zone": "a", "cards": "8"}}, "spec": node_spec});
         obstacles(&object(json!({"spec": pod})), &object(node))
     }
@@ -93,22 +93,22 @@ mod tests {
     #[test]
     fn what_keeps_a_pod_from_a_node_is_told() {
         let none = json!({"containers": []});
-        assert_eq!(told(none.clone(), json!({})), Vec::<String>::new());
-        assert_eq!(told(none.clone(), json!({"unschedulable": true})), ["the node is cordoned"]);
+        assert_eq!(told(&none, &json!({})), Vec::<String>::new());
+        assert_eq!(told(&none, &json!({"unschedulable": true})), ["the node is cordoned"]);
         let pod = json!({"containers": [], "nodeName": "n2", "nodeSelector": {"zone": "b"}});
-        assert_eq!(told(pod, json!({})), ["the pod is on node n2", "the node has no label zone=b"]);
+        assert_eq!(told(&pod, &json!({})), ["the pod is on node n2", "the node has no label zone=b"]);
         let tainted = json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"},
                                         {"key": "p", "effect": "PreferNoSchedule"}]});
-        assert_eq!(told(none, tainted.clone()), ["the node has the taint k:NoSchedule"]);
+        assert_eq!(told(&none, &tainted), ["the node has the taint k:NoSchedule"]);
         let tolerant = json!({"containers": [], "tolerations": [{"key": "k", "operator": "Equal", "value": "v"}]});
-        assert_eq!(told(tolerant, tainted), Vec::<String>::new());
+        assert_eq!(told(&tolerant, &tainted), Vec::<String>::new());
     }
 
     #[test]
     fn one_term_of_an_affinity_must_fit_whole() {
         let fits = |terms: Value| {
             let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
-            told(json!({"containers": [], "affinity": affinity}), json!({})).is_empty()
+            told(&json!({"containers": [], "affinity": affinity}), &json!({})).is_empty()
         };
         let label =
             |key: &str, operator: &str, values: Value| json!({"key": key, "operator": operator, "values": values});

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The reason why a request cannot have a card.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Lack {
     Room(Shortage),
     /// A claim has the card to itself.

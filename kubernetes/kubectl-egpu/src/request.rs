@@ -27,7 +27,6 @@ pub(crate) struct Wish {
 /// One request of a claim.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    pub(crate) name: String,
     /// In the order of preference; one, where there is no choice.
     pub(crate) alternatives: Vec<Alternative>,
 }
@@ -43,6 +42,8 @@ pub(crate) struct Alternative {
     pub(crate) count: Count,
     /// Expressions, the class's first.
     pub(crate) selectors: Vec<String>,
+    /// Number of the class's.
+    pub(crate) of_class: usize,
     pub(crate) asked: Amounts,
     pub(crate) tolerations: Vec<DeviceToleration>,
     pub(crate) is_admin: bool,
@@ -84,7 +85,7 @@ impl Request {
         let exactly = request.exactly.iter().map(|exactly| Alternative::exactly(name, exactly, classes));
         let first = request.first_available.iter().flatten();
         let first = first.map(|sub| Alternative::sub(name, sub, classes));
-        Self { name: name.clone(), alternatives: exactly.chain(first).collect() }
+        Self { alternatives: exactly.chain(first).collect() }
     }
 }
 
@@ -105,6 +106,7 @@ impl Alternative {
             has_class: classes.contains_key(device_class_name),
             count: Count::new(allocation_mode.as_deref(), *count),
             selectors: selectors_of(device_class_name, selectors.as_deref(), classes),
+            of_class: class_selectors(device_class_name, classes).len(),
             asked: asked(capacity.as_ref()),
             tolerations: tolerations.clone().unwrap_or_default(),
             is_admin: admin_access.unwrap_or(false),
@@ -143,10 +145,13 @@ impl Count {
 }
 
 fn selectors_of(class: &str, own: Option<&[DeviceSelector]>, classes: &Classes) -> Vec<String> {
-    let of_class = classes.get(class).and_then(|class| class.spec.selectors.as_deref());
-    let all = of_class.unwrap_or_default().iter().chain(own.unwrap_or_default());
+    let all = class_selectors(class, classes).iter().chain(own.unwrap_or_default());
     // One without an expression is of a kind that is not known here: it is told as not evaluated.
     all.map(|selector| selector.cel.as_ref().map_or(String::new(), |cel| cel.expression.clone())).collect()
+}
+
+fn class_selectors<'classes>(class: &str, classes: &'classes Classes) -> &'classes [DeviceSelector] {
+    classes.get(class).and_then(|class| class.spec.selectors.as_deref()).unwrap_or_default()
 }
 
 fn asked(capacity: Option<&CapacityRequirements>) -> Amounts {
