@@ -76,6 +76,12 @@ const LAYERS: &[Layer] = &[
         ],
         unsafe_code: Forbidden,
     },
+    Layer {
+        name: "egpu-kubelet-plugin",
+        folder: "kubernetes/kubelet-plugin",
+        may_use: &["base", "cards", "kubernetes-api", "ledger", "runtime-config"],
+        unsafe_code: Forbidden,
+    },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 

@@ -21,6 +21,7 @@ pub use error::ConfigError;
 use crate::{
     driver_capabilities::DriverCapabilities,
     memory_limit::MemoryLimit,
+    request::Placement,
     units::{Bytes, Percent},
 };
 
@@ -67,6 +68,8 @@ pub struct Config {
     pub hami_compat: bool,
     /// Containers of pods get cards by Kubernetes' claims alone.
     pub require_claim: bool,
+    /// Order in which the node's cards are given to claims: `kubernetes.placement`.
+    pub claim_placement: Placement,
     /// Requests may go without limits.
     pub allow_isolation_none: bool,
     /// Containers that could get around a quota may have one.
@@ -334,6 +337,7 @@ impl Default for Config {
                 default_cards: 1,
                 disable_compute_limit: false,
             },
+            claim_placement: Placement::Binpack,
         }
     }
 }

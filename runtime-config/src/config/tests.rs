@@ -96,6 +96,7 @@ fn values_are_read() {
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
          [hami]\ndefault_memory = '0'\ndefault_compute = 30\n\
+         [kubernetes]\nplacement = 'spread'\n\
          [driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'A'\nmemory = '1GiB'\n",
         "config.toml",
     )
@@ -118,6 +119,7 @@ fn values_are_read() {
     assert_eq!(config.default_share.memory, MemoryLimit::bytes(Bytes(8 * Bytes::GIB)));
     assert_eq!(config.hami.default_memory, None);
     assert_eq!(config.hami.default_compute, Percent::new(30));
+    assert_eq!(config.claim_placement, Placement::Spread);
     assert_eq!(config.driver.kind, DriverKind::Simulated);
     assert_eq!(config.driver.simulated.len(), 1);
     assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);
@@ -206,6 +208,7 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ("[hami]\ndefault_cards = 0".to_owned(), ", line 2: hami.default_cards = 0 is"),
         ("[hami]\ndefault_compute = 101".to_owned(), ", line 2: hami.default_compute = 101 is"),
         ("[hami]\ndefault_memory = '5000'".to_owned(), ", line 2: hami.default_memory = \"5000\" is"),
+        ("[kubernetes]\nplacement = 'pack'".to_owned(), ", line 2: kubernetes.placement = \"pack\" is"),
         ("[default_share]\nmemory = '0%'".to_owned(), ", line 2: default_share.memory = \"0%\" is"),
         ("[default_share]\ncompute = '50'".to_owned(), ", line 2: default_share.compute = \"50\" is"),
         ("[driver]\nkind = 'nvida'".to_owned(), ", line 2: driver.kind = \"nvida\" is"),
@@ -310,7 +313,7 @@ fn some_value() -> impl Strategy<Value = String> {
 fn some_key() -> impl Strategy<Value = String> {
     let every = Table::try_from(wire::File::with_every_key()).unwrap();
     let mut keys: Vec<String> = every.keys().cloned().collect();
-    for table in ["driver", "hami", "default_share"] {
+    for table in ["driver", "hami", "kubernetes", "default_share"] {
         keys.extend(every[table].as_table().unwrap().keys().map(|key| format!("{table}.{key}")));
     }
     prop_oneof![9 => proptest::sample::select(keys), 1 => "[a-z._]{1,8}".boxed()]

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     driver_capabilities::DriverCapabilities,
     memory_limit::MemoryLimit,
+    request::Placement,
     units::{Bytes, Percent},
 };
 
@@ -48,6 +49,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         default_share: check.default_share(&file.default_share)?,
         hami_compat: file.hami_compat,
         require_claim: file.kubernetes.require_claim,
+        claim_placement: check.claim_placement(&file.kubernetes.placement)?,
         allow_isolation_none: file.allow_isolation_none,
         allow_privileged_quota: file.allow_privileged_quota,
         fence_other_containers: file.fence_other_containers,
@@ -129,6 +131,17 @@ impl Check<'_> {
             "refuse" => Ok(UnknownDriver::Refuse),
             "pass" => Ok(UnknownDriver::Pass),
             other => Err(self.error("unknown_driver", &format!("{other:?}"), "\"refuse\" or \"pass\"".to_owned())),
+        }
+    }
+
+    fn claim_placement(&self, value: &str) -> Result<Placement, ConfigError> {
+        match value {
+            "binpack" => Ok(Placement::Binpack),
+            "spread" => Ok(Placement::Spread),
+            other => {
+                let accepted = "\"binpack\" or \"spread\"".to_owned();
+                Err(self.error("kubernetes.placement", &format!("{other:?}"), accepted))
+            }
         }
     }
 

@@ -55,10 +55,11 @@ pub(super) struct Hami {
     pub(super) disable_compute_limit: bool,
 }
 
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Kubernetes {
     pub(super) require_claim: bool,
+    pub(super) placement: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -174,6 +175,12 @@ impl Default for Hami {
             default_cards: 1,
             disable_compute_limit: false,
         }
+    }
+}
+
+impl Default for Kubernetes {
+    fn default() -> Self {
+        Self { require_claim: false, placement: "binpack".to_owned() }
     }
 }
 
