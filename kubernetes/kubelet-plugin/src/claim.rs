@@ -186,7 +186,10 @@ impl Here<'_> {
         let failed = |source| ClaimError::Request { request: name.clone(), source: Box::new(source) };
         match request::parse(&source, self.config).map_err(failed)? {
             ContainerRequest::Gpu(request) => Ok(ClaimRequest { name, request: *request, devices }),
-            ContainerRequest::None { .. } => Err(ClaimError::Nothing(name)),
+            // It names cards, and nothing of a pod or a claim.
+            ContainerRequest::None { .. } | ContainerRequest::WithoutClaim { .. } | ContainerRequest::Claims(_) => {
+                Err(ClaimError::Nothing(name))
+            }
         }
     }
 

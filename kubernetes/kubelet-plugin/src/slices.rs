@@ -13,7 +13,7 @@ use kubernetes_api::{
     Quantity,
     names::{DRIVER, attribute},
 };
-use runtime_config::request::Placement;
+use runtime_config::config::ClaimPlacement;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -33,13 +33,13 @@ pub(crate) struct Placed {
 
 /// Brings devices into the order in which claims get them: the scheduler takes the first that
 /// fits.
-pub(crate) fn ordered(mut devices: Vec<Placed>, placement: Placement) -> Vec<Device> {
+pub(crate) fn ordered(mut devices: Vec<Placed>, placement: ClaimPlacement) -> Vec<Device> {
     // Exact: fractions over a common denominator.
     let parts = |placed: &Placed| u128::from(placed.granted) * (1 << 32) / u128::from(placed.memory.max(1));
     devices.sort_by_key(|placed| placed.index);
     match placement {
-        Placement::Binpack => devices.sort_by_key(|placed| Reverse(parts(placed))),
-        Placement::Spread => devices.sort_by_key(parts),
+        ClaimPlacement::Binpack => devices.sort_by_key(|placed| Reverse(parts(placed))),
+        ClaimPlacement::Spread => devices.sort_by_key(parts),
     }
     devices.into_iter().map(|placed| placed.device).collect()
 }

@@ -21,7 +21,6 @@ pub use error::ConfigError;
 use crate::{
     driver_capabilities::DriverCapabilities,
     memory_limit::MemoryLimit,
-    request::Placement,
     units::{Bytes, Percent},
 };
 
@@ -69,7 +68,7 @@ pub struct Config {
     /// Containers of pods get cards by Kubernetes' claims alone.
     pub require_claim: bool,
     /// Order in which the node's cards are given to claims: `kubernetes.placement`.
-    pub claim_placement: Placement,
+    pub claim_placement: ClaimPlacement,
     /// Requests may go without limits.
     pub allow_isolation_none: bool,
     /// Containers that could get around a quota may have one.
@@ -159,6 +158,15 @@ pub enum UnknownDriver {
     Refuse,
     /// Use it: their calls are read as those of the nearest known driver.
     Pass,
+}
+
+/// Order in which a node's cards are given to claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimPlacement {
+    /// First those of which most is granted.
+    Binpack,
+    /// First those of which least is granted.
+    Spread,
 }
 
 /// The treatment of driver calls of containers that have whole cards.
@@ -337,7 +345,7 @@ impl Default for Config {
                 default_cards: 1,
                 disable_compute_limit: false,
             },
-            claim_placement: Placement::Binpack,
+            claim_placement: ClaimPlacement::Binpack,
         }
     }
 }

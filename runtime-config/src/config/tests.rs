@@ -119,7 +119,7 @@ fn values_are_read() {
     assert_eq!(config.default_share.memory, MemoryLimit::bytes(Bytes(8 * Bytes::GIB)));
     assert_eq!(config.hami.default_memory, None);
     assert_eq!(config.hami.default_compute, Percent::new(30));
-    assert_eq!(config.claim_placement, Placement::Spread);
+    assert_eq!(config.claim_placement, ClaimPlacement::Spread);
     assert_eq!(config.driver.kind, DriverKind::Simulated);
     assert_eq!(config.driver.simulated.len(), 1);
     assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);

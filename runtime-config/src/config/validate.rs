@@ -9,14 +9,13 @@ use base::{CardPolicy, ComputeShare};
 use jiff::SignedDuration;
 
 use super::{
-    AdmissionWait, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults, HardCapsUnavailable,
-    MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, PriorityMode, SimulatedCards, SimulatedEdges, SimulatedLink, Throttle,
-    UnknownDriver, WholeCards, document::Document, wire,
+    AdmissionWait, ClaimPlacement, Config, ConfigError, DefaultShare, Driver, DriverKind, HamiDefaults,
+    HardCapsUnavailable, MAX_PERIOD_US, MIN_PERIOD_US, MemoryScaling, PriorityMode, SimulatedCards, SimulatedEdges,
+    SimulatedLink, Throttle, UnknownDriver, WholeCards, document::Document, wire,
 };
 use crate::{
     driver_capabilities::DriverCapabilities,
     memory_limit::MemoryLimit,
-    request::Placement,
     units::{Bytes, Percent},
 };
 
@@ -134,10 +133,10 @@ impl Check<'_> {
         }
     }
 
-    fn claim_placement(&self, value: &str) -> Result<Placement, ConfigError> {
+    fn claim_placement(&self, value: &str) -> Result<ClaimPlacement, ConfigError> {
         match value {
-            "binpack" => Ok(Placement::Binpack),
-            "spread" => Ok(Placement::Spread),
+            "binpack" => Ok(ClaimPlacement::Binpack),
+            "spread" => Ok(ClaimPlacement::Spread),
             other => {
                 let accepted = "\"binpack\" or \"spread\"".to_owned();
                 Err(self.error("kubernetes.placement", &format!("{other:?}"), accepted))

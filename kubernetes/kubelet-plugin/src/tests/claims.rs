@@ -120,6 +120,15 @@ async fn what_a_claim_does_not_name_it_does_not_get_as_a_limit() {
 }
 
 #[tokio::test]
+async fn a_node_that_requires_claims_takes_them() {
+    let mut bench = Bench::without_plugin("", "[kubernetes]\nrequire_claim = true").await;
+    bench.start();
+    bench.devices().await;
+    let claim = bench.share(1, "gpu-0", GIB, Some(10));
+    assert_eq!(prepare(&bench.socket(), &claim).await.error, "");
+}
+
+#[tokio::test]
 async fn several_cards_of_a_request_have_their_own_shares() {
     let bench = Bench::new().await;
     let results = vec![result("pair", "gpu-1", 3 * GIB, 10), result("pair", "gpu-0", 4 * GIB, 20)];
