@@ -38,6 +38,28 @@ impl FromStr for Quantity {
 
     /// Reads every form that Kubernetes does: `20Gi`, `1.5Gi`, `2G`, `25`, `25000m`, `2e10`.
     fn from_str(text: &str) -> Result<Self, QuantityError> {
+        Self::read(text, Fraction::Refused)
+    }
+}
+
+/// The treatment of a quantity that is not whole.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fraction {
+    Refused,
+    RoundedUp,
+}
+
+impl Quantity {
+    /// Reads as `from_str` does, and takes the next whole quantity where there is a fraction, as
+    /// the scheduler does where a capacity has steps.
+    ///
+    /// # Errors
+    /// When the text is no quantity, negative, or too large.
+    pub fn rounded_up(text: &str) -> Result<Self, QuantityError> {
+        Self::read(text, Fraction::RoundedUp)
+    }
+
+    fn read(text: &str, of_fractions: Fraction) -> Result<Self, QuantityError> {
         let syntax = || QuantityError::Syntax(text.to_owned());
         let (is_negative, unsigned) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -60,7 +82,7 @@ impl FromStr for Quantity {
             return Err(QuantityError::Negative(text.to_owned()));
         }
         let places = i32::try_from(fraction.len()).map_err(|_| syntax())?;
-        value(digits, binary, ten.saturating_sub(places), text).map(Self)
+        value(digits, binary, ten.saturating_sub(places), of_fractions, text).map(Self)
     }
 }
 
@@ -80,8 +102,8 @@ fn scale(suffix: &str) -> Option<(u32, i32)> {
     exponent.parse().ok().map(|power| (0, power))
 }
 
-/// Returns `digits` x 1024^`binary` x 10^`ten`, exactly. `digits` begins with no zero.
-fn value(digits: &str, binary: u32, ten: i32, text: &str) -> Result<u64, QuantityError> {
+/// Returns `digits` x 1024^`binary` x 10^`ten`. `digits` begins with no zero.
+fn value(digits: &str, binary: u32, ten: i32, of_fractions: Fraction, text: &str) -> Result<u64, QuantityError> {
     let too_large = || QuantityError::TooLarge(text.to_owned());
     let fraction = || QuantityError::Fraction(text.to_owned());
     let mut count: u128 = digits.parse().map_err(|_| if ten < 0 { fraction() } else { too_large() })?;
@@ -90,6 +112,9 @@ fn value(digits: &str, binary: u32, ten: i32, text: &str) -> Result<u64, Quantit
     count = match (power, ten < 0) {
         (Some(power), false) => count.checked_mul(power).ok_or_else(too_large)?,
         (Some(power), true) if count.is_multiple_of(power) => count / power,
+        (Some(power), true) if of_fractions == Fraction::RoundedUp => count.div_ceil(power),
+        // Less than one: the digits are fewer than 10^39, the power more.
+        (None, true) if of_fractions == Fraction::RoundedUp => 1,
         (_, true) => return Err(fraction()),
         (None, false) => return Err(too_large()),
     };
@@ -178,6 +203,16 @@ mod tests {
         {
             assert_eq!(text.parse::<Quantity>(), Err(QuantityError::Syntax(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn fractions_are_rounded_up_where_that_is_wanted() {
+        for (text, expected) in
+            [("12500m", 13), ("1n", 1), ("1e-99", 1), ("0", 0), ("25", 25), ("0.1Ki", 103), ("1.5Gi", 3 << 29)]
+        {
+            assert_eq!(Quantity::rounded_up(text), Ok(Quantity(expected)), "{text}");
+        }
+        assert_eq!(Quantity::rounded_up("-1m"), Err(QuantityError::Negative("-1m".to_owned())));
     }
 
     #[test]
