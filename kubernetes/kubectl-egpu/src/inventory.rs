@@ -98,6 +98,9 @@ impl Inventory {
             let for_it = |rule: &&TaintRule| rule.spec.device_selector.as_ref().is_some_and(|cards| cards.fits(card));
             let taints: Vec<_> = rules.iter().filter(for_it).map(|rule| rule.spec.taint.clone()).collect();
             card.taints.extend(taints);
+            let name = |taint: &DeviceTaint| (taint.key.clone(), taint.value.clone(), taint.effect.clone());
+            let mut seen = BTreeSet::new();
+            card.taints.retain(|taint| seen.insert(name(taint)));
         }
         inventory
     }

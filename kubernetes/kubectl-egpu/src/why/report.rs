@@ -79,7 +79,7 @@ pub(crate) struct CardReport {
     pub(crate) card: String,
     pub(crate) model: String,
     pub(crate) free: Amounts,
-    /// In words; empty: nothing.
+    /// All that is in the way, in words.
     pub(crate) lacks: Vec<String>,
     #[serde(skip)]
     rank: Rank,
@@ -324,7 +324,7 @@ fn words(lack: &Lack, card: &Card) -> String {
             let short = output::amount(name, needed - free);
             let free = output::amount(name, *free);
             let never = if of_all { "; more than it ever has" } else { "" };
-            format!("{short} of {name} ({free} free{never})")
+            format!("lacks {short} of {name} ({free} free{never})")
         }
         Lack::Room(Shortage::Missing { name }) => format!("it has no capacity {name}"),
         Lack::Room(Shortage::NotAllowed { name, asked }) => {
