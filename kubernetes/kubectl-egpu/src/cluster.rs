@@ -81,7 +81,9 @@ impl Cluster {
             }
             None => Config::from_kubeconfig(&options).await,
         };
-        let config = config.map_err(wrong(path.clone()))?;
+        let mut config = config.map_err(wrong(path.clone()))?;
+        // Who waits at a terminal is told at once.
+        config.default_retry = false;
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| CommandError::Client(Box::new(error)))?;
         Ok(Self { client, namespace })

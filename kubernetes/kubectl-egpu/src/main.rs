@@ -1,6 +1,7 @@
 //! kubectl's plugin `egpu`: the cards of a cluster, and why a pod waits for them.
 //!
 //! It reads Kubernetes' objects alone, those that the scheduler decides by; it asks no node.
+#![forbid(unsafe_code)]
 
 mod allocation;
 mod cards;
@@ -13,6 +14,7 @@ mod inventory;
 mod node_match;
 mod output;
 mod placement;
+mod quantity;
 mod request;
 mod selector;
 mod top;

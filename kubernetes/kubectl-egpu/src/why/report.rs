@@ -10,9 +10,10 @@ use super::{Facts, PodClaim};
 use crate::{
     allocation::{Amounts, Shortage},
     cards,
-    inventory::{Card, amount},
+    inventory::Card,
     node_match, output,
     placement::{Lack, Placed, Search, lacks, search},
+    quantity::amount,
     request::{Alternative, Count, Request, Wish},
     selector::{Outcome, Selectors},
 };
