@@ -1,4 +1,4 @@
-//! What the API server knows.
+//! The API server's objects.
 
 use std::path::PathBuf;
 

@@ -20,7 +20,7 @@ use crate::{
     inventory::{Card, Inventory},
 };
 
-/// Who the API server notes as the writer.
+/// The writer, as the API server notes it.
 const MANAGER: &str = "kubectl-egpu";
 /// All cards, in the annotation.
 const ALL: &str = "*";

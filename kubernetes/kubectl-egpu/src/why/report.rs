@@ -73,7 +73,7 @@ pub(crate) struct RequestReport {
     pub(crate) cards: Vec<CardReport>,
 }
 
-/// What a card lacks for a request.
+/// A card, and all that is in its way for a request.
 #[derive(Debug, Serialize)]
 pub(crate) struct CardReport {
     pub(crate) node: String,
