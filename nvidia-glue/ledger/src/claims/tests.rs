@@ -6,7 +6,7 @@ use runtime_config::request::{GpuRequest, Share};
 
 use super::*;
 use crate::{
-    AttachError,
+    AttachError, GrantState,
     test_support::{Bench, NO_PATIENCE, cap, cgroup, devices, key, mib, part, process, request, with_policy},
 };
 
