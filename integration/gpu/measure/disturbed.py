@@ -148,7 +148,7 @@ def churn(suite):
 
 
 # Processes that start each second, for how long they do, and the length of a batch at its cap.
-STARTS, STARTS_SECONDS, BATCH_MS = (0, 1, 5), 15, 100
+STARTS, STARTS_SECONDS, BATCH_MS = (0, 1, 5), 24, 100
 LOST = ("lost_us", "edge_wait_us", "slow_edges", "longest_edge_us")
 
 

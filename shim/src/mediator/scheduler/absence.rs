@@ -65,6 +65,13 @@ pub(super) fn absences(switches: &[Switch], own: u32, (from_us, until_us): (u64,
             _ => {}
         }
     }
+    // Who was displaced just before it was taken off had no time to come back.
+    if let Some((since_us, _, process)) = away
+        && since_us > from_us
+        && (1..=SLICE_US).contains(&(until_us - since_us))
+    {
+        found.push(Absence { from_us: since_us, until_us, process });
+    }
     found
 }
 
@@ -116,6 +123,14 @@ mod tests {
         let idle = [(10_000, OWN, On), (11_000, OWN, Off), (11_100, 7, On), (30_000, 7, Off), (30_100, OWN, On)];
         assert_eq!(found(&idle), [(11_000, 13_320, Some(7))], "no more than one turn of the other one");
         assert!(found(&idle[..4]).is_empty(), "it did not come back");
+    }
+
+    #[test]
+    fn who_is_displaced_at_the_end_was_absent() {
+        let last = |off_us| found(&[(10_000, OWN, On), (off_us, OWN, Off), (off_us + 50, 7, On)]);
+        assert_eq!(last(34_000), [(34_000, 35_000, Some(7))]);
+        assert!(last(30_000).is_empty(), "it had no work any more");
+        assert!(last(35_000).is_empty(), "it was taken off");
     }
 
     #[test]
