@@ -67,7 +67,8 @@ SUITES = [
             "cupy_tests/cuda_tests/test_device.py", "cupy_tests/cuda_tests/test_memory.py",
             cards=2),
     PytestSuite("numba", "numba-cuda", "numba-cuda", "", ("numba.cuda.tests",),
-                options=("-o", "consider_namespace_packages=true", "--pyargs"),
+               options=("-o", "consider_namespace_packages=true",
+                        "--continue-on-collection-errors", "--pyargs"),
                needs=("filecheck", "cffi")),
     PytestSuite("rmm", "RMM", "", "rmm/python/rmm/rmm/tests", (".",)),
 ]

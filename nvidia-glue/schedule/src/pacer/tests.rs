@@ -301,7 +301,7 @@ fn nobody_gains_by_having_no_channels_for_a_moment() {
 }
 
 #[test]
-fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
+fn what_a_neighbour_lost_is_paid_back_whatever_the_host_took() {
     let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), true)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 15_000);
@@ -475,7 +475,7 @@ proptest! {
     /// Nobody has more than he was granted in any second, but for what was carried on and one
     /// edge, also between neighbours from whom he takes over.
     #[test]
-    fn what_is_set_off_is_bounded(jitter in jitter(60_000, 1)) {
+    fn what_is_given_back_is_bounded(jitter in jitter(60_000, 1)) {
         let mut pacer = between_neighbours();
         let on = run(&mut pacer, 0, 100 * PERIOD, &jitter);
         let latest = jitter.iter().map(|(wake, call)| wake + call).max().unwrap();

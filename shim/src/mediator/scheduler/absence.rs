@@ -56,11 +56,11 @@ pub(super) fn absences(switches: &[Switch], own: u32, (from_us, until_us): (u64,
                 away = None;
             }
             // One that was there already, too.
-            (Some((_, visits, process)), presence) if switch.process != own && at_us > from_us => {
-                if presence == Presence::On || *visits == 0 {
-                    *visits += 1;
-                    *process = Some(switch.process);
-                }
+            (Some((_, visits, process)), presence)
+                if switch.process != own && at_us > from_us && (presence == Presence::On || *visits == 0) =>
+            {
+                *visits += 1;
+                *process = Some(switch.process);
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Calls that are held up in the driver: what is made up, what is set off, and what is lost.
+//! Calls that are held up in the driver: what is made up, what is given back, and what is lost.
 
 use super::*;
 
@@ -152,7 +152,7 @@ fn what_others_had_of_a_window_is_lost_and_not_paid_back() {
 }
 
 #[test]
-fn lateness_of_the_thread_is_not_set_off() {
+fn lateness_of_the_thread_is_not_given_back() {
     let mut pacer = between_neighbours();
     pacer.next(0).unwrap();
     pacer.moved_in(1, Move::Open, 10_000, (20_000, 20_400));
