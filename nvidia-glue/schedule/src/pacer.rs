@@ -5,17 +5,17 @@
 //! the instant named, and says how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
 //! What counts is the time during which the channels are on the card. A call that puts them there
-//! or takes them off takes effect some time after it began (its caller says when), and is therefore
-//! issued ahead by what that took of late ([`Lead`]): for each call to the driver that it takes, so
-//! that channels come to be many ahead of the edge and not with it. What a span came out too long
-//! by is taken off the next ones (the balance), however long that takes; what it came out too short
-//! by is made up only where nobody else has the card, now or after the next spans: a neighbour is
-//! never made to pay for the lateness of the host. Where a call waits in the driver between two
-//! neighbours, though, the one has what the other does not get: the one ends that much earlier the
-//! next time, and the other begins that much earlier (what is due). Time that others had the card
-//! though the channels were on it does not count as the container's ([`shared`](Pacer::shared)). All
-//! that is carried on is bounded, so that nobody has much more than his share in any second; what
-//! is beyond that is lost.
+//! or takes them off takes effect some time after it began (its caller says when), and is
+//! therefore issued ahead by what that took of late ([`Lead`]): for each call to the driver that
+//! it takes, so that channels come to be many ahead of the edge and not with it. What a span came
+//! out too long by is taken off the next ones (the balance), however long that takes; what it came
+//! out too short by is made up only where nobody else has the card, now or after the next spans: a
+//! neighbour is never made to pay for the lateness of the host. Where a call waits in the driver
+//! between two neighbours, though, the one has what the other does not get: the one ends that much
+//! earlier the next time, and the other begins that much earlier (what is due). Time that others
+//! had the card though the channels were on it does not count as the container's
+//! ([`shared`](Pacer::shared)). All that is carried on is bounded, so that nobody has much more
+//! than his share in any second; what is beyond that is lost.
 
 use super::{Calls, Span, Timeline};
 
@@ -103,8 +103,8 @@ struct Current {
     is_in_parts: bool,
 }
 
-/// Time that others had the card though the channels were on it: before the span, until what is free
-/// after it ends, and then.
+/// Time for which others had the card though the channels were on it: before the span, until what
+/// is free after it ends, and then.
 #[derive(Debug, Clone, Copy, Default)]
 struct Others {
     before_us: u64,

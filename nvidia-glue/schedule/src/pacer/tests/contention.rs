@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::*;
 
-/// What calls of a container with 20 channels take, and after what time they take effect
+/// Durations of calls of a container with 20 channels, and the time after which they take effect
 /// (docs/driver-facts.md).
 const CLOSING: (u64, u64) = (750, 620);
 const OPENING: (u64, u64) = (430, 430);
@@ -29,7 +29,7 @@ struct Starts<'a> {
     holds: &'a [u64],
 }
 
-/// What a container had of the card and what it was told that it lost, in millionths of the time.
+/// Time that a container had of the card, and that it was told that it lost, in millionths.
 #[derive(Debug)]
 struct Outcome {
     had: u64,
