@@ -7,7 +7,7 @@ use nvidia_glue::schedule::{Presence, Switch};
 const SLICE_US: u64 = 2_200;
 /// The longest that a change from one of the container's own contexts to another takes.
 const SWITCH_US: u64 = 300;
-/// Time that each absence costs the container beyond its length: the kernels that it interrupts, and
+/// Time that each absence costs the container beyond its length: kernels that it interrupts, and
 /// cold caches. As much as a window does (docs/driver-facts.md).
 const INTERRUPTION_US: u64 = 120;
 
