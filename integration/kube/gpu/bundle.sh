@@ -15,8 +15,8 @@ CARGO_TARGET_DIR=$target integration/setup-cri.sh plugins
 CARGO_TARGET_DIR=$target integration/kube/build.sh
 
 rm -rf "$root"
-mkdir -p "$root/target/kube" "$root/target/cri" "$root/target/containerd/forky/usr/bin"
 if [ ! -e "$out/programs.tar.xz" ] || [ "$target/kube/versions" -nt "$out/programs.tar.xz" ]; then
+    mkdir -p "$root/target/kube" "$root/target/cri" "$root/target/containerd/forky/usr/bin"
     cp -a "$target/kube/bin" "$root/target/kube/"
     for name in host-local loopback ptp; do cp "$target/cri/$name" "$root/target/cri/"; done
     for name in containerd ctr; do cp "$target/containerd/forky/usr/bin/$name" "$root/target/containerd/forky/usr/bin/"; done
@@ -27,7 +27,7 @@ if [ ! -e "$out/programs.tar.xz" ] || [ "$target/kube/versions" -nt "$out/progra
     rm -rf "$root/target"
 fi
 
-mkdir -p "$root/bin" "$root/target" "$root/packaging" "$root/examples" "$root/integration/gpu" "$root/openssl"
+mkdir -p "$root/bin" "$root/target" "$root/openssl"
 cp "$target/release/containerd-shim-egpu-v1" "$target/release/egpu" "$target/release/egpu-kubelet-plugin" "$(command -v busybox)" "$root/bin/"
 strip "$root"/bin/*
 for load in compute cuda; do ${CC:-cc} -O2 -o "$root/bin/$load-load" "integration/gpu/${load}_load.c" -ldl; done
@@ -46,10 +46,8 @@ cp "$root/bin/compute-load" "$root/bin/cuda-load" "$work/root/tmp/"
 ${CC:-cc} -O1 -static -o "$work/tools" integration/cri/tools.c
 python3 integration/cri/images.py "$work/images" "$(command -v busybox)" "$work/tools" "$root/target/images.tar" "$work/root"
 
-cp -r packaging/kubernetes "$root/packaging/"
-cp -r examples/kubernetes examples/containerd "$root/examples/"
-cp -r integration/kube integration/cri "$root/integration/" && rm -rf "$root/integration/kube/gpu/bundle"
-cp -r integration/gpu/measure "$root/integration/gpu/"
+git ls-files -z packaging/kubernetes examples/kubernetes examples/containerd integration/kube integration/cri integration/gpu/measure |
+    tar --null -T - -cf - | tar -C "$root" -xf -
 # The commit that results are of.
 git describe --always --dirty >"$root/integration/gpu/commit"
 cp integration/kube/gpu/run.sh "$root/"
