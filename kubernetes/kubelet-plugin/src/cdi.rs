@@ -16,8 +16,9 @@ use ledger::Ledger;
 use nix::fcntl::{Flock, FlockArg};
 use serde_json::json;
 
-/// The oldest CDI that has all of what these files need.
-const CDI_VERSION: &str = "0.3.0";
+/// The oldest CDI that has all of what these files need: since 0.5.0, names of devices may begin
+/// with a digit, as uids do. containerd leaves out a file whose version is too old for it.
+const CDI_VERSION: &str = "0.5.0";
 
 /// A CDI file that cannot be written, or not be told to be there.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! Events on pods: what was granted, and what was not.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -22,6 +22,8 @@ use crate::api_client::ApiClient;
 const WAITING: usize = 64;
 /// Longest text of an event.
 const LONGEST: usize = 1024;
+/// Events that are counted; of more the numbers start anew.
+const MOST_COUNTED: usize = 512;
 const COMPONENT: &str = "egpu-kubelet-plugin";
 
 /// Kind of an event.
@@ -50,8 +52,9 @@ impl Events {
     pub(crate) fn start(api: ApiClient) -> Self {
         let (sender, mut receiver) = mpsc::channel::<PodEvent>(WAITING);
         tokio::spawn(async move {
+            let mut counts = Counts::default();
             while let Some(event) = receiver.recv().await {
-                if let Err(error) = send(&api, &event).await {
+                if let Err(error) = send(&api, &event, &mut counts).await {
                     tracing::warn!(%error, pod = event.claim.pod.name, "an event is lost");
                 }
             }
@@ -66,8 +69,11 @@ impl Events {
     }
 }
 
+/// Numbers of times that events were told, by their names: reading them would need a right more.
+type Counts = HashMap<String, i32>;
+
 /// Creates the event, or counts it once more.
-async fn send(api: &ApiClient, told: &PodEvent) -> Result<(), kube::Error> {
+async fn send(api: &ApiClient, told: &PodEvent, counts: &mut Counts) -> Result<(), kube::Error> {
     let events: Api<Event> = Api::namespaced(api.client(), &told.claim.namespace);
     let event = event(&api.node, told, Time(Timestamp::now()));
     match events.create(&PostParams::default(), &event).await {
@@ -75,7 +81,11 @@ async fn send(api: &ApiClient, told: &PodEvent) -> Result<(), kube::Error> {
         other => return other.map(drop),
     }
     let name = event.metadata.name.unwrap_or_default();
-    let count = events.get(&name).await?.count.unwrap_or(1).saturating_add(1);
+    if counts.len() >= MOST_COUNTED {
+        counts.clear();
+    }
+    let count = counts.entry(name.clone()).or_insert(1);
+    *count = count.saturating_add(1);
     let again = json!({"count": count, "lastTimestamp": event.last_timestamp});
     events.patch(&name, &PatchParams::default(), &Patch::Merge(again)).await.map(drop)
 }

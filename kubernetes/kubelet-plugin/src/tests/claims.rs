@@ -7,6 +7,7 @@ use ledger::Record;
 use serde_json::{Value, json};
 
 use super::{
+    api_server::ApiServer,
     bench::{Bench, GIB, claim_path, result, uid},
     kubelet::{prepare, prepare_all, unprepare},
 };
@@ -43,7 +44,7 @@ async fn a_claim_is_granted_once_and_given_back_once() {
     let variable = format!("EGPU_CLAIM_c1a10001_GPU=team/{}/gpu", uid(1));
     let edits = json!({"env": [variable, "NVIDIA_VISIBLE_DEVICES=void"]});
     let devices = json!([{"name": format!("{}-gpu", uid(1)), "containerEdits": edits}]);
-    let expected = json!({"cdiVersion": "0.3.0", "kind": "egpu.io/claim", "devices": devices});
+    let expected = json!({"cdiVersion": "0.5.0", "kind": "egpu.io/claim", "devices": devices});
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected, "nothing but where the claim is recorded");
 
     for _ in 0..2 {
@@ -88,6 +89,12 @@ async fn no_more_is_granted_than_there_is() {
         Some(events.into_iter().filter(refused).collect::<Vec<_>>()).filter(|events| events.len() == 2)
     });
     assert!(told.await.iter().all(|event| event["message"].as_str().unwrap().contains("free: ")), "with what is free");
+    for _ in 0..2 {
+        assert_ne!(prepare(&bench.socket(), &claims[1]).await.error, "");
+    }
+    let counted = |event: &Value| event["count"] == 2 && refused(event);
+    let is_counted = |api: &ApiServer| api.list("/api/v1/namespaces/team/events").iter().any(counted).then_some(());
+    bench.api.wait("an event that is counted", is_counted).await;
 }
 
 #[tokio::test]
