@@ -172,7 +172,7 @@ class Cluster:
         kubeconfig = self.authority.token_kubeconfig("plugin", token.strip())
         command = [self.plugin, "--node-name", NODE, "--kubeconfig", kubeconfig,
                    "--kubelet-dir", KUBELET_FOLDER, "--cdi-dir", CDI_FOLDER]
-        self.parts["plugin"] = Part("plugin", command, f"{self.logs}/plugin.log", self.slices, self.node.environment)
+        self.parts["plugin"] = Part("plugin", command, f"{self.logs}/plugin.log", self.plugin_is_ready, self.node.environment)
         self.parts["plugin"].start()
 
     def __exit__(self, kind, *_):
@@ -242,6 +242,14 @@ class Cluster:
             raise RuntimeError(f"egpu {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
 
+    def kubectl_egpu(self, *arguments, check=True):
+        """Returns the exit code, what kubectl's plugin `egpu` prints, and what it says."""
+        command = [f"{self.binaries}/kubectl-egpu", "--kubeconfig", self.kubeconfigs["admin"], *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise RuntimeError(f"kubectl egpu {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.returncode, done.stdout, done.stderr
+
     def grants(self):
         return json.loads(self.egpu("ps", "--output", "json"))
 
@@ -252,6 +260,11 @@ class Cluster:
 
     def slices(self):
         return [one for one in self.api.items(SLICES) if one["spec"]["driver"] == DRIVER]
+
+    def plugin_is_ready(self):
+        """Its cards are published, and kubelet has registered the process that runs now."""
+        begun = self.log("plugin").rpartition("kube-test: ")[2]
+        return self.slices() and "registered with the kubelet" in begun
 
     def pod(self, name, namespace="default"):
         return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")

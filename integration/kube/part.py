@@ -14,6 +14,7 @@ class Part:
 
     def start(self, wait=True):
         with open(self.log, "a", encoding="utf-8") as log:
+            print(f"kube-test: {self.name} starts", file=log, flush=True)
             # In a session of its own: it is needed for cleaning up after a signal to the group.
             self.process = subprocess.Popen(self.command, env=self.environment, stdout=log, stderr=log,
                                             start_new_session=True)

@@ -27,7 +27,7 @@ def arguments():
     for path in ("binaries", "target", "rm_client"):
         parser.add_argument(path, type=os.path.realpath)
     parser.add_argument("filters", nargs="*", metavar="FILTER")
-    return parser.parse_args()
+    return parser.parse_intermixed_args()
 
 
 def cases(filters):

@@ -6,13 +6,13 @@
 set -euo pipefail
 binaries=$(realpath "$1") target=$(realpath -m "$2") rm_client=$(realpath "$3")
 shift 3
-cd "$(dirname "$0")"
+here=$(realpath "$(dirname "$0")")
 export CARGO_TARGET_DIR=$target
 SECONDS=0
-../setup-containerd.sh
-../setup-runc.sh
-../setup-cri.sh plugins
-./build.sh
+"$here"/../setup-containerd.sh
+"$here"/../setup-runc.sh
+"$here"/../setup-cri.sh plugins
+"$here"/build.sh
 echo "programs of the cluster there after $SECONDS s"
-python3 -B run.py "$binaries" "$target" "$rm_client" "$@"
+python3 -B "$here"/run.py "$binaries" "$target" "$rm_client" "$@"
 echo "done after $SECONDS s"

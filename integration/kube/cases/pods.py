@@ -1,9 +1,6 @@
-"""Pods without claims: the runtime class, and the examples as they are."""
-
-import os
+"""Pods without claims."""
 
 from case import KubeCase
-from cluster import EXAMPLES
 
 
 class Pods(KubeCase):
@@ -24,23 +21,3 @@ class Pods(KubeCase):
         self.pod("none", image="egpu.test/cuda:1", command=["/bin/sh", "-c", "ls /dev | grep -c nvidia"])
         self.cluster.wait_ended("none")
         self.assertEqual(self.logs("none"), "0\n")
-
-
-class Examples(KubeCase):
-    """Every manifest of examples/kubernetes, byte for byte."""
-
-
-def example(file):
-    def test(self):
-        name = file.removesuffix(".yaml")
-        self.cluster.kubectl("apply", "-f", f"{EXAMPLES}/{file}")
-        self.addCleanup(self.cluster.delete_pod, name)
-        pod = self.cluster.wait_ended(name)
-        self.assertEqual(pod["status"]["phase"], "Succeeded", self.cluster.kubectl("describe", "pod", name))
-        self.assertIn("Tesla V100", self.logs(name))
-    return test
-
-
-for manifest in sorted(os.listdir(EXAMPLES)):
-    if manifest != "00-runtime-class.yaml":
-        setattr(Examples, f"test_{manifest.removesuffix('.yaml').replace('-', '_')}", example(manifest))

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use base::Percent;
+use base::{Bytes, Percent};
 use cards::{Card, Inventory, Source};
 use k8s_openapi::{
     api::resource::v1::{CapacityRequestPolicy, CapacityRequestPolicyRange, Device, DeviceAttribute, DeviceCapacity},
@@ -17,6 +17,8 @@ use runtime_config::config::HardCapsUnavailable;
 
 use crate::taints::{self, Drained};
 
+/// Least memory of a grant: limits are whole KiB. A claim of less takes that much.
+const LEAST_MEMORY: u64 = Bytes::KIB;
 /// Longest string of an attribute.
 const LONGEST_STRING: usize = 64;
 /// Architectures by the compute capability with which each begins, the newest first.
@@ -64,7 +66,7 @@ impl DeviceFacts<'_> {
         }
         let taken = [
             (offer.is_whole_outside, "the whole card"),
-            (offer.memory.0 == 0, "all of its memory"),
+            (offer.memory.0 < LEAST_MEMORY, "all of its memory"),
             (offer.compute == Some(0), "all of its time"),
             (offer.containers == 0, "all of its places"),
         ];
@@ -87,7 +89,7 @@ impl DeviceFacts<'_> {
         // A claim that names no memory wants the whole card, which it cannot have beside others:
         // it takes all that the card has, also where less is offered.
         let whole = self.limits.grantable(card.memory).0;
-        let memory = range(offer.memory.0, whole.max(offer.memory.0));
+        let memory = range(LEAST_MEMORY, offer.memory.0, whole.max(offer.memory.0));
         let one = quantity(1);
         let containers = DeviceCapacity {
             value: quantity(offer.containers.into()),
@@ -103,7 +105,7 @@ impl DeviceFacts<'_> {
         let holds_caps = card.hard_caps || self.limits.hard_caps_unavailable == HardCapsUnavailable::Degrade;
         if let Some(percent) = offer.compute.filter(|_| holds_caps) {
             let percent = u64::from(percent.min(Percent::FULL.get().into()));
-            let compute = range(percent, capacity::UNNAMED_COMPUTE.into());
+            let compute = range(1, percent, capacity::UNNAMED_COMPUTE.into());
             capacities.insert(capacity::COMPUTE.to_owned(), compute);
         }
         capacities
@@ -142,10 +144,10 @@ impl DeviceFacts<'_> {
     }
 }
 
-/// A capacity of which any whole amount may be taken, `default` where none is named.
-fn range(value: u64, default: u64) -> DeviceCapacity {
+/// A capacity of which any whole amount from `least` may be taken, `default` where none is named.
+fn range(least: u64, value: u64, default: u64) -> DeviceCapacity {
     let range = CapacityRequestPolicyRange {
-        min: quantity(1),
+        min: quantity(least),
         max: None,
         // Fractions are rounded up. A step beyond the value is refused.
         step: (value > 1).then(|| quantity(1)),

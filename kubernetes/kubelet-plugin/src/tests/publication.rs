@@ -53,7 +53,7 @@ async fn a_card_is_a_device_with_consumable_capacities() {
     assert_eq!(
         device["capacity"],
         json!({
-            "memory": {"value": "81920Mi", "requestPolicy": {"default": "80Gi", "validRange": {"min": "1", "step": "1"}}},
+            "memory": {"value": "81920Mi", "requestPolicy": {"default": "80Gi", "validRange": {"min": "1Ki", "step": "1"}}},
             "compute": {"value": "100", "requestPolicy": {"default": "5", "validRange": {"min": "1", "step": "1"}}},
             "containers": {"value": "10", "requestPolicy": {"default": "1", "validValues": ["1"]}},
         })
