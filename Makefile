@@ -71,12 +71,17 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test vm-test host-test generated dist package-test dist-check install uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
 	scripts/setup.sh build
 	$(CARGO) build --release --locked --package egpu-shim --bins $(REPRODUCIBLE)
+
+# For clusters; what runs containers needs none of it.
+build-kubernetes:
+	scripts/setup.sh build
+	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package kubectl-egpu $(REPRODUCIBLE)
 
 demo: build rm-client
 	scripts/setup.sh containerd
@@ -207,6 +212,9 @@ package-test: build generated
 
 dist-check:
 	packaging/reproduce.sh
+
+install-kubernetes: build-kubernetes
+	install -D --mode=755 --target-directory="$(DESTDIR)$(PREFIX)/bin" $(RELEASE)/egpu-kubelet-plugin $(RELEASE)/kubectl-egpu
 
 install: build generated
 	rm -rf $(TARGET)/stage

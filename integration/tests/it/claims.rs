@@ -90,7 +90,7 @@ impl Plugin {
         self.ledger.prepare_claim(&admission, &self.log).unwrap();
     }
 
-    /// Whether nothing is left once the claim is unprepared.
+    /// Unprepares the claim, after which nothing is left.
     #[track_caller]
     fn unprepare(&self, uid: &str) {
         eventually("the claim is unprepared", || self.ledger.unprepare_claim("default", uid, &self.log).ok());

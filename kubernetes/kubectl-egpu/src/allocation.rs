@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(ask(&mut Amounts::new(), &[("memory", 1), ("containers", 2)]), [refused]);
     }
 
-    /// What was granted outside Kubernetes is taken off the value: a whole card is then none, if
+    /// Grants outside Kubernetes are taken off the value: a whole card is then none, if
     /// the default stays that of the whole card.
     #[test]
     fn a_default_may_exceed_what_is_offered() {

@@ -1,4 +1,4 @@
-//! What the API server knows.
+//! The API server's objects.
 
 use std::path::PathBuf;
 
@@ -34,6 +34,12 @@ pub(crate) struct Cluster {
     pub(crate) client: Client,
     /// The namespace of commands that name none.
     pub(crate) namespace: String,
+}
+
+/// DeviceTaintRules, of a version that is served.
+pub(crate) struct TaintRules {
+    pub(crate) api: Api<DynamicObject>,
+    pub(crate) api_version: String,
 }
 
 /// The cluster that is meant.
@@ -75,7 +81,9 @@ impl Cluster {
             }
             None => Config::from_kubeconfig(&options).await,
         };
-        let config = config.map_err(wrong(path.clone()))?;
+        let mut config = config.map_err(wrong(path.clone()))?;
+        // Who waits at a terminal is told at once.
+        config.default_retry = false;
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| CommandError::Client(Box::new(error)))?;
         Ok(Self { client, namespace })
@@ -95,8 +103,8 @@ impl Cluster {
         let slices = self.list::<ResourceSlice>("resource slices", &of_driver).await?;
         let claims = self.list::<ResourceClaim>("resource claims", &ListParams::default()).await?;
         let rules = match self.taint_rules().await? {
-            Some(api) => {
-                let rules = api.list(&ListParams::default()).await.map_err(failed("list device taint rules"))?;
+            Some(rules) => {
+                let rules = rules.api.list(&ListParams::default()).await.map_err(failed("list device taint rules"))?;
                 rules.items.into_iter().filter_map(|rule| read_rule(&rule)).collect()
             }
             None => Vec::new(),
@@ -105,7 +113,7 @@ impl Cluster {
     }
 
     /// DeviceTaintRules of the newest version that is served; `None`: the server has none.
-    pub(crate) async fn taint_rules(&self) -> Result<Option<Api<DynamicObject>>, CommandError> {
+    pub(crate) async fn taint_rules(&self) -> Result<Option<TaintRules>, CommandError> {
         for version in TAINT_RULE_VERSIONS {
             let served = self.client.list_api_group_resources(&format!("{GROUP}/{version}")).await;
             let served = optional(served).map_err(failed("ask which resources are served"))?;
@@ -113,7 +121,8 @@ impl Cluster {
                 .is_some_and(|served: APIResourceList| served.resources.iter().any(|one| one.kind == "DeviceTaintRule"))
             {
                 let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "DeviceTaintRule"));
-                return Ok(Some(Api::all_with(self.client.clone(), &resource)));
+                let api = Api::all_with(self.client.clone(), &resource);
+                return Ok(Some(TaintRules { api, api_version: resource.api_version }));
             }
         }
         Ok(None)

@@ -8,19 +8,19 @@ use std::{collections::BTreeSet, fmt, str::FromStr};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api,
-    api::{DeleteParams, DynamicObject, EvictParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams},
 };
 use kubernetes_api::names::{DRAIN_ANNOTATION, DRIVER, taint};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    cluster::{Cluster, failed, optional},
+    cluster::{Cluster, TaintRules, failed, optional},
     exit::CommandError,
     inventory::{Card, Inventory},
 };
 
-/// Who the API server notes as the writer.
+/// The writer, as the API server notes it.
 const MANAGER: &str = "kubectl-egpu";
 /// All cards, in the annotation.
 const ALL: &str = "*";
@@ -139,49 +139,53 @@ pub(crate) async fn drain(cluster: &Cluster, target: &Target, evict: bool) -> Re
 
 /// Takes back what [`drain`] did: of a node all, its cards' too.
 pub(crate) async fn undrain(cluster: &Cluster, target: &Target) -> Result<Outcome, CommandError> {
-    let mut by = "annotation";
+    let (mut by, mut is_known) = ("annotation", false);
     if let Some(rules) = cluster.taint_rules().await? {
         by = "DeviceTaintRule";
-        remove_rules(&rules, target).await?;
+        is_known = remove_rules(&rules, target).await?;
     }
     // Also where there are rules: the API server may have been renewed since.
-    annotate(cluster, target, false).await?;
+    is_known |= annotate(cluster, target, false).await?;
+    if !is_known {
+        target.check(&cluster.inventory().await?)?;
+    }
     let (node, card) = (target.node.clone(), target.card.clone());
     Ok(Outcome { node, card, drained: false, by, pods: Vec::new(), evicted: Vec::new() })
 }
 
-async fn add_rule(rules: &Api<DynamicObject>, target: &Target) -> Result<(), CommandError> {
+async fn add_rule(rules: &TaintRules, target: &Target) -> Result<(), CommandError> {
     let mut selector = json!({"driver": DRIVER, "pool": target.node});
     if let (Some(card), Some(fields)) = (&target.card, selector.as_object_mut()) {
         fields.insert("device".to_owned(), json!(card));
     }
-    let types = rules.resource_url();
-    let version = types.split('/').rev().nth(1).unwrap_or_default();
     let rule = json!({
-        "apiVersion": format!("resource.k8s.io/{version}"),
+        "apiVersion": rules.api_version,
         "kind": "DeviceTaintRule",
         "metadata": {"name": target.rule()},
         "spec": {"deviceSelector": selector, "taint": {"key": taint::DRAIN, "effect": "NoSchedule"}}
     });
     let apply = PatchParams::apply(MANAGER).force();
     let doing = format!("write device taint rule {}", target.rule());
-    rules.patch(&target.rule(), &apply, &Patch::Apply(&rule)).await.map_err(failed(doing))?;
+    rules.api.patch(&target.rule(), &apply, &Patch::Apply(&rule)).await.map_err(failed(doing))?;
     Ok(())
 }
 
-async fn remove_rules(rules: &Api<DynamicObject>, target: &Target) -> Result<(), CommandError> {
-    let all = rules.list(&ListParams::default()).await.map_err(failed("list device taint rules"))?;
+/// Returns whether there was one.
+async fn remove_rules(rules: &TaintRules, target: &Target) -> Result<bool, CommandError> {
+    let all = rules.api.list(&ListParams::default()).await.map_err(failed("list device taint rules"))?;
     let existing: BTreeSet<String> = all.items.into_iter().filter_map(|rule| rule.metadata.name).collect();
     let whole = Target { node: target.node.clone(), card: None }.rule();
     if target.card.is_some() && existing.contains(&whole) {
         return Err(CommandError::WholeNode { node: target.node.clone() });
     }
     let of_cards = format!("{}.card.", target.rule());
+    let mut found = false;
     for name in existing.iter().filter(|name| **name == target.rule() || name.starts_with(&of_cards)) {
-        let deleted = optional(rules.delete(name, &DeleteParams::default()).await);
+        let deleted = optional(rules.api.delete(name, &DeleteParams::default()).await);
         deleted.map_err(failed(format!("delete device taint rule {name}")))?;
+        found = true;
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Returns the annotation with the target or without it; `None`: nothing is left.
@@ -204,27 +208,24 @@ fn annotation(now: &str, target: &Target, drained: bool) -> Result<Option<String
     Ok((!cards.is_empty()).then(|| cards.join(",")))
 }
 
-async fn annotate(cluster: &Cluster, target: &Target, drained: bool) -> Result<(), CommandError> {
+/// Returns whether the annotation has changed.
+async fn annotate(cluster: &Cluster, target: &Target, drained: bool) -> Result<bool, CommandError> {
     let nodes = Api::<Node>::all(cluster.client.clone());
     let doing = format!("annotate node {}", target.node);
-    let Some(node) = optional(nodes.get(&target.node).await).map_err(failed(doing.clone()))? else {
-        // Its rule is gone; without the node there is nothing else to take back.
-        return if drained {
-            Err(CommandError::NoNode { name: target.node.clone(), known: Vec::new() })
-        } else {
-            Ok(())
-        };
+    let node = match nodes.get(&target.node).await {
+        Err(kube::Error::Api(status)) if status.code == 404 && !drained => return Ok(false),
+        answer => answer.map_err(failed(doing.clone()))?,
     };
     let now = node.metadata.annotations.as_ref().and_then(|all| all.get(DRAIN_ANNOTATION));
     let next = annotation(now.map_or("", String::as_str), target, drained)?;
     if next.as_ref() == now {
-        return Ok(());
+        return Ok(false);
     }
     // With the version that was read: what another has written meanwhile is not undone.
     let metadata = json!({"resourceVersion": node.metadata.resource_version, "annotations": {DRAIN_ANNOTATION: next}});
     let patch = Patch::Merge(json!({"metadata": metadata}));
     nodes.patch(&target.node, &PatchParams::default(), &patch).await.map_err(failed(doing))?;
-    Ok(())
+    Ok(true)
 }
 
 /// Evicts pods as `kubectl drain` does: disruption budgets count.

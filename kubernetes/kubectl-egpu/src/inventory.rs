@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::resource::v1::{
-        CapacityRequestPolicy, Device, DeviceAttribute, DeviceCapacity, DeviceRequestAllocationResult, DeviceTaint,
-        ResourceClaim, ResourceSlice,
-    },
-    apimachinery::pkg::api::resource::Quantity,
+use k8s_openapi::api::resource::v1::{
+    CapacityRequestPolicy, Device, DeviceAttribute, DeviceCapacity, DeviceRequestAllocationResult, DeviceTaint,
+    ResourceClaim, ResourceSlice,
 };
 use kubernetes_api::names::DRIVER;
 use serde::Deserialize;
 
 use crate::{
     allocation::{self, Amounts, Capacity, Steps},
+    quantity::amount,
     request,
 };
 
@@ -98,6 +96,9 @@ impl Inventory {
             let for_it = |rule: &&TaintRule| rule.spec.device_selector.as_ref().is_some_and(|cards| cards.fits(card));
             let taints: Vec<_> = rules.iter().filter(for_it).map(|rule| rule.spec.taint.clone()).collect();
             card.taints.extend(taints);
+            let name = |taint: &DeviceTaint| (taint.key.clone(), taint.value.clone(), taint.effect.clone());
+            let mut seen = BTreeSet::new();
+            card.taints.retain(|taint| seen.insert(name(taint)));
         }
         inventory
     }
@@ -208,16 +209,6 @@ pub(crate) struct Balance {
     pub(crate) total: u64,
     pub(crate) held: u64,
     pub(crate) free: u64,
-}
-
-/// Reads a quantity that the API server has checked.
-pub(crate) fn amount(quantity: &Quantity) -> u64 {
-    use kubernetes_api::{Quantity, QuantityError};
-    match Quantity::rounded_up(&quantity.0) {
-        Ok(Quantity(amount)) => amount,
-        Err(QuantityError::TooLarge(_)) => u64::MAX,
-        Err(_) => 0,
-    }
 }
 
 fn capacity(published: &DeviceCapacity) -> Capacity {

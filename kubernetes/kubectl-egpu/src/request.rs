@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use crate::{allocation::Amounts, inventory::amount};
+use crate::{allocation::Amounts, quantity::amount};
 
 /// Device classes by name.
 pub(crate) type Classes = BTreeMap<String, DeviceClass>;

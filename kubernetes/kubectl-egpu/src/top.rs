@@ -49,7 +49,7 @@ fn listing(card: &Card, grant: &Grant) -> Listing {
     }
 }
 
-/// Where to see what is really used.
+/// The place where real use is seen.
 pub(crate) const REMARK: &str = "\
 these are grants; what is used and achieved is seen on the node: `egpu top`, or its metrics (docs/monitoring.md)";
 

@@ -101,13 +101,15 @@ impl std::fmt::Debug for ApiClient {
 impl ApiClient {
     /// Reads how to reach the API server: from a file, or as a pod.
     pub(crate) async fn new(kubeconfig: Option<&Path>, node: &str) -> Result<Self, ConnectError> {
-        let config = match kubeconfig {
+        let mut config = match kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path)?;
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
             }
             None => Config::incluster()?,
         };
+        // kube would try for minutes what the kubelet asks for again.
+        config.default_retry = false;
         Ok(Self { client: Client::try_from(config)?, node: node.to_owned() })
     }
 

@@ -1,4 +1,4 @@
-//! What an allocated claim asks of this node: from a ResourceClaim to requests for the ledger.
+//! Requests of an allocated claim for this node: from a ResourceClaim to requests for the ledger.
 
 use std::collections::BTreeMap;
 

@@ -12,7 +12,7 @@ pub struct Options {
     /// Name of this node in Kubernetes
     #[arg(long, env = "NODE_NAME", required_unless_present = "discover")]
     pub node_name: Option<String>,
-    /// How to reach the API server; by default as a pod does
+    /// Way to the API server; by default as a pod does
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// egpu's configuration; by default /etc/egpu/config.toml

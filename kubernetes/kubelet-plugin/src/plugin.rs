@@ -45,9 +45,9 @@ pub enum PluginError {
     /// A socket, or a signal.
     #[error("cannot {action}")]
     Io {
-        /// What could not be done.
+        /// The action that failed.
         action: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -45,7 +45,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const LAST_PROCESSES: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Why a claim is not prepared.
+/// Reason for which a claim is not prepared.
 #[derive(Debug, thiserror::Error)]
 enum PrepareError {
     #[error("the claim cannot be read")]
@@ -66,7 +66,7 @@ enum PrepareError {
     Interrupted(#[from] task::JoinError),
 }
 
-/// Why a claim is prepared still.
+/// Reason for which a claim is prepared still.
 #[derive(Debug, thiserror::Error)]
 enum UnprepareError {
     #[error(transparent)]

@@ -171,7 +171,8 @@ impl Publisher {
                 slices::keep_times(&mut slice, before);
             }
             let stored = match self.api.put_slice(&slice, before.as_ref()).await {
-                // Seen with an old version, or not seen yet: tried again with the one that there is.
+                // Seen with an old version, or not seen yet: tried again with the one that there
+                // is.
                 Err(error) if error.is_conflict() || error.is_not_found() => {
                     let found = self.api.slice(&name).await?;
                     let known = self.slices.get_or_insert_default();

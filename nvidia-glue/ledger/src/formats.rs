@@ -4,7 +4,8 @@ use base::Format;
 
 /// A container's record.
 pub(crate) const RECORD: Format = Format::new(3, 1);
-/// Oldest format whose readers may act on the record of a claim's request: it stands without a shim.
+/// Oldest format whose readers may act on the record of a claim's request, which stands without
+/// a shim.
 pub(crate) const CLAIM_RECORD_VERSION: u32 = 3;
 /// A card's timetable.
 pub(crate) const TIMETABLE: Format = Format::new(2, 1);

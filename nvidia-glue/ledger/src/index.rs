@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     CardGrant, ContainerKey, ContainerName, ProcessId, Record,
     card_sums::CardSums,
-    claims::Gang,
+    claim::Gang,
     formats::INDEX,
     store::{FileStamp, Locked, StoreError, hash},
 };

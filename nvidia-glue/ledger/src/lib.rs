@@ -34,6 +34,7 @@ mod bind;
 mod card_demand;
 mod card_sums;
 mod change;
+mod claim;
 pub mod claims;
 pub mod decision_log;
 mod error;

@@ -7,7 +7,7 @@ use schedule::{Member, can_be_laid_out};
 
 use super::{
     CardGrant, Refusal,
-    claims::merged,
+    claim::merged,
     index::{Holding, Index},
     settings::Settings,
     store::{Locked, StoreError},

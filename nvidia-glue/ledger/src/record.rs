@@ -6,7 +6,7 @@ use base::{Bytes, CardGrant, ContainerKey, Priority, ProcessId};
 use runtime_config::request::{GpuRequest, Isolation, PodContainer, Share};
 use serde::{Deserialize, Serialize};
 
-use crate::claims::ClaimGrant;
+use crate::claim::ClaimGrant;
 
 /// A container as people know it: by its pod, where it has one, and as containerd does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +125,47 @@ impl Record {
     /// `none`).
     pub fn is_unlimited(&self) -> bool {
         matches!(self.request.share, Share::Part { isolation: Isolation::None, .. })
+    }
+
+    /// Brings what a claim's record says of processes up to date with the containers that use it.
+    pub(crate) fn follow_containers(&mut self) {
+        let Some(grant) = &self.claim else { return };
+        self.cgroups = grant.containers.iter().flat_map(|container| container.cgroups.clone()).collect();
+        self.init = grant.containers.iter().find_map(|container| container.init);
+        self.state = match (grant.containers.is_empty(), self.init) {
+            (true, _) => GrantState::Prepared,
+            (false, None) => GrantState::Pending,
+            (false, Some(_)) => GrantState::Bound,
+        };
+        if self.state == GrantState::Prepared {
+            self.creators.clear();
+            self.mediator = None;
+            self.present = false;
+        } else {
+            self.leaving = grant.containers.iter().all(|container| container.leaving);
+        }
+    }
+
+    /// Notes that no process uses a claim's request any more.
+    pub(crate) fn detach_all(&mut self) {
+        if let Some(grant) = &mut self.claim {
+            grant.containers.clear();
+        }
+        self.follow_containers();
+    }
+
+    /// Name under which its turns are in the timetable, and its mediator's files: the gang's, or
+    /// its own.
+    pub fn schedule_id(&self) -> &str {
+        let gang = self.claim.as_ref().and_then(|grant| grant.gang.as_ref());
+        gang.map_or(&self.grant_id, |gang| &gang.leader)
+    }
+
+    /// Init processes of all containers that use the grant.
+    pub(crate) fn inits(&self) -> impl Iterator<Item = ProcessId> {
+        let containers = self.claim.iter().flat_map(|grant| &grant.containers);
+        let others = containers.filter_map(|container| container.init).filter(|init| Some(*init) != self.init);
+        self.init.into_iter().chain(others)
     }
 }
 

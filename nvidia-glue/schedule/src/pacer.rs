@@ -5,15 +5,17 @@
 //! the instant named, and says how it went ([`moved`](Pacer::moved), [`failed`](Pacer::failed)).
 //!
 //! What counts is the time during which the channels are on the card. A call that puts them there
-//! or takes them off takes effect some time after it began (its caller says when), and is therefore
-//! issued ahead by what that took of late ([`Lead`]): for each call to the driver that it takes, so
-//! that channels come to be many ahead of the edge and not with it. What a span came out too long
-//! by is taken off the next ones (the balance), however long that takes; what it came out too short
-//! by is made up only where nobody else has the card, now or after the next spans: a neighbour is
-//! never made to pay for the lateness of the host. Where a call waits in the driver between two
-//! neighbours, though, the one has what the other does not get: who lost by that is not asked to
-//! pay back what he has of others' by it. All that is carried on is bounded, so that nobody has
-//! much more than his share in any second; what is beyond that is lost.
+//! or takes them off takes effect some time after it began (its caller says when), and is
+//! therefore issued ahead by what that took of late ([`Lead`]): for each call to the driver that
+//! it takes, so that channels come to be many ahead of the edge and not with it. What a span came
+//! out too long by is taken off the next ones (the balance), however long that takes; what it came
+//! out too short by is made up only where nobody else has the card, now or after the next spans: a
+//! neighbour is never made to pay for the lateness of the host. Where a call waits in the driver
+//! between two neighbours, though, the one has what the other does not get: the one ends that much
+//! earlier the next time, and the other begins that much earlier (what is due). Time that others
+//! had the card though the channels were on it does not count as the container's
+//! ([`shared`](Pacer::shared)). All that is carried on is bounded, so that nobody has much more
+//! than his share in any second; what is beyond that is lost.
 
 use super::{Calls, Span, Timeline};
 
@@ -66,17 +68,17 @@ pub struct Pacer {
     timeline: Timeline,
     /// The span that is open, and its start.
     open: Option<Current>,
-    /// The next span, as it was planned.
-    planned: Option<Span>,
+    /// The next span, as it was planned, and how much earlier it is to begin.
+    planned: Option<(Span, u64)>,
     /// Whatever began before begins here: before it, the container had no channels.
     since_us: u64,
     /// Spans that end by then are accounted for.
     settled_us: u64,
     /// Surplus (positive) or deficit of its spans.
     balance_us: i64,
-    /// Part of the deficit for which a neighbour had the card: the call that was to take over
-    /// from it waited in the driver.
-    left_to_neighbour_us: i64,
+    /// Time of its spans that the neighbour had from whom it takes over, as calls waited in the
+    /// driver: it begins that much earlier the next time, and the neighbour pays as much back.
+    due_us: u64,
     /// Time of its spans that it did not get, and will not.
     lost_us: u64,
     /// No move before that.
@@ -91,17 +93,36 @@ pub struct Pacer {
 #[derive(Debug, Clone, Copy)]
 struct Current {
     span: Span,
+    /// Time before it that is its own, too: its neighbour pays back.
+    early_us: u64,
     opened_us: u64,
+    /// Time of it that the neighbour before had.
+    left_us: u64,
+    others: Others,
     /// Compute took several calls: some channels were on the card long before the last ones.
     is_in_parts: bool,
+}
+
+/// Time for which others had the card though the channels were on it: before the span, until what
+/// is free after it ends, and then.
+#[derive(Debug, Clone, Copy, Default)]
+struct Others {
+    before_us: u64,
+    within_us: u64,
+    after_us: u64,
 }
 
 impl Current {
     /// Since when the time on the card counts: who takes over does not have the card before the
     /// other one leaves.
     fn counted_from_us(&self) -> u64 {
-        let start_us = if self.span.takes_over && !self.is_in_parts { self.span.start_us } else { 0 };
-        self.opened_us.max(start_us)
+        let start_us = if self.span.takes_over() && !self.is_in_parts { self.span.start_us } else { 0 };
+        self.opened_us.max(start_us.saturating_sub(self.early_us))
+    }
+
+    /// Time before the span that is paid back to it.
+    fn before_us(&self) -> u64 {
+        self.span.start_us.saturating_sub(self.counted_from_us()).min(self.early_us)
     }
 }
 
@@ -115,7 +136,7 @@ impl Pacer {
             since_us: 0,
             settled_us: 0,
             balance_us: 0,
-            left_to_neighbour_us: 0,
+            due_us: 0,
             lost_us: 0,
             not_before_us: 0,
             opening: Lead::new(1, 2, 0),
@@ -188,17 +209,18 @@ impl Pacer {
             }
             None => {
                 let span = self.upcoming(earliest_us)?;
-                self.planned = Some(span);
+                let early_us = self.due_us.min(span.taken_from_us);
+                self.planned = Some((span, early_us));
                 // The neighbour's call to close takes what the own ones do, as far as can be known.
-                let takeover_us = if span.takes_over { self.closing.of(1) + BETWEEN_CALLS_US } else { 0 };
+                let takeover_us = if span.takes_over() { self.closing.of(1) + BETWEEN_CALLS_US } else { 0 };
                 let takeover_us = takeover_us.min(MOST_TAKEOVER_US);
                 let Calls { all, compute } = self.calls;
                 // Compute comes last.
                 let mut compute_us = self.opening.of(compute) + takeover_us;
-                if compute > 1 && span.takes_over {
+                if compute > 1 && span.takes_over() {
                     compute_us = compute_us.min(MOST_TAKEOVER_US);
                 }
-                let ahead_us = self.opening.of(all - compute) + compute_us;
+                let ahead_us = self.opening.of(all - compute) + compute_us + early_us;
                 let at_us = span.start_us.saturating_sub(ahead_us).max(earliest_us);
                 Some(Next { what: Move::Open, at_us })
             }
@@ -207,13 +229,13 @@ impl Pacer {
 
     /// Instant at which the channels are to be off.
     fn end(&self, open: &Current) -> Option<u64> {
-        let (span, opened_us) = (open.span, open.counted_from_us());
+        let (span, from_us) = (open.span, open.counted_from_us() + open.before_us());
         if span.end_us == u64::MAX {
             return None;
         }
         let length = signed(span.length_us());
         let wanted = u64::try_from(length.saturating_sub(self.balance_us)).unwrap_or(0);
-        Some(opened_us.saturating_add(wanted).min(span.end_us + credit(&span)))
+        Some(from_us.saturating_add(wanted).min(span.end_us + credit(&span)))
     }
 
     /// The next span that is worth opening; those before it are accounted for.
@@ -232,7 +254,7 @@ impl Pacer {
             if !is_over && !is_paid {
                 return Some(span);
             }
-            self.settle(&span, 0, 0);
+            self.settle(&span, 0, 0, 0);
         }
     }
 
@@ -252,10 +274,9 @@ impl Pacer {
                 let usual_us = self.opening.of(calls);
                 self.opening.learn(took_us, calls);
                 // Nobody planned it: unless it is time, it is to end at once.
-                let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, takes_over: false };
+                let unplanned = Span { start_us: effect_us, end_us: effect_us, free_after_us: 0, taken_from_us: 0 };
                 let now = || self.timeline.span(effect_us).filter(|span| span.start_us <= effect_us);
-                let mut span = self.planned.or_else(now).unwrap_or(unplanned);
-                self.planned = None;
+                let (mut span, early_us) = self.planned.take().unwrap_or_else(|| (now().unwrap_or(unplanned), 0));
                 if span.end_us == u64::MAX {
                     // Nobody is owed any of it before it has begun.
                     span.start_us = effect_us;
@@ -264,19 +285,22 @@ impl Pacer {
                 let compute = self.calls.compute.min(calls.max(1));
                 let parts_us = effect_us.saturating_sub(began_us) / divisor(calls) * (divisor(compute) - 1);
                 let (opened_us, is_in_parts) = (effect_us.saturating_sub(parts_us), compute > 1);
-                if span.takes_over {
+                let mut left_us = 0;
+                if span.takes_over() {
                     let waited_us = effect_us.saturating_sub(began_us).saturating_sub(usual_us);
-                    self.wait_for_takeover(waited_us.min(opened_us.saturating_sub(span.start_us)));
+                    let waited_us = waited_us.min(opened_us.saturating_sub(span.start_us));
+                    // Less is no matter of what others hold.
+                    left_us = Some(waited_us).filter(|waited_us| *waited_us > MOST_WINDOW_LOSS_US).unwrap_or(0);
                 }
-                self.open = Some(Current { span, opened_us, is_in_parts });
+                let others = Others::default();
+                self.open = Some(Current { span, early_us, opened_us, left_us, others, is_in_parts });
             }
             Move::Close => {
                 // By the card's log, it is over when compute has gone, which goes first.
                 self.closing.learn(took_us, calls.min(self.calls.compute));
                 if let Some(open) = self.open.take() {
-                    let on_us = effect_us.saturating_sub(open.counted_from_us());
-                    self.losses.learn(open.span.length_us(), on_us);
-                    self.settle(&open.span, on_us, effect_us);
+                    self.losses.learn(open.span.length_us(), effect_us.saturating_sub(open.counted_from_us()));
+                    self.close(&open, effect_us);
                     self.settle_passed(effect_us);
                 }
             }
@@ -287,6 +311,24 @@ impl Pacer {
     pub fn correct_opening(&mut self, opened_us: u64) {
         if let Some(open) = &mut self.open {
             open.opened_us = opened_us;
+        }
+    }
+
+    /// Notes a time for which others had the card, though the channels of the open span were there:
+    /// programs outside, or a neighbour that is not off yet, or on already.
+    pub fn shared(&mut self, (from_us, until_us): (u64, u64), is_neighbours: bool) {
+        let Some(open) = &mut self.open else { return };
+        let Span { start_us, end_us, free_after_us, .. } = open.span;
+        let from_us = from_us.max(open.counted_from_us());
+        let free_until_us = end_us.saturating_add(free_after_us);
+        let within = |least_us: u64, most_us: u64| until_us.min(most_us).saturating_sub(from_us.max(least_us));
+        let within_us = within(start_us, free_until_us);
+        open.others.before_us += within(0, start_us);
+        open.others.within_us += within_us;
+        open.others.after_us += within(free_until_us, u64::MAX);
+        // Whoever comes next may come early, but not that early.
+        if is_neighbours && open.span.takes_over() && from_us < start_us + open.span.length_us() / 2 {
+            open.left_us += within_us;
         }
     }
 
@@ -313,7 +355,7 @@ impl Pacer {
         if let Some(open) = self.open.take() {
             let end_us = now_us.clamp(open.span.start_us, open.span.end_us);
             let span = Span { end_us, free_after_us: 0, ..open.span };
-            self.settle(&span, now_us.saturating_sub(open.opened_us), now_us);
+            self.close(&Current { span, ..open }, now_us);
             self.settle_passed(now_us);
         }
         self.forget_deficit();
@@ -329,17 +371,21 @@ impl Pacer {
     fn forget_deficit(&mut self) {
         self.lost_us = self.lost_us.saturating_add(self.balance_us.min(0).unsigned_abs());
         self.balance_us = self.balance_us.max(0);
-        self.left_to_neighbour_us = 0;
+        self.lost_us = self.lost_us.saturating_add(std::mem::take(&mut self.due_us));
     }
 
-    /// Notes for how long the call that was to take over from a neighbour waited in the driver
-    /// while its own span went on. That neighbour was not taken off either, as its call comes after
-    /// this one.
-    fn wait_for_takeover(&mut self, waited_us: u64) {
-        // Less is no matter of what others hold.
-        if waited_us > MOST_WINDOW_LOSS_US {
-            self.left_to_neighbour_us = (self.left_to_neighbour_us + signed(waited_us)).min(MOST_CARRY_US);
-        }
+    /// Accounts for the open span, which ends.
+    fn close(&mut self, open: &Current, closed_us: u64) {
+        let Current { span, left_us, others, .. } = *open;
+        let on_us = closed_us.saturating_sub(open.counted_from_us());
+        // What comes after it is somebody else's.
+        let left_us = left_us.min(span.length_us());
+        let before_us = open.before_us().min(on_us);
+        let due_us = (self.due_us + left_us).saturating_sub(before_us.saturating_sub(others.before_us));
+        self.due_us = due_us.min(MOST_CARRY_US.unsigned_abs());
+        self.lost_us = self.lost_us.saturating_add(due_us - self.due_us);
+        let on_us = on_us.saturating_sub(before_us + others.within_us + others.after_us);
+        self.settle(&span, on_us, left_us, closed_us.saturating_sub(others.after_us));
     }
 
     /// Settles the spans that passed while an earlier one was left open: their use was that one's
@@ -347,26 +393,24 @@ impl Pacer {
     fn settle_passed(&mut self, now_us: u64) {
         for _ in 0..MOST_PASSED {
             match self.timeline.span(self.settled_us) {
-                Some(span) if span.end_us <= now_us => self.settle(&span, 0, 0),
+                Some(span) if span.end_us <= now_us => self.settle(&span, 0, 0, 0),
                 _ => break,
             }
         }
     }
 
-    /// Accounts for a span: how long the channels were on the card for it, and when they were off.
-    fn settle(&mut self, span: &Span, on_us: u64, closed_us: u64) {
+    /// Accounts for a span: how long the channels were on the card for it, how long the neighbour
+    /// before, and when they were off.
+    fn settle(&mut self, span: &Span, on_us: u64, left_us: u64, closed_us: u64) {
         // What was off the card until after the span took no more of anybody's time than it was on.
         let free_until_us = span.end_us.saturating_add(span.free_after_us);
         let overlap = signed(closed_us.saturating_sub(free_until_us).min(on_us));
-        let balance = self.balance_us.saturating_add(signed(on_us)).saturating_sub(signed(span.length_us()));
-        // What a neighbour lost is set off against what another one had in this one's place, but
-        // not against what was lost to the host.
+        let had = signed(on_us.saturating_add(left_us));
+        let balance = self.balance_us.saturating_add(had).saturating_sub(signed(span.length_us()));
         let is_made_up = overlap == 0 && credit(span) > 0;
-        let least = if is_made_up { -MOST_CARRY_US } else { overlap - self.left_to_neighbour_us };
+        let least = if is_made_up { -MOST_CARRY_US } else { overlap };
         self.lost_us = self.lost_us.saturating_add(least.saturating_sub(balance).try_into().unwrap_or(0));
         self.balance_us = balance.max(least).min(MOST_DEBT_US);
-        let set_off = overlap - self.balance_us.max(0);
-        self.left_to_neighbour_us = (self.left_to_neighbour_us - set_off.max(0)).clamp(0, (-self.balance_us).max(0));
         self.settled_us = self.settled_us.max(span.end_us);
     }
 }

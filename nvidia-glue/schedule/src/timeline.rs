@@ -37,14 +37,19 @@ pub struct Span {
     pub end_us: u64,
     /// Time after it for which nobody else has the card.
     pub free_after_us: u64,
-    /// Somebody else's time ends where it begins.
-    pub takes_over: bool,
+    /// Length of somebody else's time that ends where it begins; 0: nobody's does.
+    pub taken_from_us: u64,
 }
 
 impl Span {
     /// Length of the span.
     pub fn length_us(&self) -> u64 {
         self.end_us.saturating_sub(self.start_us)
+    }
+
+    /// Returns whether somebody else's time ends where it begins.
+    pub fn takes_over(&self) -> bool {
+        self.taken_from_us > 0
     }
 }
 
@@ -93,7 +98,7 @@ impl Timeline {
                 // What goes on in the next leg is one.
                 Some(span) if span.end_us == leg.from_us => match leg.rule.span(leg.from_us, leg.from_us, until_us) {
                     Some(more) if more.start_us == leg.from_us => {
-                        *span = Span { start_us: span.start_us, takes_over: span.takes_over, ..more };
+                        *span = Span { start_us: span.start_us, taken_from_us: span.taken_from_us, ..more };
                     }
                     _ => break,
                 },
@@ -139,8 +144,8 @@ impl Rule {
             _ => {
                 let free = free_after(period_us, &own, others);
                 let span = |(&(start_us, end_us), free_after_us): (&(u64, u64), u64)| {
-                    let takes_over = takes_over(period_us, start_us, others);
-                    Span { start_us, end_us, free_after_us, takes_over }
+                    let taken_from_us = taken_from(period_us, start_us, others);
+                    Span { start_us, end_us, free_after_us, taken_from_us }
                 };
                 Self::Windows { period_us, windows: own.iter().zip(free).map(span).collect() }
             }
@@ -154,13 +159,14 @@ impl Rule {
             // Somebody else may begin where the rule ends.
             let free_after_us = if end_us == span.end_us { span.free_after_us.min(until_us - end_us) } else { 0 };
             let start_us = span.start_us.max(from_us);
-            Span { start_us, end_us, free_after_us, takes_over: span.takes_over && start_us == span.start_us }
+            let taken_from_us = if start_us == span.start_us { span.taken_from_us } else { 0 };
+            Span { start_us, end_us, free_after_us, taken_from_us }
         };
         let is_it = |span: &Span| span.start_us < span.end_us && span.end_us > after_us;
         match self {
             Self::Never => None,
             Self::Always => {
-                Some(whole(&Span { start_us: from_us, end_us: u64::MAX, free_after_us: 0, takes_over: false }))
+                Some(whole(&Span { start_us: from_us, end_us: u64::MAX, free_after_us: 0, taken_from_us: 0 }))
                     .filter(is_it)
             }
             Self::Windows { period_us, windows } => {
@@ -201,14 +207,19 @@ fn free_after(period_us: u64, own: &[(u64, u64)], others: &[(u64, &Pass)]) -> Ve
 /// full would be put on the card as if it were free, which the neighbour's call holds up.
 const NOTHING_US: u64 = 100;
 
-/// Returns whether another's window ends where one begins.
-fn takes_over(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> bool {
+/// Length of another's window that ends where one begins; 0: none does.
+fn taken_from(period_us: u64, start_us: u64, others: &[(u64, &Pass)]) -> u64 {
     let gap_us = |window: &Window| (start_us % period_us + period_us - window.end_us % period_us) % period_us;
     let ends = |window: &Window| gap_us(window) <= NOTHING_US;
-    others.iter().any(|(period, pass)| match pass {
-        Pass::Windows(windows) => *period == period_us && windows.iter().any(ends),
-        Pass::Free | Pass::Weight(_) => false,
-    })
+    let of = |(period, pass): &(u64, &Pass)| match pass {
+        Pass::Windows(windows) if *period == period_us => windows
+            .iter()
+            .filter(|window| ends(window))
+            .map(|window| window.end_us.saturating_sub(window.start_us))
+            .max(),
+        _ => None,
+    };
+    others.iter().filter_map(of).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -234,7 +245,7 @@ mod tests {
     }
 
     fn span(start_us: u64, end_us: u64, free_after_us: u64) -> Option<Span> {
-        Some(Span { start_us, end_us, free_after_us, takes_over: false })
+        Some(Span { start_us, end_us, free_after_us, taken_from_us: 0 })
     }
 
     fn timeline(table: &Timetable) -> Timeline {
@@ -323,7 +334,7 @@ mod tests {
             let turns = vec![turn("own", 100_000, windows(own)), turn("other", 100_000, windows(other))];
             timeline(&table(vec![(0, turns)]))
         };
-        let takes_over = |own, other: &[(u64, u64)]| timeline(own, other).span(0).unwrap().takes_over;
+        let takes_over = |own, other: &[(u64, u64)]| timeline(own, other).span(0).unwrap().takes_over();
         assert!(takes_over(&[(30_000, 40_000)], &[(20_000, 30_000)]));
         assert!(takes_over(&[(0, 40_000)], &[(80_000, 100_000)]));
         assert!(!takes_over(&[(30_000, 40_000)], &[(20_000, 29_000), (40_000, 50_000)]));

@@ -82,6 +82,12 @@ const LAYERS: &[Layer] = &[
         may_use: &["base", "cards", "kubernetes-api", "ledger", "runtime-config"],
         unsafe_code: Forbidden,
     },
+    Layer {
+        name: "kubectl-egpu",
+        folder: "kubernetes/kubectl-egpu",
+        may_use: &["kubernetes-api"],
+        unsafe_code: Forbidden,
+    },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 

@@ -27,7 +27,7 @@ pub struct ClaimRequest {
     pub requests: Vec<ClaimVariable>,
     /// The parts of the driver's user space that are wanted.
     pub driver_capabilities: DriverCapabilities,
-    /// What it says beside the claim, which does not count, for the log.
+    /// Statements beside the claim, which do not count, for the log.
     pub warnings: Vec<String>,
 }
 

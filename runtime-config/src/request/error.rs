@@ -65,7 +65,7 @@ pub enum RequestError {
     /// A variable of a claim that the node's plugin has not written.
     #[error("only egpu-kubelet-plugin sets variables of claims; name a claim in the pod's resources")]
     Claim {
-        /// What is wrong with it.
+        /// The fault in it.
         source: kubernetes_api::ClaimVariableError,
     },
     /// A quota that the container could get around.

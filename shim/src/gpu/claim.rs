@@ -17,7 +17,7 @@ use runtime_config::{
 
 use super::{GpuError, grant_note::GrantNote, prepared_grant::Ground, prepared_grant::PreparedGrant};
 
-/// What a container with claims says, and who it is.
+/// Request of a container with claims, and its names.
 #[derive(Debug)]
 pub(super) struct ClaimAsk {
     pub(super) config: Config,

@@ -98,7 +98,7 @@ pub enum GpuError {
         .privileges.join(" and ")
     )]
     PrivilegedClaim {
-        /// What it could get around it with.
+        /// The rights with which it could get around it.
         privileges: Vec<&'static str>,
     },
     /// The grant could not be bound to the container.

@@ -418,7 +418,8 @@ impl Grant {
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
         self.ground.prepared(&record).inspect_err(|_| {
-            // The first error is returned; a reservation that cannot be taken back is reclaimed later.
+            // The first error is returned; a reservation that cannot be taken back is reclaimed
+            // later.
             if let Err(error) = ledger.release(key, ReleaseReason::CreateFailed, &log) {
                 tracing::error!(container = %key, error = &error as &dyn std::error::Error, "reservation kept");
             }

@@ -151,7 +151,8 @@ fn is_packed(fd: &OwnedFd) -> bool {
     fd.try_clone().and_then(|fd| File::from(fd).metadata()).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is closed.
+/// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is
+/// closed.
 fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
     use std::os::fd::AsFd;
     loop {

@@ -41,7 +41,7 @@ class Package:
 
 GITHUB = "https://github.com"
 # Everything that is fetched, in the versions that are tried: those of the machines' PyTorch, CuPy
-# and CUDA. numba-cuda brings its tests along. vLLM is too large to carry: it is taken where python3
+# and CUDA. numba-cuda brings its tests along, but not what they import. vLLM is too large to carry: it is taken where python3
 # has it. llama.cpp's server gets FOLDER/model.gguf, or a model that gguf writes.
 TABLE = [
     Source("pytorch", "2.11.0", f"{GITHUB}/pytorch/pytorch", "v2.11.0",
@@ -53,7 +53,8 @@ TABLE = [
     Source("llama.cpp", "b10103", f"{GITHUB}/ggml-org/llama.cpp", "b10103", ("/*",)),
     Package("expecttest", "0.3.0"), Package("rmm-cu13", "26.10.0"),
     Package("librmm-cu13", "26.10.0"), Package("rapids-logger", "0.3.0"),
-    Package("gguf", "0.19.0")]
+    Package("gguf", "0.19.0"), Package("filecheck", "1.0.6"), Package("cffi", "2.1.1"),
+    Package("pycparser", "3.12")]
 
 
 def commands(one, folder):

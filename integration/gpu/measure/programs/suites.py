@@ -32,6 +32,8 @@ class PytestSuite:
     cards: int = 1
     options: tuple = ()
     settings: tuple = ()
+    # Packages that its tests import, of python3 or of what was fetched.
+    needs: tuple = ()
 
 
 EXPANDABLE = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
@@ -65,7 +67,9 @@ SUITES = [
             "cupy_tests/cuda_tests/test_device.py", "cupy_tests/cuda_tests/test_memory.py",
             cards=2),
     PytestSuite("numba", "numba-cuda", "numba-cuda", "", ("numba.cuda.tests",),
-                options=("-o", "consider_namespace_packages=true", "--pyargs")),
+               options=("-o", "consider_namespace_packages=true",
+                        "--continue-on-collection-errors", "--pyargs"),
+               needs=("filecheck", "cffi")),
     PytestSuite("rmm", "RMM", "", "rmm/python/rmm/rmm/tests", (".",)),
 ]
 
@@ -93,6 +97,9 @@ class SuiteRun:
             return f"{self.suite.source} is not in {self.places.folder}"
         if self.suite.package and not installed(self.suite.package):
             return f"python3 has no {self.suite.package}"
+        for name in self.suite.needs:
+            if not installed(name) and not os.path.isdir(f"{self.places.folder}/python/{name}"):
+                return f"neither python3 nor what was fetched has {name}"
         return "" if installed("pytest") else "python3 has no pytest"
 
     def version(self):

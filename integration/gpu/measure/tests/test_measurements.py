@@ -62,9 +62,11 @@ class Compute(unittest.TestCase):
 
     def test_starts_print_batches_and_what_was_lost(self):
         report, said = measure(compute.run, FakeNode(), COMPUTE="starts")
-        self.assertEqual((report.failed, report.passed), (0, 10), said)
-        self.assertIn("25+75, 5 starts/s: 75 percent has 75.00; batches of 100 ms: p50 100.0 p90 "
-                      "100.0 max 100.0 ms; lost_us 12800 edge_wait_us 25600 slow_edges ", said)
+        self.assertEqual((report.failed, report.passed), (0, 15), said)
+        self.assertIn("25+75, 5 starts/s: 75 percent has 75.00 and is told that it lost 0.10; "
+                      "batches of 100 ms: p50 100.0 p90 100.0 max 100.0 ms; lost_us 21800 "
+                      "edge_wait_us 43600 slow_edges ", said)
+        self.assertIn("outside, without a cap, 5 starts/s: has 100.00 percent of what", said)
         self.assertIn("CUDA_VISIBLE_DEVICES=GPU-0 /tools/cuda-load init >/dev/null & sleep 0.200; ",
                       disturbed.starter("/tools", "GPU-0", 5))
 

@@ -1,6 +1,7 @@
 """Programs outside and inside: what is read, compared, run again, and kept."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import json
@@ -323,6 +324,16 @@ class Suites(unittest.TestCase):
     def test_a_suite_that_runs_nothing_outside_is_skipped(self):
         found, report, _ = self.run_suite(lambda *_: {})
         self.assertEqual((found[0].verdict, report.passed, report.skipped), ("not run", 0, 1))
+
+    def test_a_suite_whose_needs_are_missing_is_skipped(self):
+        needy = dataclasses.replace(self.SUITE, needs=("filecheck",))
+        with tempfile.TemporaryDirectory() as folder:
+            run = suites.SuiteRun(Places(ProgramNode(folder, None), 1, folder), needy, 9)
+            with mock.patch.object(suites, "installed", lambda name: name != "filecheck"):
+                why = run.missing()
+                os.makedirs(f"{folder}/python/filecheck")
+                self.assertEqual(run.missing(), "")
+        self.assertEqual(why, "neither python3 nor what was fetched has filecheck")
 
     def test_a_test_that_ends_the_process_fails(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,8 @@ use k8s_openapi::{
 use crate::{
     cluster::Cluster,
     exit::CommandError,
-    inventory::{Inventory, amount},
+    inventory::Inventory,
+    quantity::amount,
     request::{Classes, Wish},
 };
 

@@ -10,9 +10,10 @@ use super::{Facts, PodClaim};
 use crate::{
     allocation::{Amounts, Shortage},
     cards,
-    inventory::{Card, amount},
+    inventory::Card,
     node_match, output,
     placement::{Lack, Placed, Search, lacks, search},
+    quantity::amount,
     request::{Alternative, Count, Request, Wish},
     selector::{Outcome, Selectors},
 };
@@ -72,14 +73,14 @@ pub(crate) struct RequestReport {
     pub(crate) cards: Vec<CardReport>,
 }
 
-/// What a card lacks for a request.
+/// A card, and all that is in its way for a request.
 #[derive(Debug, Serialize)]
 pub(crate) struct CardReport {
     pub(crate) node: String,
     pub(crate) card: String,
     pub(crate) model: String,
     pub(crate) free: Amounts,
-    /// In words; empty: nothing.
+    /// All that is in the way, in words.
     pub(crate) lacks: Vec<String>,
     #[serde(skip)]
     rank: Rank,
@@ -324,7 +325,7 @@ fn words(lack: &Lack, card: &Card) -> String {
             let short = output::amount(name, needed - free);
             let free = output::amount(name, *free);
             let never = if of_all { "; more than it ever has" } else { "" };
-            format!("{short} of {name} ({free} free{never})")
+            format!("lacks {short} of {name} ({free} free{never})")
         }
         Lack::Room(Shortage::Missing { name }) => format!("it has no capacity {name}"),
         Lack::Room(Shortage::NotAllowed { name, asked }) => {

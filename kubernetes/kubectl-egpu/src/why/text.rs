@@ -70,7 +70,7 @@ fn headline(report: &Report) -> String {
 }
 
 fn closest(card: &CardReport) -> String {
-    format!("{}/{}, which lacks {}", card.node, card.card, printable(&card.lacks.join("; ")))
+    format!("{}/{}: {}", card.node, card.card, printable(&card.lacks.join("; ")))
 }
 
 fn amounts(amounts: &Amounts) -> String {
@@ -95,7 +95,7 @@ fn of_request(request: &RequestReport) -> String {
     };
     if !cards.is_empty() {
         let rows: Vec<_> = cards.iter().take(MOST_ROWS).map(row).collect();
-        text.push_str(&table(&["NODE", "CARD", "MODEL", "FREE", "LACKS"], &rows));
+        text.push_str(&table(&["NODE", "CARD", "MODEL", "FREE", "IN THE WAY"], &rows));
     }
     if let Some(more) = cards.len().checked_sub(MOST_ROWS).filter(|more| *more > 0) {
         let _ = writeln!(text, "and {more} more cards (--output json shows all)");

@@ -17,7 +17,7 @@ use crate::{
     AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, Limits, ProcessId, Record,
     StoreError,
     bind::{check_cgroups, strings},
-    claims::{Claim, ClaimGrant},
+    claim::{Claim, ClaimGrant},
     decision_log::{DecisionLog, Event, Line, chain},
     formats::CLAIM_RECORD_VERSION,
     grant_log::roll_back,

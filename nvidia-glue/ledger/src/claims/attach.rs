@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use base::grant_files;
 
-use super::{ClaimContainer, merged};
+use super::ClaimContainer;
 use crate::{
     AttachError, ContainerKey, GrantState, Ledger, ProcessId, Record, ReleaseError, StoreError,
     bind::{check_cgroups, strings},
+    claim::merged,
     decision_log::{DecisionLog, Event, Line},
     index::Index,
     liveness::Population,

@@ -1,73 +1,17 @@
 //! Gangs: requests of claims that one container uses together.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Bytes, CardGrant, ComputeShare, Percent, Priority, Weight};
+use base::Priority;
 use schedule::{Member, can_be_laid_out};
-use serde::{Deserialize, Serialize};
 
 use crate::{
     AdmitError, Ledger, Record, Refusal, StoreError,
+    claim::{Gang, merged},
     index::Index,
     members::{connected_cards, members},
     store::Locked,
 };
-
-/// Requests with one mediator, and windows at the same instants.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Gang {
-    /// Grant id of the first of them, which names its turns.
-    pub leader: String,
-    /// Its place in the ledger.
-    pub order: u64,
-    /// UUIDs of all their cards.
-    pub cards: Vec<String>,
-}
-
-/// The parts of several grants, a card at a time: what they have of one card is added up.
-pub(crate) fn merged<'a>(grants: impl IntoIterator<Item = &'a CardGrant>) -> Vec<Cow<'a, CardGrant>> {
-    let mut cards: Vec<Cow<'a, CardGrant>> = Vec::new();
-    for grant in grants {
-        match cards.iter_mut().find(|card| card.uuid == grant.uuid && card.mig_uuid == grant.mig_uuid) {
-            None => cards.push(Cow::Borrowed(grant)),
-            Some(card) => add(card.to_mut(), grant),
-        }
-    }
-    cards
-}
-
-fn add(sum: &mut CardGrant, grant: &CardGrant) {
-    let sum_of = |one: Option<Bytes>, other: Option<Bytes>| match (one, other) {
-        (Some(one), Some(other)) => Some(Bytes(one.0.saturating_add(other.0))),
-        (one, other) => one.or(other),
-    };
-    sum.memory = Bytes(sum.memory.0.saturating_add(grant.memory.0));
-    sum.pinned_memory = sum_of(sum.pinned_memory, grant.pinned_memory);
-    sum.channels = match (sum.channels, grant.channels) {
-        (Some(one), Some(other)) => Some(one.saturating_add(other)),
-        (one, other) => one.or(other),
-    };
-    sum.compute = match (sum.compute, grant.compute) {
-        (
-            ComputeShare::Cap { percent: one, lifted_when_alone: lifts },
-            ComputeShare::Cap { percent: other, lifted_when_alone: also },
-        ) => ComputeShare::Cap {
-            // The card gives no more than all of it.
-            percent: Percent::new(one.get().saturating_add(other.get()).min(100)).unwrap_or(one),
-            lifted_when_alone: lifts && also,
-        },
-        (ComputeShare::Weight(one), ComputeShare::Weight(other)) => {
-            ComputeShare::Weight(Weight::new(one.get().saturating_add(other.get())).unwrap_or(one))
-        }
-        // A cap beside a share of what is left is the cap: no more than was promised for certain.
-        (cap @ ComputeShare::Cap { .. }, _) | (_, cap @ ComputeShare::Cap { .. }) => cap,
-        (one, _) => one,
-    };
-    sum.window_loss_us = sum.window_loss_us.max(grant.window_loss_us);
-}
 
 impl Ledger {
     /// Makes a gang of the records, if they are several.

@@ -15,73 +15,18 @@ mod offers;
 
 use cards::Inventory;
 use runtime_config::request::{GpuRequest, PodContainer};
-use serde::{Deserialize, Serialize};
 
 pub use attach::Attachment;
-pub use gang::Gang;
-pub(crate) use gang::merged;
 pub use offers::CardOffer;
 
+pub use crate::claim::{Claim, ClaimContainer, ClaimGrant, ClaimPod, Gang, claim_key};
+
 use crate::{
-    Admission, AdmitError, AdmitErrorKind, ContainerKey, GrantState, Ledger, Limits, Patience, ProcessId, Record,
-    ReleaseError, StoreError,
+    Admission, AdmitError, AdmitErrorKind, ContainerKey, Ledger, Limits, Patience, ProcessId, Record, ReleaseError,
+    StoreError,
     decision_log::{DecisionLog, Event, Line},
     grant_log::grant_fields,
 };
-
-/// What stands for containerd's address in the key of a claim's request.
-const KUBERNETES: &str = "kubernetes";
-
-/// A ResourceClaim that is allocated to one pod of its namespace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Claim {
-    /// Its uid.
-    pub uid: String,
-    /// Its namespace, and the pod's.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// The pod that it is reserved for.
-    pub pod: ClaimPod,
-}
-
-/// The pod that may use a claim.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimPod {
-    /// Its name.
-    pub name: String,
-    /// Its uid.
-    pub uid: String,
-}
-
-/// The part of a record that only a claim's request has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimGrant {
-    /// The claim.
-    #[serde(flatten)]
-    pub claim: Claim,
-    /// The request's name in it.
-    pub request: String,
-    /// The requests that it is used together with.
-    pub gang: Option<Gang>,
-    /// The containers that use it.
-    pub containers: Vec<ClaimContainer>,
-}
-
-/// A container that uses a claim's request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimContainer {
-    /// containerd's name.
-    pub key: ContainerKey,
-    /// Its name in the pod.
-    pub name: String,
-    /// As [`Record::cgroups`].
-    pub cgroups: Vec<String>,
-    /// Its init, once there is one.
-    pub init: Option<ProcessId>,
-    /// Its init was asked to end.
-    pub leaving: bool,
-}
 
 /// A claim that is to be prepared.
 #[derive(Debug, Clone, Copy)]
@@ -98,15 +43,6 @@ pub struct ClaimAdmission<'a> {
     pub patience: Patience<'a>,
     /// Version of egpu that prepares it, for people.
     pub egpu_version: &'a str,
-}
-
-/// Returns the key of the record of a claim's request.
-pub fn claim_key(namespace: &str, uid: &str, request: &str) -> ContainerKey {
-    ContainerKey {
-        containerd: KUBERNETES.to_owned(),
-        namespace: namespace.to_owned(),
-        id: format!("claim-{uid}-{request}"),
-    }
 }
 
 impl Ledger {
@@ -253,49 +189,6 @@ impl Ledger {
             }
         }
         Ok(())
-    }
-}
-
-impl Record {
-    /// Brings what a claim's record says of processes up to date with the containers that use it.
-    fn follow_containers(&mut self) {
-        let Some(grant) = &self.claim else { return };
-        self.cgroups = grant.containers.iter().flat_map(|container| container.cgroups.clone()).collect();
-        self.init = grant.containers.iter().find_map(|container| container.init);
-        self.state = match (grant.containers.is_empty(), self.init) {
-            (true, _) => GrantState::Prepared,
-            (false, None) => GrantState::Pending,
-            (false, Some(_)) => GrantState::Bound,
-        };
-        if self.state == GrantState::Prepared {
-            self.creators.clear();
-            self.mediator = None;
-            self.present = false;
-        } else {
-            self.leaving = grant.containers.iter().all(|container| container.leaving);
-        }
-    }
-
-    /// Notes that no process uses a claim's request any more.
-    pub(crate) fn detach_all(&mut self) {
-        if let Some(grant) = &mut self.claim {
-            grant.containers.clear();
-        }
-        self.follow_containers();
-    }
-
-    /// Name under which its turns are in the timetable, and its mediator's files: the gang's, or
-    /// its own.
-    pub fn schedule_id(&self) -> &str {
-        let gang = self.claim.as_ref().and_then(|grant| grant.gang.as_ref());
-        gang.map_or(&self.grant_id, |gang| &gang.leader)
-    }
-
-    /// Init processes of all containers that use the grant.
-    pub(crate) fn inits(&self) -> impl Iterator<Item = ProcessId> {
-        let containers = self.claim.iter().flat_map(|grant| &grant.containers);
-        let others = containers.filter_map(|container| container.init).filter(|init| Some(*init) != self.init);
-        self.init.into_iter().chain(others)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
 /// without one.
 const UNCAPPED_PERCENT: u32 = 5;
 
-/// What of a card may be given to claims, those that there are included.
+/// A card's part that may be given to claims, those that there are included.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardOffer {
     /// The card.

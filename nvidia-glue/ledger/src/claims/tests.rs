@@ -6,7 +6,7 @@ use runtime_config::request::{GpuRequest, Share};
 
 use super::*;
 use crate::{
-    AttachError,
+    AttachError, GrantState,
     test_support::{Bench, NO_PATIENCE, cap, cgroup, devices, key, mib, part, process, request, with_policy},
 };
 
@@ -269,8 +269,8 @@ fn what_is_granted_outside_claims_is_not_offered() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What is offered beyond what claims consume is admitted, and no percent more, unless several
-    /// claims without a cap consume more than they hold.
+    /// Offers beyond what claims consume are admitted, and no percent more, unless several claims
+    /// without a cap consume more than they hold.
     #[test]
     fn an_offer_is_what_is_admitted(
         others in prop::collection::vec((1_u64..6000, prop::option::of(1_u8..40), any::<bool>()), 0..5),

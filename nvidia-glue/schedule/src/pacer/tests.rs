@@ -1,5 +1,6 @@
 //! A pacer on a clock that is played, with a host that wakes late and a driver that takes its time.
 
+mod contention;
 mod held_up;
 
 use proptest::prelude::*;
@@ -55,7 +56,7 @@ fn run(pacer: &mut Pacer, from_us: u64, until_us: u64, jitter: &Jitter) -> Vec<(
             // Who takes over from another does not have the card before that one has left.
             Move::Open => {
                 let span = pacer.timeline().span(now);
-                opened = span.filter(|span| span.takes_over).map_or(now, |span| span.start_us.max(now));
+                opened = span.filter(Span::takes_over).map_or(now, |span| span.start_us.max(now));
             }
             // It may be taken off before the other one has left.
             Move::Close => on.push((opened.min(now), now)),
@@ -300,7 +301,7 @@ fn nobody_gains_by_having_no_channels_for_a_moment() {
 }
 
 #[test]
-fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
+fn what_a_neighbour_lost_is_paid_back_whatever_the_host_took() {
     let mut pacer = Pacer::new(timeline(vec![epoch(0, (10_000, 35_000), true)]));
     pacer.next(0).unwrap();
     pacer.moved(Move::Open, 10_000, 15_000);
@@ -310,14 +311,8 @@ fn what_a_neighbour_lost_is_not_set_off_against_what_the_host_took() {
 }
 
 /// Containers whose windows follow each other, on a driver that makes one call at a time. What each
-/// had of the card, what of it while another had it too, and what nobody had; microseconds. No call
-/// begins within the holds.
-fn serialised(
-    shares: &[u64],
-    periods: u64,
-    holds: &[(u64, u64)],
-    mut jitter: impl FnMut() -> u64,
-) -> (Vec<u64>, u64, u64) {
+/// had of the card, what of it while another had it too, and what nobody had; microseconds.
+fn serialised(shares: &[u64], periods: u64, mut jitter: impl FnMut() -> u64) -> (Vec<u64>, u64, u64) {
     // What calls of a container with 20 channels take, and after what time they take effect
     // (docs/driver-facts.md).
     const CLOSING: (u64, u64) = (750, 620);
@@ -352,8 +347,6 @@ fn serialised(
         }
         let (takes, effect) = if next.what == Move::Open { OPENING } else { CLOSING };
         let began = free_at.max(issued);
-        let held = holds.iter().find(|(from, until)| (*from..*until).contains(&began));
-        let began = held.map_or(began, |held| held.1);
         free_at = began + takes;
         edges.push((began + effect, number, next.what));
         pacers[number].moved(next.what, next.at_us, began + effect);
@@ -392,7 +385,7 @@ fn neighbours_whose_calls_wait_for_each_other_lose_little() {
                 (seed >> 33) % most
             };
             let periods = 240;
-            let (had, shared, idle) = serialised(&shares, periods, &[], jitter);
+            let (had, shared, idle) = serialised(&shares, periods, jitter);
             let of = |us: u64| us / (periods - 40);
             let takeover_us = 620 + BETWEEN_CALLS_US;
             assert!(of(idle) <= 10, "{shares:?}, {most}: nobody has the card for {} us of a period", of(idle));
@@ -482,7 +475,7 @@ proptest! {
     /// Nobody has more than he was granted in any second, but for what was carried on and one
     /// edge, also between neighbours from whom he takes over.
     #[test]
-    fn what_is_set_off_is_bounded(jitter in jitter(60_000, 1)) {
+    fn what_is_given_back_is_bounded(jitter in jitter(60_000, 1)) {
         let mut pacer = between_neighbours();
         let on = run(&mut pacer, 0, 100 * PERIOD, &jitter);
         let latest = jitter.iter().map(|(wake, call)| wake + call).max().unwrap();

@@ -47,7 +47,7 @@ fn turns(policy: CardPolicy, shares: &[ComputeShare], losses_us: &[u64]) -> Vec<
             priority: Priority::High,
             is_present: true,
             is_unlimited: false,
-            grants: vec![grant],
+            grants: vec![std::borrow::Cow::Borrowed(grant)],
         });
     }
     plan(&members, &PlanSettings::default(), None)

@@ -12,7 +12,7 @@ use std::{io, path::PathBuf, sync::Arc};
 use nvidia_glue::{
     driver::count_thread,
     schedule::{
-        Edge, EdgeError, Gate, Timeline, Timetable,
+        Edge, EdgeError, Gate, MOST_WINDOW_LOSS_US, Timeline, Timetable,
         pacer::{Move, Next, Pacer},
         priority::FIRST_LOOK_US,
     },
@@ -21,6 +21,7 @@ use nvidia_glue::{
 use runtime_config::config::PriorityMode;
 
 use super::{
+    absence::Absence,
     alarm::Alarm,
     clock::Clock,
     edge_failure::{EdgeFailures, FailureAction, is_hopeless},
@@ -315,10 +316,15 @@ impl<C: Clock> CardScheduler<C> {
 
     fn closed(&mut self, calls: usize, planned_us: u64, call: (u64, u64)) {
         let effects = self.residency_view.edge_effects(self.last_opening, call);
+        let counted_us = self.pacer.on_since_us();
         if let Some(opened_us) = effects.opened_us {
             self.pacer.correct_opening(opened_us);
         }
         let closed_us = effects.closed_us.unwrap_or(call.1);
+        let since_us = self.pacer.on_since_us();
+        let late_us = since_us.zip(counted_us).map_or(0, |(since_us, counted_us)| since_us.saturating_sub(counted_us));
+        let others_us = late_us + since_us.map_or(0, |since_us| self.tell_absences(since_us, closed_us));
+        self.usage_sums.others_had(others_us);
         self.pacer.moved_in(calls, Move::Close, planned_us, (call.0, closed_us));
         self.usage_sums.set_open(closed_us, Some(false));
         self.note_edge(closed_us, false);
@@ -331,10 +337,31 @@ impl<C: Clock> CardScheduler<C> {
         self.publish_us = 0;
     }
 
+    /// Tells the pacer for how long others had the card in a window of its own. Returns that.
+    fn tell_absences(&mut self, from_us: u64, until_us: u64) -> u64 {
+        if !self.terms.others.is_empty() {
+            return 0;
+        }
+        let absences = self.residency_view.absences(from_us, until_us);
+        let mut is_apart =
+            |process| self.residency_view.is_apart(process, until_us, &self.place.state_dir, &self.terms.apart);
+        let (neighbours, outside): (Vec<_>, Vec<_>) =
+            absences.into_iter().partition(|absence| absence.process.is_some_and(&mut is_apart));
+        let sum_us = |of: &[Absence]| of.iter().map(Absence::length_us).sum::<u64>();
+        let mut others_us = sum_us(&outside);
+        outside.iter().for_each(|absence| self.pacer.shared((absence.from_us, absence.until_us), false));
+        // Where one takes over from another, both are there for a moment.
+        if sum_us(&neighbours) > MOST_WINDOW_LOSS_US {
+            others_us += sum_us(&neighbours);
+            neighbours.iter().for_each(|absence| self.pacer.shared((absence.from_us, absence.until_us), true));
+        }
+        others_us
+    }
+
     fn log_lost(&self, Lost { lost_us, longest_edge_us }: Lost) {
         tracing::warn!(
-            "{} ms of its turns on {} were lost in a second: calls took up to {} ms in the driver. Programs that start \
-             or end outside egpu, on any card of this host, hold the driver's locks",
+            "{} ms of its turns on {} were lost in a second: programs outside egpu compute on this card, or start or end \
+             on any card of this host and hold the driver's locks (calls took up to {} ms)",
             lost_us / 1_000,
             self.gate.uuid(),
             longest_edge_us / 1_000,

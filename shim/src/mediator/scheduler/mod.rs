@@ -11,6 +11,7 @@
 //! where the kernel allows it. When one of them cannot go on, the process ends, and the shim ends
 //! the container: nothing is left with its channels off.
 
+mod absence;
 mod alarm;
 mod card;
 mod clock;

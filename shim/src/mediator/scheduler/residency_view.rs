@@ -15,7 +15,10 @@ use nvidia_glue::{
 };
 use runtime_config::request::Priority;
 
-use super::share_terms::{OtherContainer, ShareTerms};
+use super::{
+    absence::{Absence, absences},
+    share_terms::{OtherContainer, ShareTerms},
+};
 
 /// Interval at which the mediators of the neighbours are looked up.
 const REFRESH_US: u64 = 1_000_000;
@@ -50,11 +53,13 @@ pub(super) struct ResidencyView {
     /// Switches were logged. Before that, whatever is on the card has come earlier.
     has_switches: bool,
     switches: Vec<Switch>,
-    /// The container's own switches since [`ResidencyView::channels_opened`].
-    own_switches: Vec<Switch>,
+    /// Those since [`ResidencyView::channels_opened`].
+    window: Vec<Switch>,
     /// The mediators of [`ShareTerms::others`], in their order; 0: not known.
     others: Vec<u32>,
     refresh_us: u64,
+    /// The mediators of [`ShareTerms::apart`], and the instant until which that is known.
+    apart: (Vec<u32>, u64),
     /// Time in which each group has had its turn on the card, if they take turns.
     rotation_us: u64,
     steering: Steering,
@@ -86,9 +91,10 @@ impl ResidencyView {
             residency: Residency::default(),
             has_switches: false,
             switches: Vec::new(),
-            own_switches: Vec::new(),
+            window: Vec::new(),
             others: Vec::new(),
             refresh_us: 0,
+            apart: (Vec::new(), 0),
             rotation_us: 0,
             steering: Steering::default(),
             yielding: Yielding::default(),
@@ -99,6 +105,7 @@ impl ResidencyView {
     /// Marks the neighbours to be looked up again, as other terms hold.
     pub(super) fn terms_changed(&mut self) {
         self.refresh_us = 0;
+        self.apart.1 = 0;
     }
 
     /// Reads the log. Returns whether there is one.
@@ -123,17 +130,16 @@ impl ResidencyView {
         for switch in &self.switches {
             self.residency.add(switch);
         }
-        let own = self.own;
-        self.own_switches.extend(self.switches.iter().filter(|switch| switch.process == own));
+        self.window.extend_from_slice(&self.switches);
         // Only the switches of one window matter.
-        let surplus = self.own_switches.len().saturating_sub(MOST_KEPT);
-        self.own_switches.drain(..surplus);
+        let surplus = self.window.len().saturating_sub(MOST_KEPT);
+        self.window.drain(..surplus);
         true
     }
 
     /// Begins a window: the channels have been put on the card.
     pub(super) fn channels_opened(&mut self) {
-        self.own_switches.clear();
+        self.window.clear();
     }
 
     /// Returns the instants at which a closing, and the opening before it, took effect. Each has
@@ -142,20 +148,36 @@ impl ResidencyView {
         if !self.read_log() {
             return EdgeEffects { opened_us: None, closed_us: None, ran: None };
         }
+        let is_own = |switch: &&Switch| switch.process == self.own;
         let at = |presence, (began_us, ended_us): (u64, u64), after_us| {
             let is_it = move |switch: &&Switch| {
                 let at_us = switch.at_ns / 1_000;
                 switch.presence == presence && at_us >= began_us && at_us <= ended_us + after_us
             };
-            self.own_switches.iter().filter(is_it).map(|switch| switch.at_ns / 1_000)
+            self.window.iter().filter(is_own).filter(is_it).map(|switch| switch.at_ns / 1_000)
         };
         // A switch is logged if anything ran.
         let untraced = closing.1.saturating_sub(BEFORE_US).max(closing.0);
         EdgeEffects {
             opened_us: at(Presence::On, opening, AFTER_OPENING_US).next(),
             closed_us: Some(at(Presence::Off, closing, AFTER_US).next_back().unwrap_or(untraced)),
-            ran: Some(self.own_switches.iter().any(|switch| switch.presence == Presence::On)),
+            ran: Some(self.window.iter().filter(is_own).any(|switch| switch.presence == Presence::On)),
         }
+    }
+
+    /// Returns the times within a window for which others had the card though the container's
+    /// channels were on it, and it had work: it came back.
+    pub(super) fn absences(&self, from_us: u64, until_us: u64) -> Vec<Absence> {
+        absences(&self.window, self.own, (from_us, until_us))
+    }
+
+    /// Returns whether a process is the mediator of a container that has other windows.
+    pub(super) fn is_apart(&mut self, process: u32, now_us: u64, state_dir: &Path, apart: &[String]) -> bool {
+        if now_us >= self.apart.1 {
+            let mediator = |grant_id: &String| Some(status(state_dir, grant_id)?.process);
+            self.apart = (apart.iter().filter_map(mediator).collect(), now_us + REFRESH_US);
+        }
+        self.apart.0.contains(&process)
     }
 
     /// Returns the slice of each of the container's groups, beside those others with which it

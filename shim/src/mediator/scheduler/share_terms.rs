@@ -20,6 +20,8 @@ pub(super) struct ShareTerms {
     /// The containers that may be on the card at the same time: all, or those with the same
     /// windows.
     pub(super) others: Vec<OtherContainer>,
+    /// The grants of those that have other windows.
+    pub(super) apart: Vec<String>,
     /// True if it has windows to itself: they are promised to it, whatever its priority.
     is_promised: bool,
     /// True if it runs also in windows that are promised to others.
@@ -55,6 +57,7 @@ impl ShareTerms {
             share_ppm: 1_000_000,
             priority: Priority::High,
             others: Vec::new(),
+            apart: Vec::new(),
             is_promised: false,
             is_beside_windows: false,
             until_us,
@@ -96,6 +99,12 @@ impl ShareTerms {
             share_ppm: card.share_ppm,
             priority: turn.priority,
             others: card.neighbours.iter().filter(is_there).map(other).collect(),
+            apart: card
+                .neighbours
+                .iter()
+                .filter(|other| !is_there(other))
+                .map(|other| other.grant_id.clone())
+                .collect(),
             is_promised: matches!(card.pass, Pass::Windows(_))
                 && !card.neighbours.iter().any(|other| shares_window(&other)),
             is_beside_windows: card.pass == Pass::Free
@@ -177,7 +186,7 @@ mod tests {
         };
         let held = terms(turns(), 10);
         assert_eq!((held.sharing, held.weight, held.others.len()), (Sharing::Windows, 100, 0));
-        assert_eq!((held.period_us, held.until_us), (50_000, Some(20)));
+        assert_eq!((held.period_us, held.until_us, held.apart.as_slice()), (50_000, Some(20), ["b".into()].as_slice()));
         assert!(!held.gives_way(), "its windows are its own");
         let left = ShareTerms::at(&table(turns()), "a", "GPU-a", 10, false);
         assert_eq!((left.sharing, left.weight, left.others[0].weight), (Sharing::Weights, 100, 900));

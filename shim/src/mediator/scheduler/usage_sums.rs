@@ -19,6 +19,8 @@ pub(super) struct UsageSums {
     pub(super) throttled_us: u64,
     /// Card time that it used, as far as it is known: see [`UsageSums::count`].
     pub(super) used_us: u64,
+    /// Time of the windows since the last count that others had.
+    others_us: u64,
     /// Time that was counted of each source.
     counted: Counted,
     /// Share that was achieved, and the instant of that.
@@ -57,12 +59,18 @@ impl UsageSums {
     pub(super) fn count(&mut self, source: UsageSource, log_us: Option<u64>) {
         let counted = Counted { open_us: self.open_us, log_us: log_us.unwrap_or_default(), ..self.counted };
         let before = std::mem::replace(&mut self.counted, counted);
+        let others_us = std::mem::take(&mut self.others_us);
         let used_us = match source {
-            UsageSource::Window => self.open_us.saturating_sub(before.open_us),
+            UsageSource::Window => self.open_us.saturating_sub(before.open_us.saturating_add(others_us)),
             UsageSource::Log => self.counted.log_us.saturating_sub(before.log_us),
             UsageSource::Nothing => 0,
         };
         self.used_us = self.used_us.saturating_add(used_us);
+    }
+
+    /// Notes for how long others had the card in the window that ends.
+    pub(super) fn others_had(&mut self, us: u64) {
+        self.others_us = self.others_us.saturating_add(us);
     }
 
     /// Adds work of the card, which is known with a delay, and takes a sample of each.

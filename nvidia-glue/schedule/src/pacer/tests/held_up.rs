@@ -1,4 +1,4 @@
-//! Calls that are held up in the driver: what is made up, what is set off, and what is lost.
+//! Calls that are held up in the driver: what is made up, what is given back, and what is lost.
 
 use super::*;
 
@@ -91,38 +91,68 @@ fn calls_that_are_held_up_cost_nothing_where_the_card_is_free() {
     }
 }
 
-/// Calls are held up by the host: the one has what the other loses, and neither pays for both.
 #[test]
-fn neighbours_whose_calls_are_held_up_keep_most_of_their_shares() {
-    for (hold_us, lost_ppm) in [(30_000, 15_000), (45_000, 40_000)] {
-        let (shares, periods) = ([25_000, 75_000], 600);
-        let (had, ..) = serialised(&shares, periods, &holds(282, hold_us), || 0);
-        for (had, share) in had.iter().zip(shares) {
-            let asked = share * (periods - 40);
-
-            assert!(had.abs_diff(asked) <= asked / 1_000_000 * lost_ppm, "{hold_us}: {had} of {asked}");
-        }
-    }
+fn what_a_neighbour_had_while_a_call_waited_it_gives_back() {
+    let mut pacer = between_neighbours();
+    run(&mut pacer, 0, 4 * PERIOD, &vec![(0, 400)]);
+    let lost_us = pacer.lost_us();
+    let next = pacer.next(4 * PERIOD).unwrap();
+    // The neighbour before has had 6 ms of it.
+    pacer.moved(Move::Open, next.at_us, 416_000);
+    pacer.next(416_000).unwrap();
+    pacer.moved(Move::Close, 435_000, 438_000);
+    assert_eq!((pacer.balance_us(), pacer.lost_us()), (3_000, lost_us), "3 ms are the next neighbour's");
+    let next = pacer.next(438_000).unwrap();
+    assert!(next.what == Move::Open && (502_000..=504_000).contains(&next.at_us), "{next:?}");
+    pacer.moved(Move::Open, next.at_us, 504_000);
+    assert_eq!(pacer.on_since_us(), Some(504_000), "6 ms early");
+    assert!((531_000..=532_000).contains(&pacer.next(504_000).unwrap().at_us), "and 3 ms shorter");
+    pacer.moved(Move::Close, 532_000, 532_000);
+    assert_eq!((pacer.balance_us(), pacer.lost_us()), (0, lost_us));
+    let next = pacer.next(532_000).unwrap();
+    assert!((608_000..=610_000).contains(&next.at_us), "{next:?}");
 }
 
 #[test]
-fn what_a_call_waited_for_is_set_off_against_what_the_next_one_waits_for() {
+fn a_neighbour_that_has_nothing_to_give_back_keeps_its_time() {
+    let mut pacer = between_neighbours();
+    let mut now = 0;
+    for period in 0..8 {
+        let next = pacer.next(now).unwrap();
+        // It is held up once; then the neighbour has half of what is asked back, each time.
+        let opened = if period == 0 { 18_000 } else { next.at_us };
+        let at = period * PERIOD + 10_000;
+        pacer.moved(Move::Open, next.at_us, opened);
+        if opened < at {
+            pacer.shared((opened, opened + (at - opened) / 2), true);
+        }
+        pacer.next(opened).unwrap();
+        now = period * PERIOD + 35_000;
+        pacer.moved(Move::Close, now, now);
+    }
+    let next = pacer.next(now).unwrap();
+    assert!(next.at_us > 8 * PERIOD + 9_000, "{next:?}");
+}
+
+#[test]
+fn what_others_had_of_a_window_is_lost_and_not_paid_back() {
     let mut pacer = between_neighbours();
     pacer.next(0).unwrap();
-    // The neighbour before has had 10 ms of it.
-    pacer.moved(Move::Open, 10_000, 20_000);
-    pacer.next(20_000).unwrap();
-    pacer.moved(Move::Close, 35_000, 38_000);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (-7_000, 0), "3 ms are the next neighbour's");
-    assert_eq!(pacer.next(38_000).unwrap().what, Move::Open);
-    pacer.moved(Move::Open, 110_000, 110_000);
-    assert!(pacer.next(110_000).unwrap().at_us <= 135_000, "it takes none by itself");
-    pacer.moved(Move::Close, 135_000, 145_000);
-    assert_eq!((pacer.balance_us(), pacer.lost_us()), (3_000, 0), "what is more is paid back");
+    pacer.moved(Move::Open, 10_000, 10_000);
+    pacer.next(10_000).unwrap();
+    for (from, until) in [(20_000, 24_000), (33_000, 37_000), (41_000, 43_000)] {
+        pacer.shared((from, until), false);
+    }
+    pacer.moved(Move::Close, 35_000, 45_000);
+    assert_eq!(
+        (pacer.balance_us(), pacer.lost_us()),
+        (6_000, 6_000),
+        "it had 19 ms of 25, and 6 ms of its neighbour's"
+    );
 }
 
 #[test]
-fn lateness_of_the_thread_is_not_set_off() {
+fn lateness_of_the_thread_is_not_given_back() {
     let mut pacer = between_neighbours();
     pacer.next(0).unwrap();
     pacer.moved_in(1, Move::Open, 10_000, (20_000, 20_400));

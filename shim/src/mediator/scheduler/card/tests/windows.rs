@@ -61,6 +61,54 @@ fn turns_that_are_lost_beside_a_neighbour_are_told_within_the_period() {
     assert!(fixture.status().cards[0].lost_1s_us < 5_000, "{card:?}");
 }
 
+/// Twenty windows, the first 35 ms of each period, after which the neighbour has its own, and in
+/// each of which another process has the card for so long, again and again.
+fn visited(process: u32, visit_us: u64, visits: u64) -> Fixture {
+    let mut fixture = Fixture::with(true, true);
+    fixture.channels(3);
+    fixture.neighbour_is(OTHER);
+    let mut beside = epoch(0, windows(0, 35_000), Priority::High, vec![neighbour(Priority::High)]);
+    let other = Turn { grant_id: "other".into(), ..window_epoch(0, 35_000, PERIOD).turns.remove(0) };
+    beside.turns.push(other);
+    fixture.set_epochs(vec![beside]);
+    for period in 0..20 {
+        fixture.run_until(period * PERIOD + 5_000);
+        fixture.log.add(period * PERIOD + 100, OWN, Presence::On);
+        for number in 0..visits {
+            let at_us = period * PERIOD + 200 + number * 2 * visit_us;
+            fixture.log.add(at_us, OWN, Presence::Off);
+            fixture.log.add(at_us, process, Presence::On);
+            fixture.log.add(at_us + visit_us, process, Presence::Off);
+            fixture.log.add(at_us + visit_us, OWN, Presence::On);
+        }
+        fixture.run_until(period * PERIOD + 60_000);
+    }
+    fixture
+}
+
+#[test]
+fn what_programs_outside_have_of_a_window_is_told_and_not_achieved() {
+    let alone = visited(OTHER + 1, 2_000, 0).status().cards[0].clone();
+    assert!(alone.lost_1s_us < 10_000 && alone.achieved_1s_ppm.unwrap() > 345_000, "{alone:?}");
+    let fixture = visited(OTHER + 1, 2_000, 2);
+    let card = fixture.status().cards[0].clone();
+    assert!((card.lost_1s_us - alone.lost_1s_us).abs_diff(42_400) < 2_000, "{card:?}");
+    assert!(card.achieved_1s_ppm.unwrap().abs_diff(alone.achieved_1s_ppm.unwrap() - 42_400) < 2_000, "{card:?}");
+    assert!(fixture.scheduler.edge_times.is_logged());
+}
+
+#[test]
+fn what_a_neighbour_has_of_a_window_it_gives_back() {
+    let opened = |fixture: &Fixture| fixture.state().edges.iter().rfind(|edge| edge.1).unwrap().0;
+    let early = opened(&visited(OTHER, 500, 2));
+    assert!(early.abs_diff(19 * PERIOD) < 1_000, "both are there for a moment: {early}");
+    let fixture = visited(OTHER, 2_000, 2);
+    assert!(opened(&fixture) < 19 * PERIOD - 3_000, "{}", opened(&fixture));
+    let lost_us = fixture.status().cards[0].lost_us;
+    let alone = visited(OTHER, 2_000, 0);
+    assert!(lost_us.abs_diff(alone.status().cards[0].lost_us) < 2_000, "{lost_us}");
+}
+
 #[test]
 fn without_channels_nothing_is_done_and_new_ones_find_it_closed() {
     let mut fixture = Fixture::new(true);
