@@ -13,6 +13,7 @@
 #   make compatibility  docs/compatibility.md from the kept results of programs
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make kube-test  a control plane, built from its sources, and a node with simulated cards, in namespaces of their own (KUBE_ARGS: names)
+#   make demo-kubernetes  from nothing to pods with shares, on that cluster; make kube-bench: what claims cost there
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
@@ -71,7 +72,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -179,7 +180,11 @@ cri-test: build rm-client
 	integration/setup-cri.sh
 	integration/cri/run.sh $(RELEASE) $(TARGET) $(EGPU_TEST_RM_CLIENT)
 
-kube-test: build rm-client
+# Programs that run on a cluster: the cases, the demonstration, measurements.
+demo-kubernetes: export EGPU_KUBE_PROGRAM := integration/demo/kubernetes.py
+kube-bench: export EGPU_KUBE_PROGRAM := integration/kube/measure.py
+
+kube-test demo-kubernetes kube-bench: build build-kubernetes rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	scripts/setup.sh kubernetes

@@ -58,6 +58,12 @@ class Api:
         except ValueError:
             return text.decode(errors="replace")
 
+    def lines(self, path):
+        """The lines of an answer that does not end, as they come."""
+        request = urllib.request.Request(self.server + path)
+        with urllib.request.urlopen(request, context=self.context, timeout=60) as answer:
+            yield from answer
+
     def get(self, path):
         return self.request("GET", path)
 

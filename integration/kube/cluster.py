@@ -47,7 +47,9 @@ class Cluster:
     """
 
     def __init__(self, binaries, target, rm_client, folder, runtime="drop-in", settings=(), plugin=None, images=None):
-        self.binaries, self.folder, self.plugin = os.path.realpath(binaries), folder, plugin
+        self.binaries, self.folder = os.path.realpath(binaries), folder
+        there = f"{self.binaries}/egpu-kubelet-plugin"
+        self.plugin = plugin or (there if os.path.exists(there) else None)
         self.programs, self.logs = f"{target}/kube/bin", f"{folder}/logs"
         self.cgroup = os.path.basename(folder)
         os.makedirs(self.logs)

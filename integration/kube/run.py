@@ -19,15 +19,21 @@ from host import in_namespaces
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="only names")
-    parser.add_argument("--runtime", choices=("drop-in", "own"), default="drop-in", help="of examples/containerd")
-    parser.add_argument("--plugin", type=os.path.realpath)
+def parser(description):
+    """What everything needs that starts a cluster."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--runtime", choices=("drop-in", "own"), default="drop-in", help="of examples/containerd")
+    options.add_argument("--plugin", type=os.path.realpath, help="by default the one among BINARIES, if there is one")
     for path in ("binaries", "target", "rm_client"):
-        parser.add_argument(path, type=os.path.realpath)
-    parser.add_argument("filters", nargs="*", metavar="FILTER")
-    return parser.parse_intermixed_args()
+        options.add_argument(path, type=os.path.realpath)
+    return options
+
+
+def arguments():
+    options = parser(__doc__)
+    options.add_argument("--list", action="store_true", help="only names")
+    options.add_argument("filters", nargs="*", metavar="FILTER")
+    return options.parse_intermixed_args()
 
 
 def cases(filters):

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds what the cluster is made of, where that has not been done, and runs run.py, which says what
-# else it takes.
+# Builds what the cluster is made of, where that has not been done, and runs a program on it: run.py, which says what else it
+# takes, or the one that EGPU_KUBE_PROGRAM names.
 #
 # usage: integration/kube/run.sh DIRECTORY_OF_EGPU_BINARIES TARGET RM_CLIENT [OPTION|FILTER...]     (as root)
 set -euo pipefail
@@ -14,5 +14,5 @@ SECONDS=0
 "$here"/../setup-cri.sh plugins
 "$here"/build.sh
 echo "programs of the cluster there after $SECONDS s"
-python3 -B "$here"/run.py "$binaries" "$target" "$rm_client" "$@"
+python3 -B "${EGPU_KUBE_PROGRAM:-$here/run.py}" "$binaries" "$target" "$rm_client" "$@"
 echo "done after $SECONDS s"

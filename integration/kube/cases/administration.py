@@ -32,8 +32,8 @@ class Administration(ClaimCase):
         self.claiming("waits", request(memory="10Gi", compute=60))
         self.is_held_back("waits")
         text = self.cluster.kubectl_egpu("why", "waits")[1]
-        self.assertIn("Closest: node/gpu-0, which lacks 10% of compute (50% free); 2Gi of memory (8Gi free)", text)
-        self.assertIn("5Gi of memory (5Gi free)", text, "each card has its line")
+        self.assertIn("Closest: node/gpu-0: lacks 10% of compute (50% free); lacks 2Gi of memory (8Gi free)", text)
+        self.assertIn("lacks 5Gi of memory (5Gi free)", text, "each card has its line")
         code, _, message = self.cluster.kubectl_egpu("why", "nobody", check=False)
         self.assertEqual((code, "there is no pod" in message), (4, True))
 
