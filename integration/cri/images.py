@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes an archive with the images that critest and the pods here name.
 
-They are made of busybox, tools.c, facts.sh and further programs: no registry is asked.
+They are made of busybox, tools.c, facts.sh and further programs, or folders of what is in the root: no registry is asked.
 
 usage: images.py DIRECTORY BUSYBOX TOOLS ARCHIVE [PROGRAM...]
 """
@@ -40,7 +40,10 @@ program(tools, "bin/pgrep")
 program(tools, "nnp", 0o4755)
 program(os.path.join(here, "facts.sh"), "bin/facts")
 for path in programs:
-    program(path, os.path.join("bin", os.path.basename(path)))
+    if os.path.isdir(path):
+        shutil.copytree(path, root, dirs_exist_ok=True)
+    else:
+        program(path, os.path.join("bin", os.path.basename(path)))
 users = [("root", 0), ("www-data", 33), ("default-user", 1000), ("nobody", 65534)]
 with open(os.path.join(root, "etc/passwd"), "w") as file:
     file.writelines(f"{name}:x:{id}:{id}::/:/bin/sh\n" for name, id in users)

@@ -1,4 +1,4 @@
-"""A private containerd with egpu on simulated cards, and with images that no registry is asked for.
+"""A private containerd with egpu, on simulated cards unless it is said, and with images that no registry is asked for.
 
 For critest, a kubelet and nerdctl alike.
 """
@@ -50,6 +50,7 @@ localStorageCapacityIsolation: false
 allowedUnsafeSysctls: []
 """
 HANDLERS = ("runc", "egpu", "drop-in")
+SIMULATED_CARDS = SIMULATED.format(model="Tesla V100-PCIE-32GB", memory="32768MiB", count=4)
 
 
 def require(*programs):
@@ -74,24 +75,27 @@ def cri_config(work, handler, tools, runc, binaries=None):
 
 
 class Node:
-    """A containerd whose images hold busybox, tools.c, facts.sh and the programs that are given."""
+    """A containerd whose images hold busybox, tools.c, facts.sh and the programs that are given, or that has an archive's."""
 
-    def __init__(self, work, binaries, containerd, cri="", settings=(), programs=()):
+    def __init__(self, work, binaries, containerd, cri="", settings=(), programs=(), driver=SIMULATED_CARDS, images=None):
         self.work = work
-        cards = SIMULATED.format(model="Tesla V100-PCIE-32GB", memory="32768MiB", count=4)
-        write(f"{work}/egpu.toml", egpu_config(work, cards, *settings))
+        write(f"{work}/egpu.toml", egpu_config(work, driver, *settings))
         disabled = () if cri else ("io.containerd.grpc.v1.cri",)
         self.containerd = Containerd(work, containerd, disabled, cri)
-        tools, images = f"{work}/tools", [sys.executable, f"{HERE}/images.py", f"{work}/images"]
-        subprocess.run(["gcc", "-O1", "-static", "-o", tools, f"{HERE}/tools.c"], check=True)
-        archive = f"{work}/images.tar"
-        subprocess.run([*images, shutil.which("busybox"), tools, archive, *programs], check=True)
+        self.images = images or self._make_images(programs)
         path = f"{binaries}:{containerd}:{os.environ['PATH']}"
         self.environment = dict(os.environ, EGPU_CONFIG=f"{work}/egpu.toml", PATH=path)
 
+    def _make_images(self, programs):
+        tools, archive = f"{self.work}/tools", f"{self.work}/images.tar"
+        subprocess.run(["gcc", "-O1", "-static", "-o", tools, f"{HERE}/tools.c"], check=True)
+        images = [sys.executable, f"{HERE}/images.py", f"{self.work}/images", shutil.which("busybox"), tools]
+        subprocess.run([*images, archive, *programs], check=True)
+        return archive
+
     def start(self, namespace="k8s.io"):
         self.containerd.start(self.environment)
-        load = self.containerd.ctr(namespace, "images", "import", f"{self.work}/images.tar")
+        load = self.containerd.ctr(namespace, "images", "import", self.images)
         subprocess.run(load, stdout=subprocess.DEVNULL, check=True)
 
     def close(self):

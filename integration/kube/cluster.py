@@ -1,4 +1,4 @@
-"""A cluster of one node: control plane, kubelet, containerd with egpu on simulated cards.
+"""A cluster of one node: control plane, kubelet, containerd with egpu.
 
 In the namespaces that host.in_namespaces gives. The node's folders are where a real node has them
 (/var/lib/kubelet, /run/cdi, /run/egpu); containerd has /run/node.
@@ -30,6 +30,7 @@ DRIVER = "gpu.egpu.io"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 # Either of examples/containerd, as the handler `egpu`.
 RUNTIMES = {"drop-in": "drop-in-2.x.toml", "own": "config-2.x.toml"}
+NVIDIA = '[driver]\nkind = "nvidia"\n'
 CLIENT_LIMITS = ["--kube-api-qps=500", "--kube-api-burst=1000"]  # the defaults would hide the scheduler's speed
 
 API_KUBELET = """podLogsDir: /var/log/pods
@@ -40,9 +41,12 @@ authorization: {{mode: Webhook}}
 
 
 class Cluster:
-    """Started by `with`; at the end pods are deleted, and what is left of them raises."""
+    """Started by `with`; at the end pods are deleted, and what is left of them raises.
 
-    def __init__(self, binaries, target, rm_client, folder, runtime="drop-in", settings=(), plugin=None):
+    With an archive of images it is on the machine's own cards, otherwise on simulated ones.
+    """
+
+    def __init__(self, binaries, target, rm_client, folder, runtime="drop-in", settings=(), plugin=None, images=None):
         self.binaries, self.folder = os.path.realpath(binaries), folder
         there = f"{self.binaries}/egpu-kubelet-plugin"
         self.plugin = plugin or (there if os.path.exists(there) else None)
@@ -52,23 +56,25 @@ class Cluster:
         for path in ("/run/node", CDI_FOLDER, "/var/lib/etcd", KUBELET_FOLDER):
             os.makedirs(path)
         self.authority = Authority("/run/pki")
-        self.node = self._node(target, rm_client, runtime, settings)
+        self.node = self._node(target, rm_client, runtime, settings, images)
         self._credentials()
         self.api = Api(SERVER, self.authority, "admin")
         self.parts = {part.name: part for part in self._parts()}
 
     # --- Its parts ---
 
-    def _node(self, target, rm_client, runtime, settings):
+    def _node(self, target, rm_client, runtime, settings, images):
+        cri = cri_config("/run/node", "runc", f"{target}/cri", f"{target}/runc/runc") + self._handler(runtime)
+        os.symlink(f"{self.logs}/containerd.log", "/run/node/containerd.log")
+        os.symlink(f"{self.logs}/egpu.log", "/run/node/egpu.log")
+        programs = f"{target}/containerd/forky/usr/bin"
+        if images:
+            return Node("/run/node", self.binaries, programs, cri, settings, driver=NVIDIA, images=images)
         # The driver that is simulated is behind mediators alone: nothing answers for a whole card without one.
         settings = ['whole_cards = "mediated"', *settings]
         smi = "/run/node/nvidia-smi"
         write(smi, "#!/bin/sh\nexec rm-client smi\n")
-        cri = cri_config("/run/node", "runc", f"{target}/cri", f"{target}/runc/runc") + self._handler(runtime)
-        os.symlink(f"{self.logs}/containerd.log", "/run/node/containerd.log")
-        os.symlink(f"{self.logs}/egpu.log", "/run/node/egpu.log")
-        return Node("/run/node", self.binaries, f"{target}/containerd/forky/usr/bin", cri, settings,
-                    programs=[rm_client, smi])
+        return Node("/run/node", self.binaries, programs, cri, settings, programs=[rm_client, smi])
 
     def _handler(self, runtime):
         """The example's tables, in the words of the version that the rest of the file has."""

@@ -18,11 +18,11 @@ FOLDERS = ["/etc/cdi", "/etc/cni", "/etc/kubernetes", "/opt/cni", "/opt/containe
            "/usr/libexec/kubernetes", "/var/lib/cni", "/var/lib/kubelet", "/var/lib/node", "/var/log/pods"]
 
 
-def in_namespaces():
+def in_namespaces(processes=True):
     """Runs this program in mount, network and process namespaces of its own; returns there, with a folder for logs.
 
-    Outside, it ends with the inner one's exit status, or with 1 if something of it is left. The
-    folder stays after a failure.
+    Without the last, a run that is killed leaves processes. Outside, it ends with the inner one's
+    exit status, or with 1 if something of it is left. The folder stays after a failure.
     """
     folder = os.environ.get(VARIABLE)
     if folder:
@@ -35,7 +35,7 @@ def in_namespaces():
     before = traces()
     try:
         with kept_sysctls():
-            code = _run_inside(folder)
+            code = _run_inside(folder, processes)
     finally:
         left = clean_up(folder, before)
     for one in left:
@@ -47,12 +47,13 @@ def in_namespaces():
     sys.exit(0)
 
 
-def _run_inside(folder):
+def _run_inside(folder, processes):
     # The shell is the first process: it reaps those whose parents are gone. When this one or
     # unshare ends, by whatever, so does everything in the namespaces.
     shell = ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-B", *sys.argv]
     killed_too = ["setpriv", "--pdeathsig", "KILL"]
-    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    own = ["--pid", "--mount-proc"] if processes else []
+    unshare = ["unshare", "--mount", "--net", *own, "--fork", "--kill-child"]
     return subprocess.run([*killed_too, *unshare, *shell], env={**os.environ, VARIABLE: folder}, check=False).returncode
 
 

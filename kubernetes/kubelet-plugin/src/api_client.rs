@@ -3,6 +3,10 @@
 use std::{path::Path, time::Duration};
 
 use futures_util::{TryStreamExt as _, pin_mut};
+use hyper_util::{
+    client::legacy::{Client as HttpClient, connect::HttpConnector},
+    rt::TokioExecutor,
+};
 use k8s_openapi::api::{
     core::v1::Node,
     resource::v1::{ResourceClaim, ResourceSlice},
@@ -10,12 +14,14 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Config,
     api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
+    client::ConfigExt as _,
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
     core::PartialObjectMeta,
 };
 use kubernetes_api::names::DRAIN_ANNOTATION;
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
+use tower::{BoxError, ServiceBuilder};
 
 use crate::{
     changes::{Change, NodeObject},
@@ -85,6 +91,27 @@ fn said(error: &kube::Error) -> String {
     }
 }
 
+/// Connects as kube does, but for two things: nothing is tried for minutes that the kubelet asks for
+/// again, and the first request of a connection does not wait for an acknowledgement that the
+/// server delays by 40 ms.
+fn connected(config: Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        return Client::try_from(config);
+    }
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(config.connect_timeout);
+    let https = config.rustls_https_connector_with_connector(http)?;
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(HttpClient::builder(TokioExecutor::new()).build(https));
+    Ok(Client::new(service, config.default_namespace))
+}
+
 /// Client of the API server for one node.
 #[derive(Clone)]
 pub(crate) struct ApiClient {
@@ -101,16 +128,14 @@ impl std::fmt::Debug for ApiClient {
 impl ApiClient {
     /// Reads how to reach the API server: from a file, or as a pod.
     pub(crate) async fn new(kubeconfig: Option<&Path>, node: &str) -> Result<Self, ConnectError> {
-        let mut config = match kubeconfig {
+        let config = match kubeconfig {
             Some(path) => {
                 let file = Kubeconfig::read_from(path)?;
                 Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?
             }
             None => Config::incluster()?,
         };
-        // kube would try for minutes what the kubelet asks for again.
-        config.default_retry = false;
-        Ok(Self { client: Client::try_from(config)?, node: node.to_owned() })
+        Ok(Self { client: connected(config)?, node: node.to_owned() })
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -29,11 +29,13 @@ struct Starts<'a> {
     holds: &'a [u64],
 }
 
-/// Time that a container had of the card, and that it was told that it lost, in millionths.
+/// Time that a container had of the card, that it was told that it lost, and that it has still to
+/// get (or to give, below zero), in millionths.
 #[derive(Debug)]
 struct Outcome {
-    had: u64,
-    lost: u64,
+    had: i64,
+    lost: i64,
+    due: i64,
 }
 
 /// The card: containers that are on it at the same time have equal parts of it.
@@ -76,6 +78,11 @@ impl Card {
     }
 }
 
+/// Sums of what was lost, and of what is to come.
+fn account(pacer: &Pacer) -> (i64, i64) {
+    (signed(pacer.lost_us()), signed(pacer.due_us) - pacer.balance_us())
+}
+
 fn contended(shares: &[u64], periods: u64, starts: &Starts<'_>, seed: u64) -> Vec<Outcome> {
     let mut dice = Dice(seed);
     let ends = shares.iter().scan(0, |end, share| {
@@ -91,7 +98,7 @@ fn contended(shares: &[u64], periods: u64, starts: &Starts<'_>, seed: u64) -> Ve
     let mut calls: Vec<Next> = pacers.iter_mut().map(|pacer| pacer.next(0).unwrap()).collect();
     // Programs outside: when each makes its next call, and its number.
     let (mut outside, mut next_start): (Vec<(u64, usize)>, u64) = (Vec::new(), 0);
-    let (mut card, mut free_at, mut lost_before) = (Card::new(shares.len()), 0, vec![0; shares.len()]);
+    let (mut card, mut free_at, mut before) = (Card::new(shares.len()), 0, vec![(0, 0); shares.len()]);
     while card.now < periods * PERIOD {
         while starts.per_second > 0 && next_start <= free_at + PERIOD {
             outside.push((next_start, 0));
@@ -123,14 +130,14 @@ fn contended(shares: &[u64], periods: u64, starts: &Starts<'_>, seed: u64) -> Ve
         }
         pacer.moved_in(1, next.what, next.at_us, (next.at_us, began + effect));
         if card.now < FROM {
-            lost_before[number] = pacer.lost_us();
+            before[number] = account(pacer);
         }
         calls[number] = pacer.next(free_at).unwrap();
     }
-    let part = |us: u64| us * 1_000_000 / (card.now - FROM);
-    let outcome = |number: usize| Outcome {
-        had: part(card.had[number]),
-        lost: part(pacers[number].lost_us() - lost_before[number]),
+    let part = |us: i64| us * 1_000_000 / signed(card.now - FROM);
+    let outcome = |number: usize| {
+        let ((lost, due), (lost_before, due_before)) = (account(&pacers[number]), before[number]);
+        Outcome { had: part(signed(card.had[number])), lost: part(lost - lost_before), due: part(due - due_before) }
     };
     (0..shares.len()).map(outcome).collect()
 }
@@ -149,8 +156,8 @@ fn five_starts_a_second_cost_neighbours_less_than_a_point() {
             let starts = Starts { per_second, holds: &holds(3, long_us) };
             let outcomes = contended(&shares, 700, &starts, 1);
             for (outcome, share) in outcomes.iter().zip(&shares) {
-                let error = outcome.had.abs_diff(share * 10);
-                assert!(error <= 10_000, "{shares:?}, {per_second} of {long_us}: {outcomes:?}");
+                let asked = signed(share * 10);
+                assert!(outcome.had.abs_diff(asked) <= 10_000, "{shares:?}, {per_second} of {long_us}: {outcomes:?}");
             }
         }
     }
@@ -159,8 +166,9 @@ fn five_starts_a_second_cost_neighbours_less_than_a_point() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whoever holds the lock, and for however long: what a container had and what it is told that
-    /// it lost is what it was granted, and nobody has more.
+    /// Shares beside programs that hold the lock, also for more than half of the time: what a
+    /// container had and what it is told that it lost is what it was granted, and nobody has more,
+    /// within a point and a half.
     #[test]
     fn what_is_missing_is_told(
         first in 10_000..=90_000_u64,
@@ -172,9 +180,10 @@ proptest! {
         let shares = [first, PERIOD - first];
         let outcomes = contended(&shares, 400, &Starts { per_second, holds: &holds(long, long_us) }, seed);
         for (outcome, share) in outcomes.iter().zip(shares) {
-            let told = outcome.had + outcome.lost;
-            prop_assert!(told.abs_diff(share * 10) <= 10_000, "{shares:?}: {outcomes:?}");
-            prop_assert!(outcome.had <= share * 10 + 10_000, "{shares:?}: {outcomes:?}");
+            let Outcome { had, lost, due } = *outcome;
+            let asked = signed(share * 10);
+            prop_assert!((had + lost + due).abs_diff(asked) <= 15_000, "{shares:?}: {outcomes:?}");
+            prop_assert!(had <= asked + 15_000, "{shares:?}: {outcomes:?}");
         }
     }
 }

@@ -125,15 +125,17 @@ fn alone_it_has_all() {
 }
 
 proptest! {
-    /// However short the work and its breaks are, high loses little by them.
+    /// However short the work and its breaks are, high loses little by them, or low gains by it: a
+    /// break that is a little longer than a switch is worth one.
     #[test]
-    fn high_never_starves(lengths in proptest::collection::vec((50_u64..250, 100_u64..20_000), 1..20), is_told: bool) {
+    fn high_waits_little_or_low_gains(lengths in proptest::collection::vec((50_u64..250, 100_u64..20_000), 1..20), is_told: bool) {
         let spans: Vec<(u64, u64)> = lengths.into_iter().cycle().scan(0, |at_us, (rest, work)| {
             let from_us = *at_us + rest;
             *at_us = from_us + work;
             Some((from_us, *at_us))
         }).take_while(|(_, to_us)| *to_us < 20_000_000).collect();
         let outcome = run(&spans, 20_000_000, is_told);
-        prop_assert!(outcome.waited < 20_000_000 * 3 / 100, "{:?}", outcome);
+        let gained = outcome.harvested * 5 / 2;
+        prop_assert!(outcome.waited < gained.max(20_000_000 * 5 / 100), "{:?}", outcome);
     }
 }
