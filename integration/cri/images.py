@@ -85,6 +85,7 @@ images = {
     staging + "test-image-predefined-group:latest": {"Cmd": ["sh"], "User": "1000"},
     "egpu.test/pause:latest": {"Entrypoint": ["/bin/tail", "-f", "/dev/null"]},
     "egpu.test/pod:1": {"Cmd": ["sh"]},
+    "docker.io/library/busybox:1.37": {"Cmd": ["sh"]},
     "egpu.test/cuda:1": cuda,
     "docker.io/nvidia/cuda:13.0.0-base-ubuntu24.04": dict(cuda),
 }
