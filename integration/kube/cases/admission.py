@@ -31,10 +31,12 @@ class Admission(ClaimCase):
         self.assertEqual(self.results_of("unnamed")["gpu"]["consumedCapacity"]["compute"], "5")
         self.assertNotIn("compute_percent", self.grants("unnamed")["gpu"]["cards"][0])
 
-    def test_fractions_of_a_percent_are_rounded_up(self):
-        self.running("eighth", request(memory="1Gi", compute="12500m"))
-        self.assertEqual(self.results_of("eighth")["gpu"]["consumedCapacity"]["compute"], "13")
-        self.assertEqual(self.grants("eighth")["gpu"]["cards"][0]["compute_percent"], 13)
+    def test_fractions_are_rounded_up(self):
+        self.running("eighth", request(memory="1073741824500m", compute="12500m"))
+        consumed = self.results_of("eighth")["gpu"]["consumedCapacity"]
+        self.assertEqual((consumed["memory"], consumed["compute"]), ("1073741825", "13"))
+        card = self.grants("eighth")["gpu"]["cards"][0]
+        self.assertEqual((card["memory_limit_bytes"], card["compute_percent"]), (GIB, 13), "limits are whole KiB")
 
     def test_shares_of_memory_alone_fit_beside_each_other(self):
         for number in range(4):
