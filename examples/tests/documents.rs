@@ -98,7 +98,8 @@ fn links_resolve() {
 #[test]
 fn make_has_each_target_that_a_document_names() {
     let makefile = fs::read_to_string(repository().join("Makefile")).unwrap();
-    let rules: BTreeSet<_> = makefile.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name).collect();
+    let names = makefile.lines().filter_map(|line| line.split_once(':')).map(|(names, _)| names);
+    let rules: BTreeSet<_> = names.flat_map(|names| names.split(' ')).collect();
     for (path, text) in all(".md") {
         for command in between(&text, "`make ", '`') {
             let target = command.split([' ', '\n']).find(|word| !word.contains('=')).unwrap_or_default();
