@@ -91,9 +91,9 @@ fn said(error: &kube::Error) -> String {
     }
 }
 
-/// Connects as kube does, but for two things: nothing is tried for minutes that the kubelet asks for
-/// again, and the first request of a connection does not wait for an acknowledgement that the
-/// server delays by 40 ms.
+/// Connects as kube does, but for two things: nothing is tried for minutes that the kubelet asks
+/// for again, and the first request of a connection does not wait for an acknowledgement that
+/// the server delays by 40 ms.
 fn connected(config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
         return Client::try_from(config);
