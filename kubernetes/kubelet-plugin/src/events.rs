@@ -130,8 +130,8 @@ fn name(claim: &Claim, reason: &str, message: &str) -> String {
         hash.update(part.as_bytes());
         hash.update([0]);
     }
-    let mut name: String = claim.pod.name.chars().take(200).collect();
-    name.push('.');
+    let pod: String = claim.pod.name.chars().take(200).collect();
+    let mut name = format!("{}.", pod.trim_end_matches(['-', '.']));
     for byte in hash.finalize().iter().take(8) {
         let _ = write!(name, "{byte:02x}");
     }
