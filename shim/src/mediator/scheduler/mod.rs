@@ -249,7 +249,7 @@ impl Scheduler {
             // achieves.
             let needs_thread = card.is_capped || card.table.as_ref().is_some_and(|table| !table.epochs.is_empty());
             if needs_thread && let Some(scheduler) = card.unstarted.take() {
-                self.starter.start(scheduler)?;
+                self.starter.start(scheduler);
             }
             card.mailbox.send(card.table.clone());
         }

@@ -5,17 +5,13 @@
 //! that starts them. So the mediator takes it while it is privileged, starts one thread that keeps
 //! it and starts those that schedule, and gives it back for itself.
 
-use std::{
-    io,
-    sync::mpsc::{Receiver, SyncSender, sync_channel},
-    thread,
-};
+use std::{collections::VecDeque, io, sync::Arc, thread};
 
 use nvidia_glue::schedule::ThreadPriority;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use super::{STACK, card::CardScheduler, clock::Monotonic};
-use crate::sys;
+use crate::{sync::Monitor, sys};
 
 /// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
@@ -38,30 +34,35 @@ pub(super) fn take() -> TakenPriority {
 }
 
 /// Starts the threads that schedule.
+///
+/// No channel of the standard library: a receiver spins while the sender is in the middle of a
+/// message. A real-time one keeps its processor from the sender then, until the kernel kills it.
 #[derive(Debug)]
-pub(super) struct ThreadStarter(SyncSender<Box<CardScheduler<Monotonic>>>);
+pub(super) struct ThreadStarter(Arc<Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>>);
 
 impl TakenPriority {
     /// Hands the priority over to a thread of its own; the calling one has what it had before.
     pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
         let nice = self.nice;
-        let (sender, receiver) = sync_channel(0);
-        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&receiver))?;
+        let queue = Arc::new(Monitor::default());
+        let queued = Arc::clone(&queue);
+        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&queued))?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
-        Ok(ThreadStarter(sender))
+        Ok(ThreadStarter(queue))
     }
 }
 
 impl ThreadStarter {
     /// Starts a card's thread.
-    pub(super) fn start(&self, scheduler: Box<CardScheduler<Monotonic>>) -> io::Result<()> {
-        self.0.send(scheduler).map_err(|_| io::Error::other("the thread that starts others has ended"))
+    pub(super) fn start(&self, scheduler: Box<CardScheduler<Monotonic>>) {
+        self.0.update(|queue| queue.push_back(scheduler));
     }
 }
 
-fn start_all(schedulers: &Receiver<Box<CardScheduler<Monotonic>>>) {
-    while let Ok(scheduler) = schedulers.recv() {
+fn start_all(queue: &Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>) {
+    loop {
+        let Some(scheduler) = queue.wait_while(|queue| queue.is_empty()).pop_front() else { continue };
         let run = move || {
             let error = scheduler.run();
             // The shim sees the exit; a message might not get there.
