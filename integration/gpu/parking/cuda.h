@@ -14,6 +14,12 @@ typedef uint64_t address;
     F(cuMemcpyDtoH_v2, (void *, address, size_t)) \
     F(cuMemHostAlloc, (void **, size_t, unsigned)) \
     F(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
+    F(cuMemcpyDtoHAsync_v2, (void *, address, size_t, void *)) \
+    F(cuMemcpyHtoDAsync_v2, (address, const void *, size_t, void *)) \
+    F(cuStreamCreate, (void **, unsigned)) \
+    F(cuStreamSynchronize, (void *)) \
+    F(cuStreamQuery, (void *)) \
+    F(cuMemImportFromShareableHandle, (uint64_t *, void *, int)) \
     F(cuModuleLoadData, (void **, const void *)) \
     F(cuModuleGetFunction, (void **, void *, const char *)) \
     F(cuLaunchKernel, (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **)) \
@@ -25,7 +31,8 @@ __asm__(".pushsection .rodata\nkernels: .incbin \"kernels.ptx\"\n.byte 0\n.popse
 extern const char kernels[];
 
 enum { BLOCKS = 132 * 8, THREADS = 256 };
-static void *kernel_fill, *kernel_check, *kernel_bump, *kernel_atomic, *kernel_read, *kernel_copy, *kernel_steady;
+static const char *role = "?";
+static void *kernel_fill, *kernel_check, *kernel_bump, *kernel_atomic, *kernel_read, *kernel_copy, *kernel_steady, *kernel_traces;
 static address scratch; /* two words: wrong, sum */
 static int (*nvml_memory)(void *, void *);
 static void *nvml_card;
@@ -88,14 +95,14 @@ static void start_cuda(void) {
     must(cuModuleGetFunction(&kernel_read, module, "read"), "read");
     must(cuModuleGetFunction(&kernel_copy, module, "copy"), "copy");
     must(cuModuleGetFunction(&kernel_steady, module, "steady"), "steady");
+    must(cuModuleGetFunction(&kernel_traces, module, "traces"), "traces");
     must(cuMemAlloc_v2(&scratch, 4096), "cuMemAlloc");
     must(cuMemsetD32_v2(scratch, 0, 1024), "cuMemsetD32");
     must(cuCtxSynchronize(), "cuCtxSynchronize");
-    load_nvml();
-    printf("CUDA %d; %d ioctls of libcuda's seen, %d objects, %d external mappings; %lld KiB of the card in use\n", version, hooked, object_count, mapping_count, used());
+    printf("  %s: CUDA %d; %d ioctls of libcuda's seen, %d objects, %d external mappings; pid %d\n", role, version, hooked, object_count, mapping_count, getpid());
     for (int i = 0, channels = 0, host = 0; i < object_count; i++) {
         channels += (objects[i].class & 0xff) == 0x6f;
-        if (objects[i].class == CLASS_SYSTEM && host++ < 3) printf("  libcuda's own class 0x3e: type %u flags %#x attr %#x attr2 %#x size %#llx, got attr %#x attr2 %#x\n", objects[i].asked.type, objects[i].asked.flags, objects[i].asked.attr, objects[i].asked.attr2, (unsigned long long)objects[i].asked.size, objects[i].got.attr, objects[i].got.attr2);
+        host += objects[i].class == CLASS_SYSTEM;
         if (i == object_count - 1) printf("  %d channels, %d objects of class 0x3e\n", channels, host);
     }
     if (!mapping_count) { printf("FAILED: libcuda does not call this program's ioctl\n"); _exit(3); }
@@ -107,46 +114,3 @@ static void fill(address place, uint64_t size, uint32_t add) {
     must(cuCtxSynchronize(), "after fill");
 }
 
-/* Whether word i is i * 2654435761 + add, by a kernel. */
-static int holds(address place, uint64_t size, uint32_t add, const char *when) {
-    uint64_t words = size / 4;
-    uint32_t wrong = 0;
-    must(cuMemsetD32_v2(scratch, 0, 1), "cuMemsetD32");
-    launch(kernel_check, (void *[]){&place, &words, &add, &scratch}, "check");
-    must(cuCtxSynchronize(), when);
-    must(cuMemcpyDtoH_v2(&wrong, scratch, 4), "cuMemcpyDtoH");
-    printf("  %s %s by a kernel: %u of %llu words wrong\n", wrong ? "WRONG" : "right", when, wrong, (unsigned long long)words);
-    return !wrong;
-}
-
-/* The same by the processor. */
-static int holds_here(const void *memory, uint64_t size, uint32_t add, const char *when) {
-    const volatile uint32_t *words = memory;
-    uint64_t wrong = 0;
-    for (uint64_t i = 0; i < size / 4; i++) wrong += words[i] != (uint32_t)i * 2654435761u + add;
-    printf("  %s %s by the processor: %llu of %llu words wrong\n", wrong ? "WRONG" : "right", when, (unsigned long long)wrong, (unsigned long long)size / 4);
-    return !wrong;
-}
-
-static void bump(void *kernel, address place, uint64_t size, const char *what) {
-    uint64_t words = size / 4;
-    launch(kernel, (void *[]){&place, &words}, what);
-    must(cuCtxSynchronize(), what);
-}
-
-/* How fast kernels and copies are; `add` is what the words hold, and is returned. */
-static uint32_t rates(address place, uint64_t size, uint32_t add, void *here, const char *where) {
-    uint64_t quads = size / 16;
-    address sum = scratch + 4;
-    double begin, best[5] = {0};
-    for (int i = 0; i < 4; i++) {
-#define RATE(n, action) begin = seconds(), action, begin = seconds() - begin, best[n] = size / begin / 1e9 > best[n] ? size / begin / 1e9 : best[n]
-        RATE(0, (launch(kernel_read, (void *[]){&place, &quads, &sum}, "read"), must(cuCtxSynchronize(), "read")));
-        RATE(1, bump(kernel_bump, place, size, "bump"));
-        if (i == 0) RATE(2, bump(kernel_atomic, place, size, "atomic"));
-        RATE(3, must(cuMemcpyDtoH_v2(here, place, size), "cuMemcpyDtoH"));
-        RATE(4, must(cuMemcpyHtoD_v2(place, here, size), "cuMemcpyHtoD"));
-    }
-    printf("  GB/s in %s: a kernel reads %.2f, adds one to each word %.2f, by atomics %.2f; cuMemcpy to pageable memory %.2f, from it %.2f\n", where, best[0], best[1], best[2], best[3], best[4]);
-    return add + 5;
-}

@@ -1,11 +1,11 @@
-/* The driver's ioctls that remap.c makes, declared from the open kernel modules, tag 580.142:
+/* The driver's ioctls that remap.c and park.c make, declared from the open kernel modules, tag 580.142:
  * nvos.h, nv-unix-nvos-params-wrappers.h, uvm_ioctl.h, uvm_types.h, ctrl2080fifo.h. */
 #include <stdint.h>
 
-enum { NR_ALLOC_MEMORY = 0x27, NR_FREE = 0x29, NR_CONTROL = 0x2a, NR_ALLOC = 0x2b, NR_DUP = 0x34, NR_MAP = 0x4e, NR_UNMAP = 0x4f };
-enum { UVM_MAP_EXTERNAL = 33, UVM_FREE_RANGE = 34, UVM_CREATE_EXTERNAL = 73 };
+enum { NR_ALLOC_MEMORY = 0x27, NR_FREE = 0x29, NR_CONTROL = 0x2a, NR_ALLOC = 0x2b, NR_DUP = 0x34, NR_SHARE = 0x35, NR_MAP = 0x4e, NR_UNMAP = 0x4f };
+enum { UVM_MAP_EXTERNAL = 33, UVM_FREE_RANGE = 34, UVM_UNMAP = 66, UVM_CREATE_EXTERNAL = 73 };
 enum { CLASS_SYSTEM = 0x3e, CLASS_VIDEO = 0x40, CLASS_OS_DESCRIPTOR = 0x71, CLASS_DEVICE = 0x80, CLASS_SUBDEVICE = 0x2080, CLASS_THIRD_PARTY_P2P = 0x503c };
-enum { CONTROL_DISABLE_CHANNELS = 0x2080110b };
+enum { CONTROL_DISABLE_CHANNELS = 0x2080110b, CONTROL_EXPORT_TO_FD = 0x3d05 };
 
 struct rm_free { /* NVOS00_PARAMETERS */
     uint32_t client, parent, object, status;
@@ -31,6 +31,25 @@ struct rm_control { /* NVOS54_PARAMETERS */
 };
 struct rm_dup { /* NVOS55_PARAMETERS */
     uint32_t client, parent, object, source_client, source_object, flags, status;
+};
+struct rm_share { /* NVOS57_PARAMETERS with RS_SHARE_POLICY */
+    uint32_t client, object, target, rights;
+    uint16_t type;
+    uint8_t action, padding;
+    uint32_t status;
+};
+enum { SHARE_ALL = 1, SHARE_SECURITY_TOKEN = 2, SHARE_CLIENT = 3 };
+struct export_to_fd { /* NV0000_CTRL_OS_UNIX_EXPORT_OBJECT_TO_FD_PARAMS */
+    uint32_t type, device, parent, object;
+    int32_t fd;
+    uint32_t flags;
+};
+/* NV_CHANNEL_ALLOC_PARAMS: where hUserdMemory[0] and userdOffset[0] are */
+enum { CHANNEL_USERD_MEMORY = 32, CHANNEL_USERD_OFFSET = 64, CHANNEL_ENGINE = 128, USERD_GP_GET = 0x88, USERD_GP_PUT = 0x8c };
+struct uvm_unmap { /* UVM_UNMAP_EXTERNAL_PARAMS */
+    uint64_t base, length;
+    uint8_t uuid[16];
+    uint32_t status, padding;
 };
 struct rm_map { /* nv_ioctl_nvos33_parameters_with_fd */
     uint32_t client, device, memory, padding;

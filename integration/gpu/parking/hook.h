@@ -16,14 +16,14 @@
 #include <unistd.h>
 #include "driver.h"
 
-struct object { int file; uint32_t client, parent, handle, class, params_size; struct rm_memory asked, got; };
+struct object { int file; uint32_t client, parent, handle, class, params_size; struct rm_memory asked, got; uint32_t userd, engine; uint64_t userd_offset; };
 struct mapping { int file; struct uvm_map params; };
 
 static pthread_mutex_t hook_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object objects[4096];
 static struct mapping mappings[512];
-static struct rm_alloc_memory last_os_descriptor;
-static int object_count, mapping_count, hooked, tracing, os_descriptor_file = -1;
+static struct rm_alloc_memory last_os_descriptor, os_descriptors[256];
+static int os_descriptor_count, object_count, mapping_count, hooked, tracing, os_descriptor_file = -1;
 
 static double seconds(void) {
     struct timespec time;
@@ -45,7 +45,9 @@ static int open_node(const char *node) { return open(node, O_RDWR | O_CLOEXEC); 
 static void record_alloc(int file, const struct rm_alloc *alloc, const struct rm_memory *asked) {
     if (alloc->status || object_count == (int)(sizeof objects / sizeof *objects)) return;
     struct object *object = &objects[object_count++];
-    *object = (struct object){file, alloc->client, alloc->parent, alloc->object, alloc->class, alloc->params_size, *asked, {0}};
+    *object = (struct object){file, alloc->client, alloc->parent, alloc->object, alloc->class, alloc->params_size, *asked, {0}, 0, 0, 0};
+    const char *params = (const char *)(uintptr_t)alloc->params;
+    if ((alloc->class & 0xff) == 0x6f && params) memcpy(&object->userd, params + CHANNEL_USERD_MEMORY, 4), memcpy(&object->userd_offset, params + CHANNEL_USERD_OFFSET, 8), memcpy(&object->engine, params + CHANNEL_ENGINE, 4);
     if (alloc->class == CLASS_VIDEO || alloc->class == CLASS_SYSTEM) memcpy(&object->got, (void *)(uintptr_t)alloc->params, sizeof object->got);
 }
 
@@ -99,7 +101,7 @@ int ioctl(int file, unsigned long request, ...) {
         code = raw(file, request, argument);
         kept_errno = errno;
         pthread_mutex_lock(&hook_lock);
-        if (request == escape(NR_ALLOC_MEMORY, sizeof last_os_descriptor)) last_os_descriptor = *(struct rm_alloc_memory *)argument, os_descriptor_file = file;
+        if (request == escape(NR_ALLOC_MEMORY, sizeof last_os_descriptor)) last_os_descriptor = *(struct rm_alloc_memory *)argument, os_descriptor_file = file, os_descriptors[os_descriptor_count++ % 256] = last_os_descriptor;
         if (request == UVM_MAP_EXTERNAL && mapping_count < (int)(sizeof mappings / sizeof *mappings)) mappings[mapping_count++] = (struct mapping){file, *(struct uvm_map *)argument};
         errno = kept_errno;
     }

@@ -3,6 +3,7 @@
 #include "hook.h"
 #include "cuda.h"
 #include "rm.h"
+#include "checks.h"
 
 enum { MIB = 1 << 20, PIECE = 2 * MIB };
 static int failures;
@@ -373,6 +374,7 @@ int main(int count, char **arguments) {
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
         if (strcmp(name, sections[i].name)) continue;
         printf("==== %s %s %llu MiB\n", name, kind, (unsigned long long)size / MIB);
+        load_nvml();
         start_cuda();
         sections[i].run(kind, size);
         printf("%s: %s %s %llu MiB, %d failures\n", failures ? "FAILED" : "PASSED", name, kind, (unsigned long long)size / MIB, failures);
