@@ -153,7 +153,7 @@ class Webhook(ClaimCase):
 
     def test_what_is_malformed_is_refused_with_the_reason(self):
         for limits, reason in (({"nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "101"}, "gpucores: 101; 0 to 100 percent"),
-                               ({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "1"}, "name one of them")):
+                               ({"aliyun.com/gpu-mem": "3", "nvidia.com/gpumem": "1"}, "use one of them")):
             with self.assertRaisesRegex(ApiError, reason):
                 self.tried(limits=limits)
         with self.assertRaisesRegex(ApiError, "egpu.io/memory"):

@@ -194,7 +194,8 @@ mod tests {
         let manifest = fs::read_to_string(path).unwrap();
         let (_, settings) = manifest.split_once("webhook.toml: |\n").unwrap();
         let (settings, _) = settings.split_once("\n---").unwrap();
-        let told: String = settings.lines().map(|line| line.trim().trim_start_matches("# ").to_owned() + "\n").collect();
+        let told: String =
+            settings.lines().map(|line| line.trim().trim_start_matches("# ").to_owned() + "\n").collect();
         assert_eq!(read(&told).unwrap(), Settings::default());
         let keys = told.lines().filter(|line| line.contains('=')).count();
         assert_eq!(keys, 15, "all of them:\n{told}");

@@ -15,6 +15,15 @@ use crate::{patch::NODE_PLACEMENT, selectors};
 
 const PREFIX: &str = "egpu.io/";
 
+/// Annotations that ask for a share; others only describe it.
+const ASKING: [&str; 5] = ["memory", "compute", "weight", "cards", "devices"];
+
+/// Returns whether a pod asks in this language.
+pub(super) fn is_spoken(pod: &Pod) -> bool {
+    let mut names = pod.metadata.annotations.iter().flatten().filter_map(|(name, _)| name.strip_prefix(PREFIX));
+    names.any(|name| ASKING.contains(&name))
+}
+
 /// Reads the demands of a pod in this language.
 pub(super) fn of_pod(pod: &Pod) -> Result<Asked, DemandError> {
     let annotations = pod.metadata.annotations.iter().flatten();
@@ -43,7 +52,8 @@ pub(super) fn of_pod(pod: &Pod) -> Result<Asked, DemandError> {
                 return Ok(Asked::OfItsNode(format!("container {} is for its node alone: {why}", container.name)));
             }
         };
-        asked.notes = without_effect(&request);
+        let notes = without_effect(&request);
+        asked.notes.extend(notes.into_iter().filter(|note| !asked.notes.contains(note)).collect::<Vec<_>>());
         let demand = place(&mut asked.demands, demand, may_join(list, container));
         asked.uses.push(Use { list, container: position, demand });
     }

@@ -66,7 +66,10 @@ fn of_container(container: &Container, hami: &Hami, selectors: &[String]) -> Res
     }
     let count = amount(container, &hami.count, MOST_CARDS.into(), "1 to 32 cards")?;
     let memory = memory(container, hami)?;
-    let cores = amount(container, &hami.cores, 100, "0 to 100 percent")?;
+    let cores = match quantity(container, &hami.cores) {
+        Some(_) => amount(container, &hami.cores, 100, "0 to 100 percent")?,
+        None => Some(hami.default_cores.into()),
+    };
     if quantity(container, &hami.count).is_some() && count.is_none() {
         // HAMi gives nothing to a container that asks for 0 cards, whatever else it says.
         return Ok(None);
@@ -81,10 +84,7 @@ fn of_container(container: &Container, hami: &Hami, selectors: &[String]) -> Res
     Ok(Some(Demand {
         cards: count.and_then(|count| u32::try_from(count).ok()).unwrap_or(hami.default_count),
         memory,
-        compute: cores
-            .and_then(|cores| u8::try_from(cores).ok())
-            .or(Some(hami.default_cores))
-            .filter(|cores| *cores > 0),
+        compute: cores.and_then(|cores| u8::try_from(cores).ok()).filter(|cores| *cores > 0),
         config: GpuConfig { priority: Some(priority), ..GpuConfig::default() },
         selectors: selectors.to_vec(),
     }))
@@ -95,16 +95,12 @@ fn memory(container: &Container, hami: &Hami) -> Result<Memory, DemandError> {
     let mebibytes = amount(container, &hami.memory, u64::MAX / MIB, ACCEPTED)?;
     let percent = amount(container, &hami.memory_percentage, 100, "0 to 100 percent")?;
     match (mebibytes, percent) {
-        (Some(_), Some(_)) => Err(DemandError::Both {
-            container: container.name.clone(),
-            one: hami.memory.clone(),
-            other: hami.memory_percentage.clone(),
-        }),
         (None, Some(percent)) => Ok(match u8::try_from(percent) {
             Ok(percent @ 1..100) => Memory::Percent(percent),
             _ => Memory::Whole,
         }),
-        (mebibytes, None) => {
+        // As in HAMi, an amount counts before a percentage.
+        (mebibytes, _) => {
             let mebibytes = mebibytes.unwrap_or(hami.default_memory);
             let bytes = mebibytes.checked_mul(MIB);
             let bytes = bytes.ok_or_else(|| out_of_range(container, &hami.memory, &mebibytes.to_string(), ACCEPTED))?;

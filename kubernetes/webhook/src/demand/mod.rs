@@ -120,6 +120,9 @@ pub(crate) enum DemandError {
     /// Two things that exclude each other.
     #[error("container {container} asks for {one} and for {other}: name one of them")]
     Both { container: String, one: String, other: String },
+    /// Two languages.
+    #[error("the pod asks by {one} and by {other}: use one of them")]
+    Languages { one: &'static str, other: &'static str },
     /// Variables and annotations that the node would refuse.
     #[error("container {container}")]
     Request {
@@ -137,17 +140,16 @@ pub(crate) fn of_pod(pod: &Pod, settings: &Settings) -> Result<Asked, DemandErro
     if !is_ours(pod, settings) {
         return Ok(Asked::Nothing);
     }
-    let speaks_hami = hami::is_spoken(pod, settings);
-    let speaks_ack = ack::is_spoken(pod, &settings.ack);
-    match (speaks_hami, speaks_ack) {
-        (false, false) => annotations::of_pod(pod),
-        (true, false) => hami::of_pod(pod, &settings.hami),
-        (false, true) => ack::of_pod(pod, &settings.ack),
-        (true, true) => {
-            let container = containers(pod).next().map(|(_, _, container)| container.name.clone()).unwrap_or_default();
-            let (one, other) = (settings.hami.count.clone(), settings.ack.memory.clone());
-            Err(DemandError::Both { container, one, other })
-        }
+    let hami = hami::is_spoken(pod, settings).then_some("HAMi's resources");
+    let ack = ack::is_spoken(pod, &settings.ack).then_some("ACK's resources");
+    let own = annotations::is_spoken(pod).then_some("annotations egpu.io/*");
+    if let [one, other, ..] = [hami, ack, own].into_iter().flatten().collect::<Vec<_>>()[..] {
+        return Err(DemandError::Languages { one, other });
+    }
+    match (hami, ack) {
+        (Some(_), _) => hami::of_pod(pod, &settings.hami),
+        (None, Some(_)) => ack::of_pod(pod, &settings.ack),
+        (None, None) => annotations::of_pod(pod),
     }
 }
 

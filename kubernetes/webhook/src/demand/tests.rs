@@ -81,10 +81,7 @@ fn hamis_resources_are_read() {
             json!({"nvidia.com/gpumem": "1", "nvidia.com/priority": "2"}),
             "container main: nvidia.com/priority: 2; 0 (high) or 1 (low) is accepted",
         ),
-        (
-            json!({"nvidia.com/gpumem": "1", "nvidia.com/gpumem-percentage": "1"}),
-            "container main asks for nvidia.com/gpumem and for nvidia.com/gpumem-percentage: name one of them",
-        ),
+        (json!({"nvidia.com/gpumem": "1", "nvidia.com/gpumem-percentage": "1"}), "1 x 1Mi priority low"),
     ] {
         assert_eq!(described(limits(&[limits_of_main.clone()])), expected, "{limits_of_main}");
     }
@@ -104,6 +101,10 @@ fn defaults_are_the_settings() {
     };
     assert_eq!(of(json!({"nvidia.com/gpucores": "10"})), "2 x 4Gi 10% priority low");
     assert_eq!(of(json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1"})), "1 x 1Mi 20% priority low");
+    assert_eq!(
+        of(json!({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1", "nvidia.com/gpucores": "0"})),
+        "1 x 1Mi priority low"
+    );
 }
 
 #[test]
@@ -165,7 +166,7 @@ fn acks_resources_are_read() {
         ),
         (
             json!({"aliyun.com/gpu-mem": "1", "nvidia.com/gpumem": "1"}),
-            "container main asks for nvidia.com/gpu and for aliyun.com/gpu-mem: name one of them",
+            "the pod asks by HAMi's resources and by ACK's resources: use one of them",
         ),
     ] {
         assert_eq!(described(limits(&[limits_of_main.clone()])), expected, "{limits_of_main}");
@@ -256,6 +257,15 @@ fn containers_of_a_pod_have_a_share_each_and_those_that_end_before_have_theirs()
     assert_eq!(asked.demands.iter().map(words).collect::<Vec<_>>(), ["1 x 1Gi", "1 x 1Gi 10%", "1 x 1Gi"]);
     let uses: Vec<_> = asked.uses.iter().map(|used| (used.list.field(), used.container, used.demand)).collect();
     assert_eq!(uses, [("containers", 0, 0), ("containers", 1, 1), ("initContainers", 0, 0), ("initContainers", 1, 2)]);
+}
+
+#[test]
+fn languages_are_not_mixed() {
+    let containers = json!({"containers": [container("main", json!({"nvidia.com/gpumem": "1024"}))]});
+    let error = read(&annotated(&[("egpu.io/compute", "10%")], containers.clone())).unwrap_err();
+    assert_eq!(error, "the pod asks by HAMi's resources and by annotations egpu.io/*: use one of them");
+    let placed = cards(&annotated(&[("egpu.io/node-placement", "spread")], containers));
+    assert_eq!(placed.map(|asked| asked.demands.len()), Ok(1));
 }
 
 #[test]
