@@ -141,7 +141,7 @@ class Webhook(ClaimCase):
         for other in others:
             spec = until("the pod", lambda other=other: self.tried(limits=HAMI, **other))["spec"]
             self.assertNotIn("resourceClaims", spec, other)
-            self.assertEqual(spec["containers"][0]["resources"]["limits"], HAMI)
+            self.assertEqual(spec["containers"][0]["resources"]["limits"].keys(), HAMI.keys())
         self.assertNotIn("resourceClaims", self.tried(limits={"nvidia.com/gpu": "1"})["spec"], "a whole card alone")
 
     def test_a_dry_run_makes_nothing(self):
@@ -175,6 +175,13 @@ class Webhook(ClaimCase):
         self.assertIn(template, self.templates())
         self.cluster.kubectl("delete", "deployment", "replicas", "--wait=true")
         until("the template to be gone", lambda: template not in self.templates())
+
+    def test_templates_of_others_are_not_its_own(self):
+        self.template("users", request(memory="1Gi"))
+        delete = ["delete", "resourceclaimtemplate", "users", "--as=system:serviceaccount:egpu:egpu-webhook"]
+        with self.assertRaisesRegex(RuntimeError, "managed-by=egpu-webhook only"):
+            self.cluster.kubectl(*delete)
+        self.cluster.kubectl(*delete[:-1])
 
     def test_its_death_stops_no_other_pod(self):
         self.made("before", HAMI)

@@ -27,7 +27,7 @@ pub(crate) fn of_policy(policy: Policy) -> String {
 }
 
 /// The expression for all other cards.
-pub(crate) fn not(expression: String) -> String {
+pub(crate) fn not(expression: &str) -> String {
     format!("!({expression})")
 }
 
@@ -69,7 +69,7 @@ mod tests {
              device.attributes[\"gpu.egpu.io\"].productName.lowerAscii().replace(\"-\", \" \").contains(type))"
         );
         assert_eq!(
-            not(of_uuids(["GPU-1", " GPU-2"])),
+            not(&of_uuids(["GPU-1", " GPU-2"])),
             "!(device.attributes[\"gpu.egpu.io\"].uuid in [\"GPU-1\", \"GPU-2\"])"
         );
         assert_eq!(of_policy(Policy::Soft), "device.attributes[\"gpu.egpu.io\"].policy == \"soft\"");

@@ -121,7 +121,7 @@ fn has_cap(share: &Share) -> bool {
 }
 
 /// The one value that all cards have.
-fn equal<'a, T: PartialEq, E>(values: Result<Vec<&'a T>, E>) -> Option<&'a T> {
+fn equal<T: PartialEq, E>(values: Result<Vec<&T>, E>) -> Option<&T> {
     let values = values.ok()?;
     let (first, others) = values.split_first()?;
     others.iter().all(|other| other == first).then_some(*first)

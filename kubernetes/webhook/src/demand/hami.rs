@@ -115,10 +115,10 @@ fn card_choices(pod: &Pod) -> Vec<String> {
     let uuids = |name| annotation(pod, name).map(|uuids| selectors::of_uuids(uuids.split(',')));
     let choices = [
         types(USE_TYPE),
-        types(NO_USE_TYPE).map(selectors::not),
+        types(NO_USE_TYPE).as_deref().map(selectors::not),
         uuids(USE_UUID),
         // HAMi looks at these only where there are no others.
-        uuids(NO_USE_UUID).filter(|_| annotation(pod, USE_UUID).is_none()).map(selectors::not),
+        uuids(NO_USE_UUID).filter(|_| annotation(pod, USE_UUID).is_none()).as_deref().map(selectors::not),
     ];
     choices.into_iter().flatten().collect()
 }

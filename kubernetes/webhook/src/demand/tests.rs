@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value, reason = "a literal of JSON is written where it is used")]
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -83,7 +85,7 @@ fn hamis_resources_are_read() {
         ),
         (json!({"nvidia.com/gpumem": "1", "nvidia.com/gpumem-percentage": "1"}), "1 x 1Mi priority low"),
     ] {
-        assert_eq!(described(limits(&[limits_of_main.clone()])), expected, "{limits_of_main}");
+        assert_eq!(described(limits(std::slice::from_ref(&limits_of_main))), expected, "{limits_of_main}");
     }
 }
 
@@ -131,7 +133,7 @@ fn hamis_choices_of_cards_and_nodes_are_kept_and_others_are_told() {
     let asked = cards(&pod(json!({"annotations": annotations}), spec)).unwrap();
     let expected = [
         selectors::of_types(["A100", "V100"]),
-        selectors::not(selectors::of_types(["T4"])),
+        selectors::not(&selectors::of_types(["T4"])),
         selectors::of_uuids(["GPU-1"]),
     ];
     assert_eq!(asked.demands[0].selectors, expected);
@@ -169,7 +171,7 @@ fn acks_resources_are_read() {
             "the pod asks by HAMi's resources and by ACK's resources: use one of them",
         ),
     ] {
-        assert_eq!(described(limits(&[limits_of_main.clone()])), expected, "{limits_of_main}");
+        assert_eq!(described(limits(std::slice::from_ref(&limits_of_main))), expected, "{limits_of_main}");
     }
 }
 
