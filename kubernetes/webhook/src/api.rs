@@ -107,6 +107,12 @@ impl Api {
         Ok(Self { client: Client::try_from(config)? })
     }
 
+    /// An API server that is not there.
+    #[cfg(test)]
+    pub(crate) fn nowhere() -> Self {
+        Self { client: Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap() }
+    }
+
     /// The namespace that this program is in.
     pub(crate) fn own_namespace(&self) -> &str {
         self.client.default_namespace()

@@ -21,6 +21,8 @@ mod selectors;
 mod server;
 mod settings;
 mod template;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod webhook;
 

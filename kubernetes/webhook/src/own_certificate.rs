@@ -212,13 +212,14 @@ fn first_certificate(authorities: Option<&ByteString>) -> String {
 }
 
 /// A certificate, its key, and the authority that signed it, PEM all.
-struct Issued {
-    authority: String,
-    certificate: String,
-    key: String,
+pub(crate) struct Issued {
+    pub(crate) authority: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
-fn issue(names: &[String], end: Timestamp) -> Result<Issued, rcgen::Error> {
+/// Makes an authority, and a certificate of it for these names.
+pub(crate) fn issue(names: &[String], end: Timestamp) -> Result<Issued, rcgen::Error> {
     let mut authority = parameters(Vec::new(), "egpu-webhook authority", end)?;
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];

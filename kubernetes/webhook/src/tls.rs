@@ -15,7 +15,7 @@ use tokio_rustls::rustls::{
 };
 
 /// Pause between two looks at the files.
-const PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const PAUSE: Duration = Duration::from_secs(10);
 
 /// A certificate that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,15 +61,16 @@ impl KeyPair {
     }
 }
 
-/// Serves the files anew whenever they change, for ever. Files that cannot be used change nothing.
+/// Looks at the files after each pause, and serves them anew whenever they change, for ever. Files that cannot be used change nothing.
 pub(crate) async fn follow(
     certificate: PathBuf,
     key: PathBuf,
     mut serving: KeyPair,
     served: watch::Sender<Arc<ServerConfig>>,
+    pause: Duration,
 ) {
     loop {
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(pause).await;
         let read = KeyPair::read(&certificate, &key).await;
         let changed = match read {
             Ok(pair) if pair == serving => continue,

@@ -108,7 +108,7 @@ async fn certificate(options: &Options, api: &Api) -> Result<watch::Receiver<Arc
     if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
         let pair = KeyPair::read(certificate, key).await?;
         let (served, receiver) = watch::channel(pair.server_config()?);
-        tokio::spawn(tls::follow(certificate.clone(), key.clone(), pair, served));
+        tokio::spawn(tls::follow(certificate.clone(), key.clone(), pair, served, tls::PAUSE));
         return Ok(receiver);
     }
     let secret = options.own_certificate.as_deref().unwrap_or_default();
