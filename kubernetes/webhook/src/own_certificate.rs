@@ -47,7 +47,7 @@ pub enum OwnCertificateError {
     /// The API server.
     #[error("{action}")]
     Api {
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
         /// The reason.
         source: ApiError,

@@ -2,6 +2,7 @@
 
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::Pod;
+use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -9,8 +10,6 @@ use crate::{
     template::request_name,
 };
 
-/// Annotation of a pod: the wish of its maker as to nodes, `binpack` or `spread`.
-pub(crate) const NODE_PLACEMENT: &str = "egpu.io/node-placement";
 /// Annotation of a pod: what of its request has no effect, and why.
 pub(crate) const NOTES: &str = "webhook.egpu.io/notes";
 /// Name of the claim in a pod.
@@ -44,7 +43,7 @@ pub(crate) fn with_claim(
         }
         let notes = (!asked.notes.is_empty()).then(|| asked.notes.join("; "));
         let placement = asked.node_placement.map(str::to_owned);
-        for (name, value) in [(NOTES, notes), (NODE_PLACEMENT, placement)] {
+        for (name, value) in [(NOTES, notes), (NODE_PLACEMENT_ANNOTATION, placement)] {
             value.into_iter().for_each(|value| annotate(after, name, value));
         }
     })
@@ -82,7 +81,7 @@ fn push(object: &mut Value, field: &str, item: Value) {
     }
 }
 
-/// What the pod's maker has written stays.
+/// Adds an annotation; one that the pod's maker has written stays.
 fn annotate(pod: &mut Value, name: &str, value: String) {
     let metadata = &mut pod["metadata"];
     if metadata["annotations"].is_null() {
@@ -146,19 +145,19 @@ mod tests {
             "initContainers": [{"name": "first", "resources": {"claims": uses("gpu-1")}}],
         });
         assert_eq!(after["spec"], spec);
-        assert_eq!(after["metadata"]["annotations"], json!({NOTES: "one; two", NODE_PLACEMENT: "spread"}));
+        assert_eq!(after["metadata"]["annotations"], json!({NOTES: "one; two", NODE_PLACEMENT_ANNOTATION: "spread"}));
     }
 
     #[test]
     fn what_the_pod_has_stays() {
         let mut own = pod();
-        own.metadata.annotations = Some([(NODE_PLACEMENT.to_owned(), "binpack".to_owned())].into());
+        own.metadata.annotations = Some([(NODE_PLACEMENT_ANNOTATION.to_owned(), "binpack".to_owned())].into());
         if let Some(spec) = &mut own.spec {
             spec.resource_claims =
                 Some(vec![serde_json::from_value(json!({"name": "nic", "resourceClaimName": "nic"})).unwrap()]);
         }
         let after = patched(&own, &with_claim(&own, &asked(), "egpu-1", "egpu").unwrap());
-        assert_eq!(after["metadata"]["annotations"][NODE_PLACEMENT], "binpack");
+        assert_eq!(after["metadata"]["annotations"][NODE_PLACEMENT_ANNOTATION], "binpack");
         assert_eq!(after["spec"]["resourceClaims"].as_array().map(Vec::len), Some(2));
     }
 

@@ -65,7 +65,8 @@ fn name(devices: &DeviceClaim) -> Result<String, serde_json::Error> {
     Ok(digest.iter().take(HASH_BYTES).fold("egpu-".to_owned(), |name, byte| format!("{name}{byte:02x}")))
 }
 
-/// What the API server would fill in is named, so that a template can be compared with its object.
+/// The request of one demand. Defaults are named, so that it can be compared with what the API
+/// server keeps.
 fn request(name: String, demand: &Demand) -> DeviceRequest {
     let memory = match demand.memory {
         Memory::Bytes(bytes) => Some((capacity::MEMORY, bytes)),

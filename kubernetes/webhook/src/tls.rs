@@ -61,7 +61,8 @@ impl KeyPair {
     }
 }
 
-/// Looks at the files after each pause, and serves them anew whenever they change, for ever. Files that cannot be used change nothing.
+/// Looks at the files after each pause, and serves them anew whenever they change, for ever. Files
+/// that cannot be used change nothing.
 pub(crate) async fn follow(
     certificate: PathBuf,
     key: PathBuf,

@@ -47,7 +47,7 @@ pub enum WebhookError {
     /// Something of the system's.
     #[error("{action} failed")]
     Io {
-        /// What was tried.
+        /// The step that failed.
         action: &'static str,
         /// The reason.
         source: io::Error,

@@ -1,7 +1,7 @@
 //! egpu's own annotations, in pods without a claim. They are read as a node reads them.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kubernetes_api::{GpuConfig, Isolation, Oom, Policy, Priority};
+use kubernetes_api::{GpuConfig, Isolation, Oom, Policy, Priority, names::NODE_PLACEMENT_ANNOTATION};
 use runtime_config::{
     Config, ContainerRequest, GpuRequest,
     request::{
@@ -11,7 +11,7 @@ use runtime_config::{
 };
 
 use super::{Asked, ContainerList, Demand, DemandError, MOST_CARDS, Memory, PodDemand, Use, containers};
-use crate::{patch::NODE_PLACEMENT, selectors};
+use crate::selectors;
 
 const PREFIX: &str = "egpu.io/";
 
@@ -28,7 +28,7 @@ pub(super) fn is_spoken(pod: &Pod) -> bool {
 pub(super) fn of_pod(pod: &Pod) -> Result<Asked, DemandError> {
     let annotations = pod.metadata.annotations.iter().flatten();
     let said: Vec<(&String, &String)> =
-        annotations.filter(|(name, _)| name.starts_with(PREFIX) && *name != NODE_PLACEMENT).collect();
+        annotations.filter(|(name, _)| name.starts_with(PREFIX) && *name != NODE_PLACEMENT_ANNOTATION).collect();
     let has_claims =
         pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|all| !all.is_empty());
     if said.is_empty() || has_claims {

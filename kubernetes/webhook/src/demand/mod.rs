@@ -29,7 +29,7 @@ pub(crate) struct Demand {
     pub(crate) memory: Memory,
     /// Hard cap in percent of each card's time.
     pub(crate) compute: Option<u8>,
-    /// What is no quantity.
+    /// Everything that is no quantity.
     pub(crate) config: GpuConfig,
     /// Expressions, in CEL, that each card must meet.
     pub(crate) selectors: Vec<String>,
@@ -82,9 +82,9 @@ pub(crate) struct PodDemand {
     pub(crate) resources: BTreeSet<String>,
     /// Keys that are taken out of the pod's node selector.
     pub(crate) node_selector: Vec<&'static str>,
-    /// Value for [`NODE_PLACEMENT`](crate::patch::NODE_PLACEMENT).
+    /// Value for [`NODE_PLACEMENT_ANNOTATION`](kubernetes_api::names::NODE_PLACEMENT_ANNOTATION).
     pub(crate) node_placement: Option<&'static str>,
-    /// What has no effect, for the pod.
+    /// Notes for the pod on what has no effect.
     pub(crate) notes: Vec<String>,
 }
 
