@@ -131,6 +131,13 @@ class Webhook(ClaimCase):
         for text in (self.inside("annotated", "rm-client", "smi"), self.logs("annotated", "first")):
             self.assertIn("/ 4096MiB", text)
 
+    def test_annotations_that_a_claim_cannot_say(self):
+        annotations = {"egpu.io/devices": "3", "egpu.io/memory": "2GiB"}
+        pod = self.made("of-its-node", metadata={"annotations": annotations})
+        self.assertIn("for its node alone: a claim chooses cards by their UUIDs", pod["metadata"]["annotations"][NOTES])
+        [grant] = self.cluster.grants()
+        self.assertEqual((grant.get("claim"), grant["cards"][0]["memory_limit_bytes"]), (None, 2 << 30))
+
     def test_pods_of_others_are_left_alone(self):
         self.cluster.apply("apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: other}\nhandler: other\n")
         self.addCleanup(self.cluster.kubectl, "delete", "runtimeclass", "other")

@@ -49,12 +49,15 @@ pub(crate) fn with_claim(
     })
 }
 
-/// Returns the patch that tells a pod something and changes nothing else.
+/// Returns the patch that leaves a pod's request to its node, and says so on the pod.
 ///
 /// # Errors
 /// When JSON cannot hold the pod.
-pub(crate) fn with_note(pod: &Pod, note: &str) -> Result<Patch, serde_json::Error> {
-    changed(pod, |after| annotate(after, NOTES, note.to_owned()))
+pub(crate) fn for_its_node(pod: &Pod, note: &str, runtime_class: &str) -> Result<Patch, serde_json::Error> {
+    changed(pod, |after| {
+        after["spec"]["runtimeClassName"] = json!(runtime_class);
+        annotate(after, NOTES, note.to_owned());
+    })
 }
 
 fn changed(pod: &Pod, change: impl FnOnce(&mut Value)) -> Result<Patch, serde_json::Error> {
@@ -162,10 +165,11 @@ mod tests {
     }
 
     #[test]
-    fn a_note_changes_nothing_else() {
-        let patch = with_note(&pod(), "for its node").unwrap();
+    fn what_its_node_answers_stays_in_the_pod() {
+        let patch = for_its_node(&pod(), "for its node", "egpu").unwrap();
         let mut expected = serde_json::to_value(pod()).unwrap();
         expected["metadata"]["annotations"] = json!({NOTES: "for its node"});
+        expected["spec"]["runtimeClassName"] = json!("egpu");
         assert_eq!(patched(&pod(), &patch), expected);
     }
 }

@@ -72,7 +72,8 @@ async fn rewritten(
     let mut asked = match demand::of_pod(pod, settings)? {
         Asked::Nothing => return Ok(None),
         Asked::OfItsNode(why) => {
-            return Ok(Some(Rewritten { patch: patch::with_note(pod, &why)?, notes: vec![why] }));
+            let patch = patch::for_its_node(pod, &why, &settings.runtime_class)?;
+            return Ok(Some(Rewritten { patch, notes: vec![why] }));
         }
         Asked::Cards(asked) => *asked,
     };
