@@ -107,6 +107,8 @@ class Webhook(ClaimCase):
             annotations = {"annotations": {f"nvidia.com/{annotation}": model}}
             self.cluster.api.create(PODS, self.body(name, HAMI, metadata=annotations))
         self.is_held_back("other-type", "not-this-type")
+        why = self.cluster.kubectl_egpu("why", "other-type")[1]
+        self.assertIn("not chosen by", why)
 
     def test_what_has_no_effect_is_told(self):
         annotations = {"hami.io/gpu-scheduler-policy": "spread", "hami.io/node-scheduler-policy": "spread"}
