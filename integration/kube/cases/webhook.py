@@ -133,6 +133,12 @@ class Webhook(ClaimCase):
         for text in (self.inside("annotated", "rm-client", "smi"), self.logs("annotated", "first")):
             self.assertIn("/ 4096MiB", text)
 
+    def test_odd_amounts_share_a_template_too(self):
+        for name in ("odd", "odd-again"):
+            self.made(name, metadata={"annotations": {"egpu.io/memory": "3000000000B", "egpu.io/oom": "kill"}})
+        named = {self.cluster.pod(name)["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] for name in ("odd", "odd-again")}
+        self.assertEqual(len(named), 1)
+
     def test_annotations_that_a_claim_cannot_say(self):
         annotations = {"egpu.io/devices": "3", "egpu.io/memory": "2GiB"}
         pod = self.made("of-its-node", metadata={"annotations": annotations})

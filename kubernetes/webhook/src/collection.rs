@@ -33,22 +33,35 @@ async fn collect(api: &Api, lifetime: SignedDuration) -> Result<(), ApiError> {
         }
     }
     for (namespace, templates) in in_question {
-        let in_use = api.templates_in_use(&namespace).await?;
-        for template in templates {
-            let name = template.metadata.name.clone().unwrap_or_default();
-            let done = if in_use.contains(&name) {
-                api.mark_used(&namespace, &name, now).await
-            } else if unused_for(&template, now) >= lifetime + lifetime / MARKS {
-                tracing::info!(namespace, template = name, "no pod names a template any more: it goes");
-                api.delete_template(&template).await
-            } else {
-                Ok(())
-            };
-            match done {
-                // Somebody else has deleted it, or has just begun to use it.
-                Err(error) if error.is(NOT_FOUND) || error.is(CONFLICT) => {}
-                done => done?,
-            }
+        if let Err(error) = collect_in(api, &namespace, &templates, lifetime, now).await {
+            tracing::warn!(namespace, error = base::error_chain(&error), "templates are collected later");
+        }
+    }
+    Ok(())
+}
+
+async fn collect_in(
+    api: &Api,
+    namespace: &str,
+    templates: &[ResourceClaimTemplate],
+    lifetime: SignedDuration,
+    now: Timestamp,
+) -> Result<(), ApiError> {
+    let in_use = api.templates_in_use(namespace).await?;
+    for template in templates {
+        let name = template.metadata.name.as_deref().unwrap_or_default();
+        let done = if in_use.contains(name) {
+            api.mark_used(namespace, name, now).await
+        } else if unused_for(template, now) >= lifetime + lifetime / MARKS {
+            tracing::info!(namespace, template = name, "no pod names a template any more: it goes");
+            api.delete_template(template).await
+        } else {
+            Ok(())
+        };
+        match done {
+            // Somebody else has deleted it, or has just begun to use it.
+            Err(error) if error.is(NOT_FOUND) || error.is(CONFLICT) => {}
+            done => done?,
         }
     }
     Ok(())

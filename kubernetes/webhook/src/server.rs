@@ -122,7 +122,10 @@ impl Server {
         };
         let review = match request(&body) {
             Ok(request) => review::answer(&request, &self.settings, &self.api).await.into_review(),
-            Err(reason) => return plain(StatusCode::BAD_REQUEST, &reason),
+            Err(reason) => {
+                tracing::warn!(reason, "a request is no review of a pod");
+                return plain(StatusCode::BAD_REQUEST, &reason);
+            }
         };
         match serde_json::to_vec(&review) {
             Ok(text) => response(StatusCode::OK, "application/json", text),

@@ -130,7 +130,8 @@ fn equal<T: PartialEq, E>(values: Result<Vec<&T>, E>) -> Option<&T> {
 fn limit(limits: &[MemoryLimit]) -> Result<Memory, &'static str> {
     match limits {
         [] => Ok(Memory::Whole),
-        [MemoryLimit::Bytes { amount, reserved }] if reserved.0 == 0 && amount.0 > 0 => Ok(Memory::Bytes(amount.0)),
+        // Limits are whole KiB.
+        [MemoryLimit::Bytes { amount, reserved }] if reserved.0 == 0 => Ok(Memory::Bytes(amount.floor_to_kib().0)),
         [MemoryLimit::Ratio { numerator, denominator: 100, reserved }] if reserved.0 == 0 => {
             Ok(match u8::try_from(*numerator) {
                 Ok(percent @ 1..100) => Memory::Percent(percent),

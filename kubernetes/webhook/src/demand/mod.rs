@@ -40,7 +40,7 @@ pub(crate) struct Demand {
 pub(crate) enum Memory {
     /// All, shared with nobody.
     Whole,
-    /// Bytes, above 0.
+    /// Bytes, above 0 and whole KiB: the API server would write others with another suffix.
     Bytes(u64),
     /// Percent of the card, 1 to 99.
     Percent(u8),

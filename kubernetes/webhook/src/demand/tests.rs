@@ -215,6 +215,7 @@ fn annotations_are_read_as_a_node_does() {
         (&[("egpu.io/memory", "6GiB"), ("egpu.io/compute", "25%")][..], "1 x 6Gi 25%"),
         (&[("egpu.io/memory", "40%"), ("egpu.io/cards", "2"), ("egpu.io/oom", "kill")], "2 x 40% of memory oom kill"),
         (&[("egpu.io/cards", "1")], "1 x whole"),
+        (&[("egpu.io/memory", "3000000000B")], "1 x 2929687Ki"),
         (&[("egpu.io/memory", "1GiB"), ("egpu.io/weight", "3")], &format!("1 x 1Gi policy soft weight 3 | {soft}")),
         (
             &[("egpu.io/memory", "1GiB"), ("egpu.io/isolation", "none"), ("egpu.io/priority", "low")],
