@@ -1,6 +1,8 @@
 //! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An
 //! annotation takes the place of its variable.
 
+use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
+
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
     RequestError,
@@ -166,7 +168,8 @@ fn variable(key: &str) -> String {
 /// else's.
 fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
-        if !KEYS.contains(&key) {
+        // It was for the scheduler.
+        if !KEYS.contains(&key) && name != NODE_PLACEMENT_ANNOTATION {
             let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
             return Err(RequestError::UnknownName { name: Shown::new(name), suggestion });
         }
