@@ -22,17 +22,15 @@ import urllib.parse
 import urllib.request
 
 from api import until
-from cluster import CLIENT_LIMITS, DRIVER, MANIFESTS, REPOSITORY, SLICES, Cluster, write
+from cluster import CLIENT_LIMITS, MANIFESTS, SLICES, Cluster
 from host import in_namespaces
-from measure import cpu_s, resident_mb
 from objects import CLAIMS, DEFAULT, NODES, PODS, TEMPLATES, request, template
-from part import Part
+from part import cpu_s, resident_mb
+from placement import node, node_slice, scheduler_config, scorer_part
 from pki import SERVER
 from run import parser
 
 CARDS = 8
-SCORER = "127.0.0.1:8888"
-CONFIG = f"{REPOSITORY}/examples/scheduler/scorer.yaml"
 OWNERS = f"/apis/apps/v1/{DEFAULT}/replicasets"
 PATIENCE_S = 600
 # Controllers that would find nodes without a kubelet dead.
@@ -75,39 +73,19 @@ class ControlPlane(Cluster):
         self.stop()
 
     def scorer(self, placement):
-        command = [f"{self.binaries}/egpu-scorer", "--listen", SCORER, "--placement", placement,
-                   "--kubeconfig", self.kubeconfigs["admin"]]
-        self.parts["scorer"] = Part("scorer", command, f"{self.logs}/scorer.log", scorer_is_ready)
+        self.parts["scorer"] = scorer_part(self, self.kubeconfigs["admin"], placement)
         self.parts["scorer"].start()
         return self.parts["scorer"]
+
+    def cpu_s(self):
+        """Processor time of everything that runs."""
+        return sum(cpu_s(part.process.pid) for part in self.parts.values() if part.is_running())
 
     def configure_scheduler(self, has_scorer):
         """Gives it the example's configuration, with or without the extender; the limits of its client are the same."""
         command = self.part("scheduler").command
         command[1:] = [argument for argument in command[1:] if not argument.startswith("--config=")]
         command.append(f"--config={scheduler_config(self.kubeconfigs['scheduler'], has_scorer)}")
-
-
-def scheduler_config(kubeconfig, has_scorer, scorer=SCORER, path="/run/node/scheduler.yaml"):
-    """Writes the example's configuration of the scheduler for a test's cluster; returns its path."""
-    with open(CONFIG, encoding="utf-8") as file:
-        text = file.read()
-    qps, burst = (limit.partition("=")[2] for limit in CLIENT_LIMITS)
-    text = replaced(text, "/etc/kubernetes/scheduler.conf", f"{kubeconfig}\n  qps: {qps}\n  burst: {burst}")
-    text = replaced(text, "http://10.96.0.88:8888", f"http://{scorer}")
-    write(path, text if has_scorer else text[:text.index("extenders:")])
-    return path
-
-
-def replaced(text, old, new):
-    if old not in text:
-        raise ValueError(f"{CONFIG} has no {old}")
-    return text.replace(old, new)
-
-
-def scorer_is_ready(address=SCORER):
-    with urllib.request.urlopen(f"http://{address}/readyz", timeout=1) as answer:
-        return answer.status == 200
 
 
 # --- Objects ---
@@ -122,25 +100,6 @@ def post_all(cluster, path, objects):
         if answer.status != 201:
             raise RuntimeError(f"POST {path}: {answer.status} {text[:300]}")
     server.close()
-
-
-def node(name):
-    size = {"cpu": "96", "memory": "1Ti", "pods": "110"}
-    ready = {"type": "Ready", "status": "True", "reason": "Simulated", "lastHeartbeatTime": None}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-            "status": {"capacity": size, "allocatable": size, "conditions": [ready]}}
-
-
-def node_slice(name, cards=CARDS, memory="80Gi"):
-    capacity = {"memory": {"value": memory, "requestPolicy": {"default": memory, "validRange": {"min": "1"}}},
-                "compute": {"value": "100", "requestPolicy": {"default": "5", "validRange": {"min": "0", "step": "1"}}},
-                "containers": {"value": "16", "requestPolicy": {"default": "1", "validValues": ["1"]}}}
-    devices = [{"name": f"gpu-{number}", "allowMultipleAllocations": True, "capacity": capacity,
-                "attributes": {"uuid": {"string": f"GPU-{name}-{number}"}, "productName": {"string": "simulated"}}}
-               for number in range(cards)]
-    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"{name}-{DRIVER}-00"},
-            "spec": {"driver": DRIVER, "nodeName": name, "devices": devices,
-                     "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}}
 
 
 def pod_template(labels, annotations):
@@ -164,7 +123,7 @@ def owner(name, replicas, annotations):
 def populate(cluster, options):
     names = [f"node-{number:04}" for number in range(options.nodes)]
     post_all(cluster, NODES, map(node, names))
-    post_all(cluster, SLICES, map(node_slice, names))
+    post_all(cluster, SLICES, (node_slice(name, CARDS) for name in names))
     cluster.api.create(TEMPLATES, template("quarter", request(memory="20Gi", compute=25)))
     annotations = {"egpu.io/node-placement": options.placement} if options.annotated else {}
     if options.replicas:
@@ -192,12 +151,21 @@ class Bindings(threading.Thread):
         self.all_bound = threading.Event()
 
     def run(self):
-        for line in self.cluster.api.lines(f"{PODS}?watch=1&fieldSelector=spec.nodeName!="):
-            uid = json.loads(line)["object"]["metadata"]["uid"]
-            self.times.setdefault(uid, time.monotonic())
-            if len(self.times) == self.pods:
-                self.all_bound.set()
-                return
+        while not self.all_bound.is_set():
+            # The server ends a watch that it finds slow; the next one begins with all that are bound.
+            with urllib.request.urlopen(self.request(), context=self.cluster.api.context, timeout=PATIENCE_S) as answer:
+                for event in map(json.loads, answer):
+                    if event["type"] == "ERROR":
+                        break
+                    self.times.setdefault(event["object"]["metadata"]["uid"], time.monotonic())
+                    if len(self.times) == self.pods:
+                        self.all_bound.set()
+                        return
+
+    @staticmethod
+    def request():
+        headers = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
+        return urllib.request.Request(f"{SERVER}{PODS}?watch=1&fieldSelector=spec.nodeName!=", headers=headers)
 
     def rate(self):
         return (self.pods - 1) / (max(self.times.values()) - min(self.times.values()))
@@ -210,12 +178,16 @@ def measure(cluster, options, has_scorer):
         cluster.configure_scheduler(has_scorer)
         scorer = cluster.scorer(options.placement) if has_scorer else None
         bindings = Bindings(cluster, options.pods)
+        before = cluster.cpu_s()
         bindings.start()
         cluster.part("scheduler").start(wait=False)
         if not bindings.all_bound.wait(PATIENCE_S):
-            raise TimeoutError(f"{len(bindings.times)} of {options.pods} pods are bound: {cluster.logs}")
+            waiting = cluster.api.get(f"{PODS}?fieldSelector=spec.nodeName=&limit=1")["items"]
+            raise TimeoutError(f"{len(bindings.times)} of {options.pods} pods are bound; {waiting[0]['status'] if waiting else ''}")
         scheduler = cluster.part("scheduler").process.pid
-        figures = {"rate": bindings.rate(), "scheduler": cpu_s(scheduler) * 1000 / options.pods, **placed(cluster)}
+        used = cluster.cpu_s() - before
+        figures = {"rate": bindings.rate(), "all": used * 1000 / options.pods,
+                   "scheduler": cpu_s(scheduler) * 1000 / options.pods, **placed(cluster)}
         if scorer:
             figures["scorer"] = cpu_s(scorer.process.pid) * 1000 / options.pods
             figures["resident"] = resident_mb(scorer.process.pid)
@@ -239,9 +211,9 @@ def placed(cluster):
 
 
 def line(name, figures):
-    of_scorer = f"{figures['scorer']:6.2f} {figures['resident']:6.1f}" if "scorer" in figures else f"{'':13}"
-    print(f"{name:10} {figures['nodes']:6} {figures['cards']:6} {figures['together']:9} {figures['rate']:8.1f}  "
-          f"{figures['scheduler']:9.2f} {of_scorer}", flush=True)
+    of_scorer = f"{figures['scorer']:6.2f} {figures['resident']:6.1f}" if "scorer" in figures else ""
+    print(f"{name:10} {figures['nodes']:6} {figures['cards']:6} {figures['together']:9} {figures['rate']:8.1f} "
+          f"{figures['all']:7.2f} {figures['scheduler']:9.2f} {of_scorer}".rstrip(), flush=True)
 
 
 def main():
@@ -252,16 +224,18 @@ def main():
     asked = " asked for by each pod" if options.annotated else ""
     print(f"{options.nodes} nodes of {CARDS} cards, {options.pods} quarters, {of_owner}; placement {options.placement}{asked}; "
           f"client limits {' '.join(CLIENT_LIMITS)}")
-    print("                          owners   pods/s   CPU ms a pod       scorer\n"
-          "scheduler   nodes  cards  together            scheduler scorer   MiB", flush=True)
-    rates = collections.defaultdict(list)
+    print("                           owners              CPU ms a pod         scorer\n"
+          "            nodes  cards  together   pods/s     all scheduler scorer    MiB", flush=True)
+    rates, cpu = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(options.rounds):
         for has_scorer in (False, True):
             figures = measure(cluster, options, has_scorer)
             line("scorer" if has_scorer else "stock", figures)
             rates[has_scorer].append(figures["rate"])
-    ratios = [with_it / stock for with_it, stock in zip(rates[True], rates[False])]
-    print(f"rate with the scorer / stock, median of {len(ratios)}: {statistics.median(ratios):.2f}")
+            cpu[has_scorer].append(figures["all"])
+    for name, values in (("rate", rates), ("CPU", cpu)):
+        ratios = [with_it / stock for with_it, stock in zip(values[True], values[False])]
+        print(f"{name} with the scorer / stock, median of {len(ratios)}: {statistics.median(ratios):.2f}")
     return 0
 
 

@@ -223,7 +223,7 @@ impl Cluster {
         nodes: &'a [String],
         preference: Preference,
         now: Instant,
-    ) -> Vec<(&'a str, i64)> {
+    ) -> Vec<(&'a str, usize)> {
         // The scheduler asks again about a pod that it could not bind.
         self.expected.remove(&pod.uid);
         self.expected.retain(|_, one| now.duration_since(one.since) < EXPECTED);

@@ -1,9 +1,9 @@
 //! An extender of Kubernetes' scheduler that scores nodes by what claims hold of their cards.
 //!
 //! ```text
-//! API server ── slices, claims, classes, bound pods ──> watch ──> cluster ── candidates ──> placement
-//! scheduler  ── POST /prioritize ──> server ── pod ──> request ──────┘                         │
-//!            <───────────────────────────────── scores ───────────────────────────────────────┘
+//! API server ── slices, claims, classes, bound pods ──> watch ──> cluster ──> placement
+//! scheduler  ── POST /prioritize ──> server ──> request ────────────┘             │
+//!            <──────────────────────────────── scores ────────────────────────────┘
 //! ```
 //! It only prefers: the scheduler itself decides which nodes have room, and goes on without it. A
 //! call reads memory alone. It keeps nothing that is not read anew at the next start.

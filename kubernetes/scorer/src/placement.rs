@@ -7,10 +7,10 @@ use std::cmp::Reverse;
 use clap::ValueEnum;
 
 /// Score of the node that comes first: the highest that Kubernetes takes of an extender.
-pub(crate) const FIRST: i64 = 10;
+pub(crate) const FIRST: usize = 10;
 /// Highest score of the others. The distance lets first place count for more than what the
 /// scheduler's own plugins say about processors, images and the spread of pods.
-const SECOND: i64 = 5;
+const SECOND: usize = 5;
 /// Load of a card, or a node, that claims hold all of.
 pub(crate) const FULL: u64 = 1_000_000;
 
@@ -72,19 +72,16 @@ impl Preference {
 
     /// Returns the score of each candidate. One alone comes first, so that pods which follow each
     /// other quickly go to one node, and not to all that look equal.
-    pub(crate) fn scores(self, candidates: &[Candidate<'_>]) -> Vec<i64> {
-        let mut places: Vec<_> = candidates.iter().map(|one| self.place(one)).collect();
+    pub(crate) fn scores(self, candidates: &[Candidate<'_>]) -> Vec<usize> {
+        let mut sorted: Vec<_> = candidates.iter().map(|one| self.place(one)).collect();
+        sorted.sort_unstable();
         let best = self.best(candidates);
-        let scores = |sorted: &[Place]| {
-            let score = |candidate: &Candidate<'_>| {
-                let before = sorted.partition_point(|place| *place < self.place(candidate));
-                let part = SECOND * i64::try_from(before).unwrap_or(i64::MAX / SECOND) / sorted.len().max(1) as i64;
-                if Some(candidate) == best { FIRST } else { SECOND - part }
-            };
-            candidates.iter().map(score).collect()
+        let score = |candidate: &Candidate<'_>| {
+            let place = self.place(candidate);
+            let before = sorted.partition_point(|other| *other < place);
+            if Some(candidate) == best { FIRST } else { SECOND - SECOND * before / sorted.len() }
         };
-        places.sort_unstable();
-        scores(&places)
+        candidates.iter().map(score).collect()
     }
 
     /// Returns the candidate that comes first; among equal ones, by name.

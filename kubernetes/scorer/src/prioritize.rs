@@ -25,7 +25,7 @@ struct Call {
 #[serde(rename_all = "PascalCase")]
 struct HostPriority<'a> {
     host: &'a str,
-    score: i64,
+    score: usize,
 }
 
 /// A call that cannot be answered; the scheduler goes on without.

@@ -19,7 +19,7 @@ pub(crate) type Amounts = BTreeMap<String, u64>;
 /// Namespace and name of a claim.
 pub(crate) type ClaimKey = (String, String);
 
-/// What a pod says of cards.
+/// A pod's statements about cards.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PodRequest {
     pub(crate) uid: String,

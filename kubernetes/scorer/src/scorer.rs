@@ -1,13 +1,6 @@
 //! The program as a whole: its parts, their start and their end.
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use kube::{
     Client, Config,

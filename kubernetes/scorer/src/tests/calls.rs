@@ -20,22 +20,22 @@ fn scorer() -> Scorer {
     cluster.all_slices(&["a", "b", "c"].map(|node| slice(node, 2)));
     cluster.all_classes(&[class("gpu.egpu.io", DRIVER), class("nic", "nic.example")]);
     cluster.all_claims(&[
-        allocated(claim("x", "gpu.egpu.io", json!({})), "b", 0, json!({"memory": "32Gi", "compute": "5"})),
-        allocated(claim("y", "gpu.egpu.io", json!({})), "c", 1, json!({"memory": "1Gi", "compute": "50"})),
-        claim("new", "gpu.egpu.io", quarter()),
-        claim("other", "nic", json!({})),
+        allocated(claim("x", "gpu.egpu.io", &json!({})), "b", 0, &json!({"memory": "32Gi", "compute": "5"})),
+        allocated(claim("y", "gpu.egpu.io", &json!({})), "c", 1, &json!({"memory": "1Gi", "compute": "50"})),
+        claim("new", "gpu.egpu.io", &quarter()),
+        claim("other", "nic", &json!({})),
     ]);
     drop(cluster);
     Scorer { known, placement: Placement::Binpack, ready: watch::channel(true).1 }
 }
 
-fn ask(scorer: &Scorer, pod: Value) -> Value {
+fn ask(scorer: &Scorer, pod: &Value) -> Value {
     let call = json!({"Pod": pod, "Nodes": null, "NodeNames": ["a", "b", "c"]});
     serde_json::from_slice(&scorer.prioritize(call.to_string().as_bytes()).unwrap()).unwrap()
 }
 
-fn scores(a: i64, b: i64, c: i64) -> Value {
-    let of = |(host, score): (&str, i64)| json!({"Host": host, "Score": score});
+fn scores(a: usize, b: usize, c: usize) -> Value {
+    let of = |(host, score): (&str, usize)| json!({"Host": host, "Score": score});
     Value::Array([("a", a), ("b", b), ("c", c)].map(of).to_vec())
 }
 
@@ -47,34 +47,34 @@ fn annotated(value: &str) -> Value {
 
 #[test]
 fn the_scarcest_capacity_of_each_card_counts() {
-    assert_eq!(ask(&scorer(), json!(pod("new", None))), scores(2, 10, 4));
+    assert_eq!(ask(&scorer(), &json!(pod("new", None))), scores(2, 10, 4));
 }
 
 #[test]
 fn a_pod_may_say_its_placement() {
-    assert_eq!(ask(&scorer(), annotated("spread")), scores(10, 2, 4));
-    assert_eq!(ask(&scorer(), annotated("binpack")), scores(2, 10, 4));
-    assert_eq!(ask(&scorer(), annotated("Spread")), scores(2, 10, 4), "no value of the annotation's");
+    assert_eq!(ask(&scorer(), &annotated("spread")), scores(10, 2, 4));
+    assert_eq!(ask(&scorer(), &annotated("binpack")), scores(2, 10, 4));
+    assert_eq!(ask(&scorer(), &annotated("Spread")), scores(2, 10, 4), "no value of the annotation's");
 }
 
 #[test]
 fn pods_without_cards_are_left_to_the_scheduler() {
-    assert_eq!(ask(&scorer(), json!(pod("other", None))), json!([]));
-    assert_eq!(ask(&scorer(), json!({"spec": {"containers": []}})), json!([]));
+    assert_eq!(ask(&scorer(), &json!(pod("other", None))), json!([]));
+    assert_eq!(ask(&scorer(), &json!({"spec": {"containers": []}})), json!([]));
     let limits = json!({"limits": {"egpu.io/gpu": "1"}});
     let whole = json!({"spec": {"containers": [{"name": "main", "resources": limits}]}});
-    assert_eq!(ask(&scorer(), whole), scores(2, 10, 4));
-    assert_eq!(ask(&scorer(), json!(pod("not-seen-yet", None))), scores(2, 10, 4));
+    assert_eq!(ask(&scorer(), &whole), scores(2, 10, 4));
+    assert_eq!(ask(&scorer(), &json!(pod("not-seen-yet", None))), scores(2, 10, 4));
 }
 
 #[test]
 fn claims_that_are_gone_hold_nothing() {
     let scorer = scorer();
     scorer.known.lock().claim_gone(&("team".to_owned(), "x".to_owned()));
-    assert_eq!(ask(&scorer, json!(pod("new", None))), scores(4, 4, 10));
+    assert_eq!(ask(&scorer, &json!(pod("new", None))), scores(4, 4, 10));
     scorer.known.lock().slice_gone("c");
     scorer.known.lock().class_gone("gpu.egpu.io");
-    assert_eq!(ask(&scorer, json!(pod("new", None))), json!([]));
+    assert_eq!(ask(&scorer, &json!(pod("new", None))), json!([]));
 }
 
 #[test]

@@ -26,14 +26,14 @@ pub(super) fn class(name: &str, driver: &str) -> DeviceClass {
 }
 
 /// A claim of these amounts that nobody has allocated.
-pub(super) fn claim(name: &str, class: &str, amounts: Value) -> ResourceClaim {
+pub(super) fn claim(name: &str, class: &str, amounts: &Value) -> ResourceClaim {
     let request = json!({"name": "gpu", "exactly": {"deviceClassName": class, "capacity": {"requests": amounts}}});
     from_value(json!({"metadata": {"namespace": "team", "name": name}, "spec": {"devices": {"requests": [request]}}}))
         .unwrap()
 }
 
 /// The same, allocated.
-pub(super) fn allocated(mut claim: ResourceClaim, node: &str, card: usize, consumed: Value) -> ResourceClaim {
+pub(super) fn allocated(mut claim: ResourceClaim, node: &str, card: usize, consumed: &Value) -> ResourceClaim {
     let result = json!({"driver": DRIVER, "pool": node, "device": format!("gpu-{card}"), "request": "gpu",
                         "shareID": "00000000-0000-0000-0000-000000000000", "consumedCapacity": consumed});
     claim.status = from_value(json!({"allocation": {"devices": {"results": [result]}}})).unwrap();

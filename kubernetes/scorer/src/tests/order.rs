@@ -8,7 +8,7 @@ const APART: [bool; 2] = [true, false];
 const BOTH: [Placement; 2] = [Placement::Binpack, Placement::Spread];
 
 /// Nodes `n00`, `n01`, ... with these loads and replicas.
-fn scores(preference: Preference, nodes: &[(u64, usize)]) -> Vec<i64> {
+fn scores(preference: Preference, nodes: &[(u64, usize)]) -> Vec<usize> {
     let names: Vec<_> = (0..nodes.len()).map(|number| format!("n{number:02}")).collect();
     let candidates: Vec<_> =
         names.iter().zip(nodes).map(|(node, &(load, replicas))| Candidate { node, load, replicas }).collect();
@@ -49,7 +49,7 @@ fn a_pod_that_asks_for_packing_itself_has_its_replicas_packed() {
 
 #[test]
 fn no_node_is_no_score() {
-    assert_eq!(scores(Preference::new(None, Placement::Binpack), &[]), [0_i64; 0]);
+    assert_eq!(scores(Preference::new(None, Placement::Binpack), &[]), [0_usize; 0]);
 }
 
 fn nodes() -> impl Strategy<Value = Vec<(u64, usize)>> {

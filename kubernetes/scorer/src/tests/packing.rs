@@ -1,5 +1,5 @@
-//! Where many pods come to, with a scheduler that takes the first node, and with a scorer that sees
-//! what was bound late or never.
+//! The nodes that many pods come to, with a scheduler that takes the first node, and with a scorer
+//! that sees late, or never, what was bound.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -43,7 +43,7 @@ impl Simulation {
 
     /// Binds a pod to the node with the highest score, and returns that.
     fn bind(&mut self, name: &str, owner: &str, preference: Preference) -> String {
-        self.cluster.claim(&claim(name, "gpu.egpu.io", quarter()));
+        self.cluster.claim(&claim(name, "gpu.egpu.io", &quarter()));
         let fits = |node: &&String| self.used.get(*node).copied().unwrap_or(0) < PLACES;
         let nodes: Vec<_> = self.nodes.iter().filter(fits).cloned().collect();
         let request = PodRequest::read(&pod(name, Some(owner)));
@@ -62,7 +62,7 @@ impl Simulation {
     fn see_one(&mut self) {
         let Some((name, owner, node, card)) = self.unseen.pop_front() else { return };
         let taken = json!({"memory": "8Gi", "compute": "25", "containers": "1"});
-        self.cluster.claim(&allocated(claim(&name, "gpu.egpu.io", quarter()), &node, card, taken));
+        self.cluster.claim(&allocated(claim(&name, "gpu.egpu.io", &quarter()), &node, card, &taken));
         self.cluster.pod(&bound(pod(&name, Some(&owner)), &node));
     }
 }
