@@ -14,6 +14,7 @@
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make kube-test  a control plane, built from its sources, and a node with simulated cards, in namespaces of their own (KUBE_ARGS: names)
 #   make demo-kubernetes  from nothing to pods with shares, on that cluster; make kube-bench: what claims cost there
+#   make kube-scale placement over 100 nodes that are objects alone, by the stock scheduler and with egpu-scorer (KUBE_ARGS="--nodes 1000")
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
@@ -72,7 +73,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -82,7 +83,7 @@ build:
 # For clusters; what runs containers needs none of it.
 build-kubernetes:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package kubectl-egpu --package egpu-webhook $(REPRODUCIBLE)
+	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package egpu-scorer --package kubectl-egpu --package egpu-webhook $(REPRODUCIBLE)
 
 demo: build rm-client
 	scripts/setup.sh containerd
@@ -183,8 +184,9 @@ cri-test: build rm-client
 # Programs that run on a cluster: the cases, the demonstration, measurements.
 demo-kubernetes: export EGPU_KUBE_PROGRAM := integration/demo/kubernetes.py
 kube-bench: export EGPU_KUBE_PROGRAM := integration/kube/measure.py
+kube-scale: export EGPU_KUBE_PROGRAM := integration/kube/scale.py
 
-kube-test demo-kubernetes kube-bench: build build-kubernetes rm-client
+kube-test demo-kubernetes kube-bench kube-scale: build build-kubernetes rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	scripts/setup.sh kubernetes
@@ -219,7 +221,7 @@ dist-check:
 	packaging/reproduce.sh
 
 install-kubernetes: build-kubernetes
-	install -D --mode=755 --target-directory="$(DESTDIR)$(PREFIX)/bin" $(RELEASE)/egpu-kubelet-plugin $(RELEASE)/kubectl-egpu $(RELEASE)/egpu-webhook
+	install -D --mode=755 --target-directory="$(DESTDIR)$(PREFIX)/bin" $(RELEASE)/egpu-kubelet-plugin $(RELEASE)/egpu-scorer $(RELEASE)/kubectl-egpu $(RELEASE)/egpu-webhook
 
 install: build generated
 	rm -rf $(TARGET)/stage

@@ -6,7 +6,6 @@ usage: measure.py [--pairs N] [--idle SECONDS] BINARIES TARGET RM_CLIENT
 
 import datetime
 import json
-import os
 import statistics
 import sys
 import threading
@@ -16,6 +15,7 @@ from api import until
 from cluster import Cluster
 from host import in_namespaces
 from objects import PODS, TEMPLATES, claims_of_container, container, request, template
+from part import cpu_s, resident_mb
 from run import parser
 
 ANNOTATIONS = {"egpu.io/memory": "8GiB", "egpu.io/compute": "25%"}
@@ -70,18 +70,6 @@ def prepares(log):
                 times.append((now - began).total_seconds() * 1000)
             began = now
     return times
-
-
-def cpu_s(pid):
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mb(pid):
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        [line] = [line for line in file if line.startswith("VmRSS")]
-    return int(line.split()[1]) / 1024
 
 
 def main():

@@ -1,5 +1,6 @@
 """A program of the cluster, by name: started, killed, started again."""
 
+import os
 import subprocess
 
 from api import until
@@ -49,3 +50,15 @@ class Part:
         if self.is_running():
             (self.kill if kill else self.stop)()
         self.start()
+
+
+def cpu_s(pid):
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        [line] = [line for line in file if line.startswith("VmRSS")]
+    return int(line.split()[1]) / 1024

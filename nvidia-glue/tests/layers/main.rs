@@ -94,6 +94,12 @@ const LAYERS: &[Layer] = &[
         may_use: &["base", "kubernetes-api", "runtime-config"],
         unsafe_code: Forbidden,
     },
+    Layer {
+        name: "egpu-scorer",
+        folder: "kubernetes/scorer",
+        may_use: &["base", "kubernetes-api"],
+        unsafe_code: Forbidden,
+    },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 

@@ -3,6 +3,8 @@
 //! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what
 //! share -> leave to have it.
 
+use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
+
 use super::{
     CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
     Share, Source,
@@ -356,7 +358,7 @@ fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(
 /// Those of NVIDIA's fractions name the container that they are for.
 pub(super) fn is_annotation_of_a_request(name: &str, annotations: &Statements<'_>) -> bool {
     let is_prefixed = ["egpu.io/", "hami.io/vgpu-devices-allocated"].iter().any(|prefix| name.starts_with(prefix));
-    (is_prefixed && name != native::NODE_PLACEMENT)
+    (is_prefixed && name != NODE_PLACEMENT_ANNOTATION)
         || kai::ANNOTATIONS.contains(&name)
         || nvidia_fractions::is_own(name, annotations)
 }

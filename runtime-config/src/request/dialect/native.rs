@@ -1,6 +1,8 @@
 //! egpu's own language: `egpu.io/*` annotations and `EGPU_*` variables of the same names. An
 //! annotation takes the place of its variable.
 
+use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
+
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
     RequestError,
@@ -39,8 +41,6 @@ const KEYS: [&str; 13] = [
     "priority",
     "group",
 ];
-/// The placement over the cluster's nodes, for its scorer; asks nothing of a node.
-pub(in crate::request) const NODE_PLACEMENT: &str = "egpu.io/node-placement";
 const CARDS: &str = "cards";
 const DEVICES: &str = "devices";
 const MEMORY: &str = "memory";
@@ -116,7 +116,7 @@ pub(in crate::request) fn parse(
     annotations: &Statements<'_>,
 ) -> Result<Option<Native>, RequestError> {
     let source = NativeStatements { env, annotations };
-    for statement in annotations.all(NODE_PLACEMENT) {
+    for statement in annotations.all(NODE_PLACEMENT_ANNOTATION) {
         statement.word(&PLACEMENTS)?;
     }
     let first = KEYS.iter().find_map(|key| source.any(key));
@@ -172,7 +172,7 @@ fn variable(key: &str) -> String {
 /// else's.
 fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
-        if !KEYS.contains(&key) && name != NODE_PLACEMENT {
+        if !KEYS.contains(&key) && name != NODE_PLACEMENT_ANNOTATION {
             let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
             return Err(RequestError::UnknownName { name: Shown::new(name), suggestion });
         }
