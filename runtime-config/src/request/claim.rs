@@ -51,7 +51,8 @@ pub(super) fn parse(
         return Ok(None);
     }
     let driver_capabilities = nvidia::capabilities(source, env, Namer::Environment, config)?;
-    let mut ignored: Vec<String> = annotations.names().filter(|name| name.starts_with("egpu.io/")).map(shown).collect();
+    let is_annotation = |name: &&str| super::parse::is_annotation_of_a_request(name, annotations);
+    let mut ignored: Vec<String> = annotations.names().filter(is_annotation).map(shown).collect();
     // Images set NVIDIA's own.
     let is_ignored = |name: &&str| {
         super::parse::is_of_a_request(name) && !name.starts_with("NVIDIA_") && !name.starts_with("EGPU_CLAIM_")
