@@ -97,7 +97,8 @@ mod tests {
     fn beside_a_claim_nothing_else_counts() {
         let (one, two) = (variable("one"), variable("two"));
         let env = ["NVIDIA_VISIBLE_DEVICES=all", "EGPU_MEMORY=79GiB", &one, &two, &one, "NVIDIA_VISIBLE_DEVICES=void"];
-        let source = container(&env, &[("egpu.io/compute", "100%")]);
+        let annotations = [("egpu.io/compute", "100%"), ("egpu.io/node-placement", "spread")];
+        let source = container(&env, &annotations);
         let config = Config { accept_env: false, ..Config::default() };
         let ContainerRequest::Claims(claims) = parse(&source, &config).unwrap() else { panic!("no claim") };
         assert_eq!(claims.requests.iter().map(|claim| claim.request.as_str()).collect::<Vec<_>>(), ["one", "two"]);

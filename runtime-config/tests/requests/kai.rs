@@ -173,4 +173,7 @@ fn the_schedulers_words_in_other_languages_are_one_request() {
         panic!("no request");
     };
     assert_eq!((request.dialect, request.asked.len()), (Dialect::Kai, 3));
+    // The names stand in records.
+    let names = [Dialect::Kai, Dialect::NvidiaFractions].map(|dialect| serde_json::to_value(dialect).unwrap());
+    assert_eq!(names, ["kai", "nvidia-fractions"]);
 }

@@ -35,7 +35,7 @@ fn variables() {
             (&[CARD, "NVIDIA_GPU_MEMORY_REQUEST=2048", "NVIDIA_GPU_MEMORY_LIMIT=4096"], "GPU-ab mem 4GiB time free"),
             (&[CARD, "NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_LIMIT=1024"], "GPU-ab mem 1GiB time free"),
             (&["NVIDIA_GPU_MEMORY_LIMIT=4096"], "any 1 mem 4GiB time free"),
-            (&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=4096"], "all mem 4GiB time free"),
+            (&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=4096"], "any 1 mem 4GiB time free"),
             (&["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_GPU_MEMORY_LIMIT=4096"], "nothing"),
             (&[CARD, "NVIDIA_GPU_MEMORY_LIMIT="], "GPU-ab exclusive"),
             (&[CARD, "NVIDIA_GPU_MEMORY_LIMITS=4096"], "GPU-ab exclusive"),

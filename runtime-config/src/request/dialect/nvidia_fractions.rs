@@ -59,7 +59,7 @@ pub(super) fn parse(
         terms.warnings.push(format!("{}: containers take turns on a card all the same", super::Said::from(mode)));
     }
     let cards = match own(annotations, DEVICES).filter(|devices| !devices.value.trim().is_empty()) {
-        None => ForeignCards::VisibleOr(1),
+        None => ForeignCards::Counted(1),
         Some(devices) => match devices.value.parse() {
             Ok(DeviceList::Devices(listed)) => ForeignCards::Listed(listed, devices.into()),
             Ok(_) | Err(_) => return Err(RequestError::invalid(devices, "a list of cards, such as GPU-...,GPU-...")),
