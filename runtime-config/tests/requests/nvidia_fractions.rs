@@ -11,7 +11,7 @@ const CARD: &str = "NVIDIA_VISIBLE_DEVICES=GPU-ab";
 const MAIN: &str = "io.kubernetes.cri.container-name=main";
 const ANNOTATION: &str = "nvidia.com/container.main.";
 
-/// What the pod's annotations say of the container `main`.
+/// Checks what the pod's annotations make of the container `main`.
 fn annotated(annotations: &[&str], more: &[&str], expected: &str) {
     let annotations: Vec<String> = annotations.iter().map(|said| format!("{ANNOTATION}{said}")).collect();
     let said: Vec<&str> = annotations.iter().map(String::as_str).chain([MAIN]).chain(more.iter().copied()).collect();
