@@ -40,6 +40,7 @@ struct PodSpec {
 
 #[derive(Deserialize)]
 struct Container {
+    name: String,
     #[serde(default)]
     env: Vec<Variable>,
 }
@@ -87,9 +88,11 @@ fn pods_ask_for_what_their_comments_say() {
         let pod: Pod = serde_norway::from_str(&text).unwrap();
         assert_eq!((pod.kind.as_str(), pod.spec.runtime_class_name.as_str()), ("Pod", "egpu"));
         let container = pod.spec.containers.first().unwrap();
+        let mut annotations = pod.metadata.annotations;
+        annotations.insert("io.kubernetes.cri.container-name".to_owned(), container.name.clone());
         let source = Source {
             env: container.env.iter().map(|variable| format!("{}={}", variable.name, variable.value)).collect(),
-            annotations: pod.metadata.annotations,
+            annotations,
             ..Source::default()
         };
         let config = Config::from_toml("", "defaults").unwrap();
@@ -99,7 +102,7 @@ fn pods_ask_for_what_their_comments_say() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 7, "one manifest for each dialect, two for egpu's own");
+    assert_eq!(checked, 9, "one manifest for each dialect, two for egpu's own");
 }
 
 /// The request in the words of the manifests' comments.

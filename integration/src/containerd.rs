@@ -295,7 +295,9 @@ conf_dir = "{directory}/cni/net.d"
 default_runtime_name = "egpu"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]
 runtime_type = "{runtime}"
-pod_annotations = ["egpu.io/*", "hami.io/*"]
+pod_annotations = [
+  "egpu.io/*", "hami.io/*", "nvidia.com/container.*", "gpu-fraction*", "gpu-memory", "runai/shared-gpu-configmap",
+]
 container_annotations = ["egpu.io/*"]
 "#
     )

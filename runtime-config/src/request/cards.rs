@@ -75,6 +75,14 @@ fn of_native(native: &Native, visible: &Visible) -> Result<Option<Cards>, Reques
 }
 
 fn of_foreign(native: Option<&Native>, foreign: &Foreign, visible: &Visible) -> Result<Option<Cards>, RequestError> {
+    let mut cards = joined_cards(native, foreign, visible)?;
+    if let Some(cards) = &mut cards {
+        cards.by_environment &= !foreign.by_annotation;
+    }
+    Ok(cards)
+}
+
+fn joined_cards(native: Option<&Native>, foreign: &Foreign, visible: &Visible) -> Result<Option<Cards>, RequestError> {
     let named = native.and_then(|native| native.cards.as_ref());
     let Some((named, said)) = named else { return foreign_cards(foreign, visible) };
     match &foreign.cards {
@@ -82,7 +90,7 @@ fn of_foreign(native: Option<&Native>, foreign: &Foreign, visible: &Visible) -> 
             let reason = "both name cards; leave the choice to one of them";
             Err(RequestError::contradiction(said.clone(), foreign_said.clone(), reason))
         }
-        ForeignCards::Visible | ForeignCards::VisibleOr(_) => match named {
+        ForeignCards::Visible | ForeignCards::VisibleOr(_) | ForeignCards::Counted(_) => match named {
             NativeCards::Void => Ok(None),
             NativeCards::These(named) => {
                 let by_annotation =
@@ -104,7 +112,11 @@ fn foreign_cards(foreign: &Foreign, visible: &Visible) -> Result<Option<Cards>, 
         (ForeignCards::VisibleOr(count), VisibleCards::Unset) => {
             Ok(Some(Cards::new(CardRequest::Count(*count), by_environment)))
         }
-        (ForeignCards::Visible | ForeignCards::VisibleOr(_), cards) => {
+        // An image's `all` is nobody's choice.
+        (ForeignCards::Counted(count), VisibleCards::Unset | VisibleCards::All) if by_environment => {
+            Ok(Some(Cards::new(CardRequest::Count(*count), by_environment)))
+        }
+        (ForeignCards::Visible | ForeignCards::VisibleOr(_) | ForeignCards::Counted(_), cards) => {
             Ok(cards.request().map(|cards| Cards::new(cards, by_environment)))
         }
         (ForeignCards::Listed(listed, said), _) => {

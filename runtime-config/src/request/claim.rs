@@ -51,7 +51,8 @@ pub(super) fn parse(
         return Ok(None);
     }
     let driver_capabilities = nvidia::capabilities(source, env, Namer::Environment, config)?;
-    let mut ignored: Vec<String> = annotations.names().filter(|name| name.starts_with("egpu.io/")).map(shown).collect();
+    let is_annotation = |name: &&str| super::parse::is_annotation_of_a_request(name, annotations);
+    let mut ignored: Vec<String> = annotations.names().filter(is_annotation).map(shown).collect();
     // Images set NVIDIA's own.
     let is_ignored = |name: &&str| {
         super::parse::is_of_a_request(name) && !name.starts_with("NVIDIA_") && !name.starts_with("EGPU_CLAIM_")
@@ -96,7 +97,8 @@ mod tests {
     fn beside_a_claim_nothing_else_counts() {
         let (one, two) = (variable("one"), variable("two"));
         let env = ["NVIDIA_VISIBLE_DEVICES=all", "EGPU_MEMORY=79GiB", &one, &two, &one, "NVIDIA_VISIBLE_DEVICES=void"];
-        let source = container(&env, &[("egpu.io/compute", "100%")]);
+        let annotations = [("egpu.io/compute", "100%"), ("egpu.io/node-placement", "spread")];
+        let source = container(&env, &annotations);
         let config = Config { accept_env: false, ..Config::default() };
         let ContainerRequest::Claims(claims) = parse(&source, &config).unwrap() else { panic!("no claim") };
         assert_eq!(claims.requests.iter().map(|claim| claim.request.as_str()).collect::<Vec<_>>(), ["one", "two"]);

@@ -71,6 +71,11 @@ pub enum Dialect {
     CtyunEgpu,
     /// `CUDA_DEVICE_*`.
     Hami,
+    /// `NVIDIA_GPU_MEMORY_*` and `nvidia.com/container.NAME.*` annotations.
+    NvidiaFractions,
+    /// `GPU_PORTION` and `gpu-fraction`, `gpu-memory` annotations; also where the two before speak
+    /// beside them.
+    Kai,
 }
 
 impl fmt::Display for Dialect {
@@ -82,6 +87,8 @@ impl fmt::Display for Dialect {
             Self::AlibabaCgpu => "Alibaba cGPU",
             Self::CtyunEgpu => "CTYun eGPU",
             Self::Hami => "HAMi",
+            Self::NvidiaFractions => "NVIDIA's fractions",
+            Self::Kai => "KAI",
         })
     }
 }

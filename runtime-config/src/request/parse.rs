@@ -9,10 +9,11 @@ use super::{
     cards::{self, Cards},
     claim,
     dialect::{
-        self, Foreign, alibaba_egpu, native,
+        self, Foreign, alibaba_egpu, kai, native,
         native::Native,
         nvidia,
         nvidia::{Namer, Visible},
+        nvidia_fractions,
     },
     error::Said,
     statements::Statements,
@@ -327,7 +328,7 @@ fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<St
     let mut asked: Vec<String> = Vec::new();
     for (statements, is_env) in [(annotations, false), (env, true)] {
         for name in statements.names() {
-            if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name)) {
+            if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name, annotations)) {
                 asked.extend(statements.all(name).map(|statement| Said::from(statement).to_string()));
             }
         }
@@ -339,7 +340,7 @@ fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<St
 /// share, and what it takes to read it is the host's time.
 fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(), RequestError> {
     let mut length = 0usize;
-    let annotated = annotations.names().filter(|name| is_annotation_of_a_request(name));
+    let annotated = annotations.names().filter(|name| is_annotation_of_a_request(name, annotations));
     let annotated = annotated.flat_map(|name| annotations.all(name));
     let in_env = env.names().filter(|name| is_of_a_request(name)).flat_map(|name| env.all(name));
     for statement in annotated.chain(in_env) {
@@ -352,12 +353,16 @@ fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(
     Ok(())
 }
 
-fn is_annotation_of_a_request(name: &str) -> bool {
-    name.starts_with("egpu.io/") || name.starts_with("hami.io/vgpu-devices-allocated")
+/// Those of NVIDIA's fractions name the container that they are for.
+pub(super) fn is_annotation_of_a_request(name: &str, annotations: &Statements<'_>) -> bool {
+    let is_prefixed = ["egpu.io/", "hami.io/vgpu-devices-allocated"].iter().any(|prefix| name.starts_with(prefix));
+    (is_prefixed && name != native::NODE_PLACEMENT)
+        || kai::ANNOTATIONS.contains(&name)
+        || nvidia_fractions::is_own(name, annotations)
 }
 
 pub(super) fn is_of_a_request(name: &str) -> bool {
-    const NAMES: [&str; 13] = [
+    const NAMES: [&str; 15] = [
         "EGPU",
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_DRIVER_CAPABILITIES",
@@ -371,8 +376,10 @@ pub(super) fn is_of_a_request(name: &str) -> bool {
         "ACTIVE_OOM_KILLER",
         "CUDA_OVERSUBSCRIBE",
         "CUDA_DISABLE_CONTROL",
+        "GPU_PORTION",
+        "RUNAI_GPU_MEMORY_LIMIT",
     ];
-    const PREFIXES: [&str; 7] = [
+    const PREFIXES: [&str; 8] = [
         "EGPU_",
         "NVIDIA_REQUIRE_",
         "NVIDIA_MIG_",
@@ -380,6 +387,7 @@ pub(super) fn is_of_a_request(name: &str) -> bool {
         "AMP_",
         "CUDA_DEVICE_MEMORY_",
         "CUDA_DEVICE_SM_",
+        "NVIDIA_GPU_MEMORY_",
     ];
     NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

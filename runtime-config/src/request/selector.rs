@@ -43,7 +43,7 @@ impl fmt::Display for DeviceSelector {
 pub struct ParseSelectorError;
 
 /// Names under which CDI knows the same devices, accepted before the name.
-const CDI_KINDS: [&str; 2] = ["nvidia.com/gpu=", "runtime.nvidia.com/gpu="];
+const CDI_KINDS: [&str; 3] = ["nvidia.com/gpu=", "runtime.nvidia.com/gpu=", "k8s.device-plugin.nvidia.com/gpu="];
 /// The longest UUID: `MIG-GPU-<36 characters>/<GPU instance>/<compute instance>`.
 const MAX_UUID: usize = 64;
 

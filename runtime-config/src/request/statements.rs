@@ -124,6 +124,31 @@ pub(crate) fn joined<'a, T>(
     Ok(result)
 }
 
+/// A part of a card, above 0 and up to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Portion {
+    pub(crate) numerator: u64,
+    /// A power of ten.
+    pub(crate) denominator: u64,
+}
+
+impl Portion {
+    /// Most digits after the point.
+    const PLACES: usize = 9;
+
+    /// Reads `0.25`, `.5`, `1` and the like, exactly. `None`: it is none.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let (whole, places) = text.split_once('.').unwrap_or((text, ""));
+        let is_number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(whole) || !is_number(places) || places.len() > Self::PLACES {
+            return None;
+        }
+        let denominator = 10_u64.checked_pow(u32::try_from(places.len()).ok()?)?;
+        let numerator = format!("{whole}{places}").parse().ok()?;
+        (1..=denominator).contains(&numerator).then_some(Self { numerator, denominator })
+    }
+}
+
 impl<'a> Statement<'a> {
     /// A whole number, `least` to `most`.
     pub(crate) fn integer(self, least: u64, most: u64) -> Result<u64, RequestError> {
@@ -135,6 +160,12 @@ impl<'a> Statement<'a> {
     pub(crate) fn amount(self, least: u64, accepted: &str) -> Result<u64, RequestError> {
         let number = self.digits().filter(|number| *number >= least);
         number.ok_or_else(|| RequestError::invalid(self, accepted))
+    }
+
+    /// A decimal part of a card, above 0 and up to 1, such as 0.25.
+    pub(crate) fn portion(self) -> Result<Portion, RequestError> {
+        let accepted = "a part of a card, above 0 and up to 1, such as 0.25";
+        Portion::read(self.value.trim()).ok_or_else(|| RequestError::invalid(self, accepted))
     }
 
     fn digits(self) -> Option<u64> {

@@ -10,13 +10,13 @@ use runtime_config::{
     },
 };
 
-/// A container that says `said`: names with a `/` and those of `io.kubernetes` are annotations, all
-/// others variables.
+/// A container that says `said`: names with a `/` and those that begin with `io.` or `gpu-` are
+/// annotations, all others variables.
 pub(crate) fn source(said: &[&str]) -> Source {
     let mut source = Source::default();
     for statement in said {
         match statement.split_once('=') {
-            Some((name, value)) if name.contains('/') || name.starts_with("io.") => {
+            Some((name, value)) if name.contains('/') || name.starts_with("io.") || name.starts_with("gpu-") => {
                 source.annotations.insert(name.to_owned(), value.to_owned());
             }
             _ => source.env.push((*statement).to_owned()),

@@ -102,6 +102,13 @@ fn annotations_are_the_same_and_take_the_place_of_variables() {
                 ],
                 "any 1 mem 1GiB time free isolation:memory kill script:/x low spread group:g",
             ),
+            // For the cluster's scorer.
+            (&["egpu.io/memory=6GiB", "egpu.io/node-placement=spread"], "any 1 mem 6GiB time free"),
+            (&["egpu.io/node-placement=binpack"], "nothing"),
+            (
+                &["egpu.io/node-placement=spreed"],
+                "refused: egpu.io/node-placement=spreed is not accepted: it must be one of binpack, spread",
+            ),
             (&["egpu.io/memory=6GiB", "EGPU_MEMORY=nonsense"], "any 1 mem 6GiB time free"),
             (&["egpu.io/memory=6GiB", "EGPU_COMPUTE=30%"], "any 1 mem 6GiB time 30% policy:fixed"),
             (

@@ -11,7 +11,7 @@ use runtime_config::{
 
 use crate::golden::{config, source};
 
-const NAMES: [&str; 51] = [
+const NAMES: [&str; 64] = [
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_REQUIRE_CUDA",
@@ -61,11 +61,24 @@ const NAMES: [&str; 51] = [
     "egpu.io/policy",
     "egpu.io/isolation",
     "hami.io/vgpu-devices-allocated",
+    "NVIDIA_GPU_MEMORY_LIMIT",
+    "NVIDIA_GPU_MEMORY_REQUEST",
+    "nvidia.com/container.main.gpu-memory.limit",
+    "nvidia.com/container.main.gpu-memory.request",
+    "nvidia.com/container.main.gpu-compute.portion",
+    "nvidia.com/container.main.gpus.devices",
+    "GPU_PORTION",
+    "RUNAI_GPU_MEMORY_LIMIT",
+    "gpu-fraction",
+    "gpu-memory",
+    "gpu-fraction-num-devices",
+    "gpu-fraction-container-name",
+    "io.kubernetes.cri.container-name",
     "io.kubernetes.cri.sandbox-name",
     "PATH",
 ];
 
-const VALUES: [&str; 42] = [
+const VALUES: [&str; 45] = [
     "",
     "0",
     "1",
@@ -93,6 +106,9 @@ const VALUES: [&str; 42] = [
     "1,0,0",
     "0,3",
     "6GiB",
+    "8Gi",
+    "0.25",
+    "main",
     "40%",
     "3GiB,4GiB",
     "30%",
@@ -110,11 +126,18 @@ const VALUES: [&str; 42] = [
     "enabled",
 ];
 
-const FOREIGN: [&[&str]; 4] = [
+const FOREIGN: [&[&str]; 7] = [
     &["AMP_VGPU_ENABLE=1", "GPU_MEM_PER_DEVICE=4000000000", "GPU_UTIL_PER_DEVICE=40"],
     &["ALIYUN_COM_GPU_MEM_CONTAINER=3,1", "ALIYUN_COM_GPU_MEM_DEV=16"],
     &["EGPU=POLICY=0:PGPU=0,MEM=3276,WEIGHT=10:PGPU=1,MEM=1024,WEIGHT=30"],
     &["CUDA_DEVICE_MEMORY_LIMIT_0=3g", "CUDA_DEVICE_SM_LIMIT=25", "GPU_CORE_UTILIZATION_POLICY=force"],
+    &["NVIDIA_GPU_MEMORY_LIMIT=4096", "NVIDIA_GPU_MEMORY_REQUEST=2048"],
+    &[
+        "io.kubernetes.cri.container-name=main",
+        "nvidia.com/container.main.gpu-memory.limit=4Gi",
+        "nvidia.com/container.main.gpu-compute.portion=0.25",
+    ],
+    &["GPU_PORTION=0.25", "gpu-memory=3000", "CUDA_DEVICE_MEMORY_LIMIT=3g"],
 ];
 
 fn some_value() -> impl Strategy<Value = String> {
@@ -270,11 +293,13 @@ proptest! {
         let hami = ["NVIDIA_VISIBLE_DEVICES=0", "CUDA_DEVICE_MEMORY_LIMIT=8g"];
         let native = ["EGPU_CARDS=1", "EGPU_MEMORY=8GiB"];
         let (first, second) = (format!("{name}={one}"), format!("{name}={other}"));
-        if name.contains('/') || name == "NVIDIA_VISIBLE_DEVICES" || name == "EGPU_CARDS" {
+        // An annotation cannot be said twice.
+        if !source(&[&first]).annotations.is_empty() || name == "NVIDIA_VISIBLE_DEVICES" || name == "EGPU_CARDS" {
             return Ok(());
         }
         let config = config("allow_isolation_none = true\nmemory_scaling = 2.0");
-        for base in [&rest[..], &hami[..], &native[..]] {
+        let kai = ["NVIDIA_VISIBLE_DEVICES=0", "GPU_PORTION=0.5"];
+        for base in [&rest[..], &hami[..], &kai[..], &native[..]] {
             let said = |more: &[&str]| granted(&source(&[base, more].concat()), &config);
             let Some(both) = said(&[&first, &second]) else { continue };
             // An empty value says nothing, so that with another it is said once.

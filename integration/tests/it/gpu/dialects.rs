@@ -24,6 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("dialects::ctyun", ctyun),
         Case::egpu("dialects::hami", hami),
         Case::egpu("dialects::hami_defaults", hami_defaults),
+        Case::egpu("dialects::nvidia_fractions", nvidia_fractions),
+        Case::egpu("dialects::kai", kai),
         Case::egpu("dialects::the_tighter_limit_holds", the_tighter_limit_holds),
     ]
 }
@@ -253,6 +255,38 @@ fn hami(node: &Node) {
 fn hami_defaults(node: &Node) {
     let grant = grant(node, &[("NVIDIA_VISIBLE_DEVICES", "0"), ("CUDA_DEVICE_SM_LIMIT", "25")]);
     assert_eq!((grant.memory_mib(), grant.compute()), (vec![5000], vec![Some(25)]));
+}
+
+fn nvidia_fractions(node: &Node) {
+    let env =
+        [("NVIDIA_VISIBLE_DEVICES", "1"), ("NVIDIA_GPU_MEMORY_LIMIT", "3000"), ("NVIDIA_GPU_MEMORY_REQUEST", "1000")];
+    let variables = grant(node, &env);
+    assert_eq!((variables.cards(), variables.memory_mib()), (vec![1], vec![3000]));
+    let events = node.egpu_json(&["events", "--kind", "warning"]);
+    let unused = "NVIDIA_GPU_MEMORY_REQUEST=1000 is not used yet: NVIDIA_GPU_MEMORY_LIMIT=3000 is reserved and held";
+    assert!(events.to_string().contains(unused), "{events}");
+    let uuid = node.egpu_json(&["cards"])[2]["uuid"].as_str().unwrap().to_owned();
+    let container = node
+        .container("a")
+        .annotation("io.kubernetes.cri.container-name", "main")
+        .annotation("nvidia.com/container.main.gpu-memory.request", "2Gi")
+        .annotation("nvidia.com/container.main.gpu-compute.portion", "0.25")
+        .annotation("nvidia.com/container.main.gpus.devices", &uuid)
+        .start()
+        .unwrap();
+    let grant = node.grant("a").unwrap();
+    assert_eq!((grant.cards(), grant.memory_mib(), grant.compute()), (vec![2], vec![2 * GIB], vec![Some(25)]));
+    container.end();
+}
+
+/// As KAI's scheduler and its plugin for HAMi-core leave it.
+fn kai(node: &Node) {
+    let env = [("NVIDIA_VISIBLE_DEVICES", "0"), ("GPU_PORTION", "0.25"), ("CUDA_DEVICE_MEMORY_LIMIT", "9000m")];
+    let scheduled = grant(node, &env);
+    assert_eq!((scheduled.cards(), scheduled.memory_mib()), (vec![0], vec![8 * GIB]));
+    let container = node.container("a").annotation("gpu-memory", "2000").start().unwrap();
+    assert_eq!(node.grant("a").unwrap().memory_mib(), [2000]);
+    container.end();
 }
 
 fn the_tighter_limit_holds(node: &Node) {

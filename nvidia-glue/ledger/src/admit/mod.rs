@@ -19,7 +19,7 @@ use crate::{
     bind::{check_cgroups, strings},
     claim::{Claim, ClaimGrant},
     decision_log::{DecisionLog, Event, Line, chain},
-    formats::CLAIM_RECORD_VERSION,
+    formats::record_version,
     grant_log::roll_back,
     index::Index,
     liveness::Population,
@@ -280,7 +280,7 @@ fn new_record(
     });
     let hypothetical = hypothetical_record(locked, admission, cards);
     Ok(Record {
-        version: if claim.is_some() { CLAIM_RECORD_VERSION } else { hypothetical.version },
+        version: record_version(admission.request.dialect, claim.is_some()),
         state: if claim.is_some() { GrantState::Prepared } else { GrantState::Pending },
         claim,
         grant_id,

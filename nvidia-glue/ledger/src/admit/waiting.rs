@@ -27,7 +27,7 @@ use super::{Admission, reserve::forecast};
 use crate::{
     AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
     StoreError,
-    formats::{RECORD, WAITER},
+    formats::{RECORD, WAITER, waiter_version},
     index::Index,
     select::{self, Plan},
     store::{Locked, Store, failed, stamp},
@@ -166,10 +166,9 @@ impl<'a> Wait<'a> {
             // Who is behind another has begun later, too.
             let began_us = self.ledger.node.now_us();
             let most_us = u64::try_from(self.patience.most.as_micros()).unwrap_or(u64::MAX);
-            let WrittenFormat { version, format } = WAITER.written();
             let waiter = Waiter {
-                version,
-                format,
+                version: waiter_version(admission.request.dialect),
+                format: WAITER.number,
                 container: admission.container.clone(),
                 pid_namespace: store.pid_namespace(),
                 shim: admission.shim,

@@ -157,6 +157,27 @@ fn records_of_every_format_are_read() {
     }
 }
 
+/// Builds of the third format do not know it, and would take it for a damaged file.
+#[test]
+fn a_grant_in_a_new_language_is_not_for_builds_that_do_not_know_it() {
+    let bench = Bench::new(2);
+    let share =
+        |dialect, card| GpuRequest { dialect, ..request(devices(&[card]), part(30 << 10, ComputeShare::Unlimited)) };
+    let third = Format { number: 3, version: 1 };
+    for (card, dialect, version) in [(0, Dialect::Hami, 1), (1, Dialect::Kai, 4)] {
+        let id = format!("{card}");
+        let record = bench.admit(&id, &share(dialect, card)).unwrap();
+        assert_eq!((record.version, record.format), (version, RECORD.number));
+        let written = WrittenFormat { version: record.version, format: record.format };
+        assert_eq!(third.check_shares(written).is_ok(), version == 1);
+        bench.leave(&id);
+        let mut attempt = bench.attempt("next", &share(dialect, card), FOR_LEAVING);
+        assert!(attempt.try_once(&bench.log).unwrap().is_none(), "it waits");
+        let waiter = serde_json::to_value(bench.ledger.waiting().unwrap().remove(0)).unwrap();
+        assert_eq!((&waiter["version"], &waiter["format"]), (&json!(version.min(3)), &json!(WAITER.number)));
+    }
+}
+
 #[test]
 fn timetables_of_every_format_are_read() {
     let turn = |grant: &str, pass| Turn {

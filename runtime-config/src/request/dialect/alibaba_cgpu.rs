@@ -66,7 +66,7 @@ pub(super) fn parse(said: Statement<'_>, env: &Statements<'_>, config: &Config) 
             }
         },
     };
-    Ok(Foreign { dialect: Dialect::AlibabaCgpu, terms, cards })
+    Ok(Foreign { dialect: Dialect::AlibabaCgpu, terms, cards, by_annotation: false })
 }
 
 fn slices(statement: Statement<'_>, most: u16) -> Result<Weight, RequestError> {

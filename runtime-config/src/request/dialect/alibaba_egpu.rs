@@ -65,7 +65,7 @@ pub(super) fn parse(switch: Statement<'_>, env: &Statements<'_>) -> Result<Forei
     if let Some(script) = env.one(SCRIPT)? {
         terms.oom_script = Some((script.absolute_path()?.into(), script.into()));
     }
-    Ok(Foreign { dialect: Dialect::AlibabaEgpu, terms, cards: ForeignCards::Visible })
+    Ok(Foreign { dialect: Dialect::AlibabaEgpu, terms, cards: ForeignCards::Visible, by_annotation: false })
 }
 
 fn utilization(statement: Statement<'_>) -> Result<ComputeShare, RequestError> {

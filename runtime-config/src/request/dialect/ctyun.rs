@@ -69,7 +69,7 @@ pub(super) fn parse(env: &Statements<'_>) -> Result<Foreign, RequestError> {
     }
     terms.live_update = live_update;
     let cards = parsed.iter().map(|group| DeviceSelector::Index(group.card)).collect();
-    Ok(Foreign { dialect: Dialect::CtyunEgpu, terms, cards: ForeignCards::Listed(cards, said) })
+    Ok(Foreign { dialect: Dialect::CtyunEgpu, terms, cards: ForeignCards::Listed(cards, said), by_annotation: false })
 }
 
 /// `KEY=VALUE,KEY=VALUE`, each key once.

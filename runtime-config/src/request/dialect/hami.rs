@@ -2,7 +2,7 @@
 
 use super::{Foreign, ForeignCards, takes_limits_off};
 use crate::{
-    config::Config,
+    config::{Config, HamiDefaults},
     request::{
         ComputeShare, Dialect, Isolation, MemoryLimit, OverMemory, PerCard, Priority, RequestError,
         selector::DeviceList,
@@ -49,6 +49,25 @@ pub(super) fn parse(
     annotations: &Statements<'_>,
     config: &Config,
 ) -> Result<Foreign, RequestError> {
+    let terms = terms(said, env, (&config.hami, Priority::Low), config)?;
+    check_allocation(env, annotations)?;
+    let cards = ForeignCards::VisibleOr(config.hami.default_cards);
+    Ok(Foreign { dialect: Dialect::Hami, terms, cards, by_annotation: false })
+}
+
+/// Reads the variables beside another language's: nothing fills in what they leave out.
+pub(super) fn limits(said: Statement<'_>, env: &Statements<'_>, config: &Config) -> Result<Terms, RequestError> {
+    let nothing = HamiDefaults { default_memory: None, default_compute: None, ..config.hami.clone() };
+    terms(said, env, (&nothing, Priority::default()), config)
+}
+
+/// Reads the variables; `defaults` and `default_priority` fill in what they leave out.
+fn terms(
+    said: Statement<'_>,
+    env: &Statements<'_>,
+    (defaults, default_priority): (&HamiDefaults, Priority),
+    config: &Config,
+) -> Result<Terms, RequestError> {
     let mut terms = Terms::new(said);
     if takes_limits_off(DISABLE, env, config)? {
         terms.isolation = Some(Isolation::None);
@@ -58,7 +77,7 @@ pub(super) fn parse(
             return Err(RequestError::NotAllowed { said: statement.into(), key: "memory_scaling above 1.0" });
         }
     }
-    let default_memory = config.hami.default_memory.map(MemoryLimit::bytes);
+    let default_memory = defaults.default_memory.map(MemoryLimit::bytes);
     let (memory, memory_said) = per_card(env, MEMORY, memory, |one, other| [one, other].concat(), Vec::is_empty)?;
     terms.memory = memory.map(|limits| match limits {
         Some(limits) => limits.clone(),
@@ -70,18 +89,17 @@ pub(super) fn parse(
         statement.amount(0, "a whole number of percent, such as 30; 0, and 100 and above: no limit")
     };
     let (compute, compute_said) = per_card(env, COMPUTE, percent, tighter_percent, |percent| *percent == 0)?;
-    terms.compute = compute.map(|percent| cap(*percent, cap_policy, config));
+    terms.compute = compute.map(|percent| cap(*percent, cap_policy, defaults));
     terms.compute_said = compute_said.map(Into::into);
     // Without the variable HAMi's own library takes the low priority too.
-    terms.priority = env.joined(PRIORITY, priority, lower_priority)?.unwrap_or(Priority::Low);
+    terms.priority = env.joined(PRIORITY, priority, lower_priority)?.unwrap_or(default_priority);
     let oom_killer = env.joined(
         OOM_KILLER,
         |statement| Ok(if statement.boolean()? { OverMemory::Kill } else { OverMemory::Deny }),
         stricter_over_memory,
     )?;
     terms.over_memory = oom_killer.unwrap_or_default();
-    check_allocation(env, annotations)?;
-    Ok(Foreign { dialect: Dialect::Hami, terms, cards: ForeignCards::VisibleOr(config.hami.default_cards) })
+    Ok(terms)
 }
 
 /// `NAME` for every card and `NAME_<i>` for one. `None` where neither speaks.
@@ -175,13 +193,13 @@ fn cap_policy(statement: Statement<'_>) -> Result<CapPolicy, RequestError> {
     }
 }
 
-fn cap(percent: Option<u64>, policy: CapPolicy, config: &Config) -> ComputeShare {
-    if policy == CapPolicy::Disable || config.hami.disable_compute_limit {
+fn cap(percent: Option<u64>, policy: CapPolicy, defaults: &HamiDefaults) -> ComputeShare {
+    if policy == CapPolicy::Disable || defaults.disable_compute_limit {
         return ComputeShare::Unlimited;
     }
     let percent = match percent {
         Some(percent) => u8::try_from(percent).ok().filter(|percent| *percent < 100).and_then(Percent::new),
-        None => config.hami.default_compute,
+        None => defaults.default_compute,
     };
     match percent {
         Some(percent) => ComputeShare::Cap { percent, lifted_when_alone: policy == CapPolicy::Default },

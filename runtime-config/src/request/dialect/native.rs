@@ -18,6 +18,7 @@ const ANNOTATION_PREFIX: &str = "egpu.io/";
 const VARIABLE_PREFIX: &str = "EGPU_";
 /// Variables of the `egpu` command, not of a request.
 const NOT_A_REQUEST: [&str; 1] = ["EGPU_CONFIG"];
+const PLACEMENTS: [(&str, Placement); 2] = [("binpack", Placement::Binpack), ("spread", Placement::Spread)];
 /// Most cards of a request, more than any node has.
 const MAX_CARDS: u64 = 1024;
 const MAX_GROUP_LENGTH: usize = 253;
@@ -38,6 +39,8 @@ const KEYS: [&str; 13] = [
     "priority",
     "group",
 ];
+/// The placement over the cluster's nodes, for its scorer; asks nothing of a node.
+pub(in crate::request) const NODE_PLACEMENT: &str = "egpu.io/node-placement";
 const CARDS: &str = "cards";
 const DEVICES: &str = "devices";
 const MEMORY: &str = "memory";
@@ -113,6 +116,9 @@ pub(in crate::request) fn parse(
     annotations: &Statements<'_>,
 ) -> Result<Option<Native>, RequestError> {
     let source = NativeStatements { env, annotations };
+    for statement in annotations.all(NODE_PLACEMENT) {
+        statement.word(&PLACEMENTS)?;
+    }
     let first = KEYS.iter().find_map(|key| source.any(key));
     refuse_unknown(&source, first.is_some())?;
     let Some(first) = first else { return Ok(None) };
@@ -166,7 +172,7 @@ fn variable(key: &str) -> String {
 /// else's.
 fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
-        if !KEYS.contains(&key) {
+        if !KEYS.contains(&key) && name != NODE_PLACEMENT {
             let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
             return Err(RequestError::UnknownName { name: Shown::new(name), suggestion });
         }
@@ -257,7 +263,7 @@ fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(
         terms.policy = Some((policy, statement.into()));
     }
     if let Some(statement) = source.one("placement")? {
-        terms.placement = statement.word(&[("binpack", Placement::Binpack), ("spread", Placement::Spread)])?;
+        terms.placement = statement.word(&PLACEMENTS)?;
     }
     let priorities = [("high", Priority::High), ("low", Priority::Low)];
     let priority = source.joined("priority", |statement| statement.word(&priorities), lower_priority)?;

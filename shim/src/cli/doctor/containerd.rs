@@ -12,7 +12,7 @@ use crate::{
             config::{ContainerdConfig, DEFAULT_FILE},
             cri::{Form, RUNC, cri_is_disabled, matches_pattern, runtimes},
         },
-        install::systemd_cgroup,
+        install::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup},
     },
     info,
 };
@@ -20,7 +20,6 @@ use crate::{
 const CONTAINERD: &str = "containerd";
 /// An annotation that must reach the runtime.
 const ANNOTATION: &str = "egpu.io/memory";
-const ANNOTATIONS: &str = r#"pod_annotations = ["egpu.io/*", "hami.io/*"] and container_annotations = ["egpu.io/*"]"#;
 
 pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     match ContainerdConfig::read(file) {
@@ -103,7 +102,7 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
     warning(
         CONTAINERD,
         format!("{origin}: the runtime `{name}` does not see {detail}"),
-        format!("set {ANNOTATIONS} in the runtime `{name}`, then restart containerd"),
+        format!("set {POD_ANNOTATIONS} and {CONTAINER_ANNOTATIONS} in the runtime `{name}`, then restart containerd"),
     )
 }
 

@@ -39,7 +39,7 @@ use plan::Plan;
 use programs::{InstallRecord, Programs};
 
 pub(super) use error::InstallError;
-pub(super) use runtime_table::systemd_cgroup;
+pub(super) use runtime_table::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup};
 pub(super) use uninstall::{UninstallArguments, uninstall};
 
 /// Directory that is locked: it is on every node, and nobody else locks it.

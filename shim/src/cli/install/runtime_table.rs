@@ -16,6 +16,12 @@ use crate::{
 /// Name of the runtime: the handler that a RuntimeClass names.
 pub(super) const HANDLER: &str = "egpu";
 
+/// The pods' annotations that CRI passes on: those of the languages of requests.
+pub(in crate::cli) const POD_ANNOTATIONS: &str = "pod_annotations = [\"egpu.io/*\", \"hami.io/*\", \
+     \"nvidia.com/container.*\", \"gpu-fraction*\", \"gpu-memory\", \"runai/shared-gpu-configmap\"]";
+/// Annotations that containers have of their own, as from device plugins.
+pub(in crate::cli) const CONTAINER_ANNOTATIONS: &str = "container_annotations = [\"egpu.io/*\"]";
+
 /// Settings of the table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuntimeTable<'a> {
@@ -52,8 +58,7 @@ impl<'a> RuntimeTable<'a> {
                 )
             }
         };
-        let annotations =
-            "  pod_annotations = [\"egpu.io/*\", \"hami.io/*\"]\n  container_annotations = [\"egpu.io/*\"]\n";
+        let annotations = format!("  {POD_ANNOTATIONS}\n  {CONTAINER_ANNOTATIONS}\n");
         // Before 1.7 a runtime of another type has no options, unless they say something.
         let options = match (self.form, self.systemd_cgroup) {
             (Form::Type, false) => String::new(),
