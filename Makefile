@@ -82,7 +82,7 @@ build:
 # For clusters; what runs containers needs none of it.
 build-kubernetes:
 	scripts/setup.sh build
-	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package kubectl-egpu $(REPRODUCIBLE)
+	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package kubectl-egpu --package egpu-webhook $(REPRODUCIBLE)
 
 demo: build rm-client
 	scripts/setup.sh containerd
@@ -219,7 +219,7 @@ dist-check:
 	packaging/reproduce.sh
 
 install-kubernetes: build-kubernetes
-	install -D --mode=755 --target-directory="$(DESTDIR)$(PREFIX)/bin" $(RELEASE)/egpu-kubelet-plugin $(RELEASE)/kubectl-egpu
+	install -D --mode=755 --target-directory="$(DESTDIR)$(PREFIX)/bin" $(RELEASE)/egpu-kubelet-plugin $(RELEASE)/kubectl-egpu $(RELEASE)/egpu-webhook
 
 install: build generated
 	rm -rf $(TARGET)/stage

@@ -69,6 +69,10 @@ pub mod taint {
 /// Annotation of a Node: the cards to drain, as names of devices between commas, or `*` for all.
 pub const DRAIN_ANNOTATION: &str = "egpu.io/drain";
 
+/// Annotation of a pod for the scheduler's extender: `binpack` or `spread` over nodes. It asks for
+/// no card.
+pub const NODE_PLACEMENT_ANNOTATION: &str = "egpu.io/node-placement";
+
 /// Vendor and class of the CDI devices of claims.
 pub const CDI_KIND: &str = "egpu.io/claim";
 

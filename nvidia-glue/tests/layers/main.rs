@@ -88,6 +88,12 @@ const LAYERS: &[Layer] = &[
         may_use: &["kubernetes-api"],
         unsafe_code: Forbidden,
     },
+    Layer {
+        name: "egpu-webhook",
+        folder: "kubernetes/webhook",
+        may_use: &["base", "kubernetes-api", "runtime-config"],
+        unsafe_code: Forbidden,
+    },
     Layer { name: "egpu-shim", folder: "shim", may_use: &["nvidia-glue", "runtime-config"], unsafe_code: InSys },
 ];
 
