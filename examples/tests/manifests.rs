@@ -218,3 +218,35 @@ fn asked_for(device: &serde_json::Value) -> &str {
     assert_eq!(device["name"], asked);
     asked
 }
+
+/// The plain manifests are the chart's own files; nothing is written twice.
+#[test]
+fn the_chart_has_the_manifests_themselves() {
+    let chart = folder("../packaging/kubernetes/chart");
+    for entry in fs::read_dir(chart.join("files")).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(path.is_symlink() && path.is_file(), "{}", path.display());
+    }
+    for entry in fs::read_dir(folder("../packaging/kubernetes")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_owned();
+        let is_namespace = name == "00-namespace.yaml";
+        assert!(path.is_dir() || is_namespace || chart.join("files").join(&name).is_file(), "{}", path.display());
+    }
+}
+
+#[test]
+fn the_charts_values_are_those_of_its_schema() {
+    let chart = folder("../packaging/kubernetes/chart");
+    let values: serde_json::Value =
+        serde_norway::from_str(&fs::read_to_string(chart.join("values.yaml")).unwrap()).unwrap();
+    let schema: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(chart.join("values.schema.json")).unwrap()).unwrap();
+    for (name, property) in schema["properties"].as_object().unwrap() {
+        let Some(properties) = property["properties"].as_object() else { continue };
+        let written = values[name].as_object().unwrap();
+        assert!(properties.keys().eq(written.keys()), "{name}");
+    }
+    let written: Vec<&String> = values.as_object().unwrap().keys().collect();
+    assert!(schema["properties"].as_object().unwrap().keys().filter(|name| *name != "global").eq(written));
+}
