@@ -69,11 +69,11 @@ pub mod taint {
 /// Annotation of a Node: the cards to drain, as names of devices between commas, or `*` for all.
 pub const DRAIN_ANNOTATION: &str = "egpu.io/drain";
 
-/// Label of a Node on which containers run under egpu.
-pub const READY_LABEL: &str = "egpu.io/ready";
-
 /// Vendor and class of the CDI devices of claims.
 pub const CDI_KIND: &str = "egpu.io/claim";
+
+/// Label of a Node on which containers run under egpu.
+pub const READY_LABEL: &str = "egpu.io/ready";
 
 /// Beginning of the names of devices.
 const DEVICE_PREFIX: &str = "gpu-";
