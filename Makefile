@@ -14,6 +14,8 @@
 #   make cri-test   Kubernetes' clients and nerdctl, built from their sources: critest, kubelet's pods, nerdctl --gpus, against runc
 #   make kube-test  a control plane, built from its sources, and a node with simulated cards, in namespaces of their own (KUBE_ARGS: names)
 #   make demo-kubernetes  from nothing to pods with shares, on that cluster; make kube-bench: what claims cost there
+#   make chart-test  the Helm chart, linted and rendered by helm, which is built from its source; make kube-test installs it
+#   make monitoring-test  alerts of examples/metrics, evaluated by Prometheus' promtool, built from its source
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
@@ -72,7 +74,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench chart-test monitoring-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -191,6 +193,13 @@ kube-test demo-kubernetes kube-bench: build build-kubernetes rm-client
 	integration/kube/run.sh $(RELEASE) $(TARGET) $(EGPU_TEST_RM_CLIENT) $(KUBE_ARGS)
 
 # Exit status 77 is a skipped run, which has said why.
+chart-test:
+	helm=$$(scripts/go-tool.sh helm) || exit $$(($$? == 77 ? 0 : 1)); packaging/check-chart.sh $$helm
+
+monitoring-test:
+	promtool=$$(scripts/go-tool.sh promtool) || exit $$(($$? == 77 ? 0 : 1)); \
+	$$promtool check rules --lint=all examples/metrics/alerts.yaml && $$promtool test rules examples/metrics/alerts-test.yaml
+
 vm-test: build rm-client
 	scripts/setup.sh tests
 	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
@@ -206,7 +215,7 @@ generated:
 	    $(CARGO) run --quiet --locked --package egpu-shim --example manual -- $(GENERATED)/manual
 	packaging/licenses.py $(MACHINE)-unknown-linux-gnu "$(SYSROOT)" $(GENERATED)/licences
 
-dist: build generated
+dist: build build-kubernetes generated
 	scripts/setup.sh dist
 	packaging/dist.sh $(MACHINE) $(RELEASE) $(GENERATED) "$(SYSROOT)" $(TARGET)/dist
 
