@@ -48,7 +48,7 @@ done
 ! "$helm" template egpu chart --namespace other --kube-version 1.37.0 2>"$work/errors" >/dev/null || fail "another namespace is accepted"
 grep --quiet "namespace egpu" "$work/errors" || fail "another namespace: $(<"$work/errors")"
 # Every object of the plain manifests, and no other but the chart's own.
-"$helm" template egpu chart --namespace egpu --kube-version 1.37.0 >"$work/objects"
+render >"$work/objects"
 for file in device-classes kubelet-plugin rbac validating-admission-policy; do
     for kind in $(sed -n 's/^kind: //p' "$file.yaml"); do
         grep --quiet "^kind: $kind$" "$work/objects" || fail "$file.yaml: its $kind is missing"
