@@ -40,6 +40,9 @@ has "name: pull" --set 'imagePullSecrets[0].name=pull'
 has "memory: 5Mi" --set runtimeClass.overhead.podFixed.memory=5Mi
 has "key: only" --set 'tolerations[0].key=only'
 has "cpu: 11m" --set plugin.resources.requests.cpu=11m
+has "kind: MutatingWebhookConfiguration" --set webhook.enabled=true
+has "schedulers = [1]" --set webhook.enabled=true,webhook.replicas=5 --set-string 'webhook.settings=schedulers = [1]'
+grep --quiet "replicas: 5" "$work/objects" || fail "the webhook's replicas"
 render --set install.enabled=false,metrics.enabled=false >"$work/objects"
 ! grep --quiet -e 'name: install' -e 'egpu, metrics' "$work/objects" || fail "what is switched off is there"
 for value in image.pullPolicy=Sometimes metrics.port=0 install.restart=maybe no=such imagePullSecrets=one; do

@@ -71,7 +71,7 @@ class Chart(NodeCase):
         return self.node_object()["metadata"]["labels"].get("egpu.io/ready")
 
     def test_install_upgrade_and_uninstall_under_a_running_pod(self):
-        rendered = self.helm("template", "egpu", CHART, *VALUES, "--set", "metrics.dashboard=true")
+        rendered = self.helm("template", "egpu", CHART, *VALUES, "--set", "metrics.dashboard=true,webhook.enabled=true")
         self.cluster.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=rendered)
         self.is_labelled_after_its_container_ran()
         plugin = until("the plugin's pod to be registered", self.plugin_pod, 90)

@@ -17,13 +17,15 @@ tolerations:
 
 {{- /*
 The objects of a file, which is a plain manifest of this repository. In its pods: `image`, `resources` (as they are where
-empty), and the chart's tolerations and pull secrets.
+empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `settings` as webhook.toml.
 */ -}}
 {{- define "egpu.objects" -}}
 {{- $values := .root.Values }}
 {{- range $text := splitList "\n---\n" (.root.Files.Get .file) }}
 {{- $object := fromYaml $text }}
 {{- if not (hasKey $object "kind") }}{{ fail (printf "%s: no object of Kubernetes: %s" $.file $text) }}{{ end }}
+{{- if and $.settings (eq $object.kind "ConfigMap") }}{{ $_ := set $object "data" (dict "webhook.toml" $.settings) }}{{ end }}
+{{- if and $.replicas (eq $object.kind "Deployment") }}{{ $_ := set $object.spec "replicas" $.replicas }}{{ end }}
 {{- if has $object.kind (list "DaemonSet" "Deployment") }}
 {{- $pod := $object.spec.template.spec }}
 {{- range $pod.containers }}
