@@ -1,5 +1,5 @@
-//! Alerts and the dashboard are about figures and labels that there are; `make monitoring-test` lets Prometheus
-//! itself evaluate the alerts.
+//! Alerts and the dashboard are about figures and labels that there are; `make monitoring-test`
+//! lets Prometheus itself evaluate the alerts.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -35,6 +35,8 @@ class NodeCase(ClaimCase):
         self.addCleanup(subprocess.run, ["busybox", "ip", "addr", "del", address, "dev", "lo"], check=True)
         listener = socket.create_server(SERVICE)
         self.addCleanup(listener.close)
+        # A thread that waits in it would keep it open.
+        self.addCleanup(listener.shutdown, socket.SHUT_RDWR)
 
         def accept():
             while True:

@@ -84,8 +84,8 @@ impl InstallRecord {
     }
 }
 
-/// This program, its shim, and what is beside them for clusters, open: the root directory may change
-/// before they are copied.
+/// This program, its shim, and what is beside them for clusters, open: the root directory may
+/// change before they are copied.
 #[derive(Debug)]
 pub(super) struct Programs {
     folder: PathBuf,
