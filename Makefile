@@ -15,6 +15,8 @@
 #   make kube-test  a control plane, built from its sources, and a node with simulated cards, in namespaces of their own (KUBE_ARGS: names)
 #   make demo-kubernetes  from nothing to pods with shares, on that cluster; make kube-bench: what claims cost there
 #   make kube-scale placement over 100 nodes that are objects alone, by the stock scheduler and with egpu-scorer (KUBE_ARGS="--nodes 1000")
+#   make chart-test  the Helm chart, linted and rendered by helm, which is built from its source; make kube-test installs it
+#   make monitoring-test  alerts of examples/metrics, evaluated by Prometheus' promtool, built from its source
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
 #                   make dist-check makes them twice from two clones and compares the bytes
@@ -73,7 +75,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -193,6 +195,13 @@ kube-test demo-kubernetes kube-bench kube-scale: build build-kubernetes rm-clien
 	integration/kube/run.sh $(RELEASE) $(TARGET) $(EGPU_TEST_RM_CLIENT) $(KUBE_ARGS)
 
 # Exit status 77 is a skipped run, which has said why.
+chart-test:
+	helm=$$(scripts/go-tool.sh helm) || exit $$(($$? == 77 ? 0 : 1)); packaging/check-chart.sh $$helm
+
+monitoring-test:
+	promtool=$$(scripts/go-tool.sh promtool) || exit $$(($$? == 77 ? 0 : 1)); \
+	$$promtool check rules --lint=all examples/metrics/alerts.yaml && $$promtool test rules examples/metrics/alerts-test.yaml
+
 vm-test: build rm-client
 	scripts/setup.sh tests
 	integration/vm/run.sh -b $(RELEASE) $(VM_ARGS) || [ $$? = 77 ]
@@ -208,7 +217,7 @@ generated:
 	    $(CARGO) run --quiet --locked --package egpu-shim --example manual -- $(GENERATED)/manual
 	packaging/licenses.py $(MACHINE)-unknown-linux-gnu "$(SYSROOT)" $(GENERATED)/licences
 
-dist: build generated
+dist: build build-kubernetes generated
 	scripts/setup.sh dist
 	packaging/dist.sh $(MACHINE) $(RELEASE) $(GENERATED) "$(SYSROOT)" $(TARGET)/dist
 

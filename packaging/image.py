@@ -3,7 +3,7 @@
 
 usage: packaging/image.py RELEASE DOCUMENTS SYSROOT MACHINE VERSION ARCHIVE
 
-Its root has the two programs of RELEASE, glibc's loader and libraries that they need from SYSROOT
+Its root has the programs of RELEASE (those for clusters, where they were built), glibc's loader and libraries that they need from SYSROOT
 (empty: this machine), and the folder DOCUMENTS with the licences. SOURCE_DATE_EPOCH is the time of
 everything in it; EGPU_REVISION becomes a label.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 # No folder of a PATH: from there, `egpu install` copies itself onto the node.
 HOME = "opt/egpu"
 PROGRAMS = ("containerd-shim-egpu-v1", "egpu")
+FOR_CLUSTERS = ("egpu-kubelet-plugin", "egpu-webhook", "egpu-scorer")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 OCI = "application/vnd.oci.image"
 
@@ -61,12 +62,13 @@ def find(sysroot: Path, places: list[str]) -> str:
 
 def root(release: Path, documents: Path, sysroot: Path, machine: str) -> dict[str, tuple[bytes, int]]:
     """The files of the image's root."""
-    files = {f"{HOME}/{name}": ((release / name).read_bytes(), 0o755) for name in PROGRAMS}
+    programs = [*PROGRAMS, *(name for name in FOR_CLUSTERS if (release / name).is_file())]
+    files = {f"{HOME}/{name}": ((release / name).read_bytes(), 0o755) for name in programs}
     for path in sorted(documents.iterdir()):
         files[f"usr/share/doc/egpu/{path.name}"] = (path.read_bytes(), 0o644)
     folders = [f"lib/{machine}-linux-gnu", "lib64"]
     needed = []
-    for program in PROGRAMS:
+    for program in programs:
         # The kernel looks for the loader at this path; it may lie below /usr in the sysroot.
         loader = readelf("--program-headers", release / program, r"program interpreter: /(\S+)\]")[0]
         files[loader] = ((sysroot / find(sysroot, [loader, f"usr/{loader}"])).read_bytes(), 0o755)
@@ -84,7 +86,8 @@ def root(release: Path, documents: Path, sysroot: Path, machine: str) -> dict[st
     return files
 
 
-def layout(layer: bytes, architecture: str, version: str, revision: str, epoch: int) -> dict[str, tuple[bytes, int]]:
+def layout(layer: bytes, architecture: str, version: str, revision: str, epoch: int,
+           compression: int = 9) -> dict[str, tuple[bytes, int]]:
     """The files of an OCI image layout with one image of one layer."""
     blobs = {}
 
@@ -110,7 +113,7 @@ def layout(layer: bytes, architecture: str, version: str, revision: str, epoch: 
     manifest = {
         "schemaVersion": 2, "mediaType": f"{OCI}.manifest.v1+json",
         "config": blob("config.v1+json", json.dumps(config, sort_keys=True).encode()),
-        "layers": [blob("layer.v1.tar+gzip", gzip.compress(layer, 9, mtime=0))],
+        "layers": [blob("layer.v1.tar+gzip", gzip.compress(layer, compression, mtime=0))],
         "annotations": labels,
     }
     listed = blob("manifest.v1+json", json.dumps(manifest, sort_keys=True).encode())

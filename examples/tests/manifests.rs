@@ -202,22 +202,6 @@ fn prometheus_asks_where_the_service_answers() {
 }
 
 #[test]
-fn alerts_are_about_figures_that_there_are() {
-    let rules: serde_json::Value = serde_norway::from_str(&read("metrics/alerts.yaml")).unwrap();
-    let golden = fs::read_to_string(folder("../shim/src/cli/metrics/golden.prom")).unwrap();
-    let rules = rules["groups"][0]["rules"].as_array().unwrap();
-    assert_eq!(rules.len(), 4);
-    for rule in rules {
-        let expression = rule["expr"].as_str().unwrap();
-        let name = expression.trim_start_matches("increase(").split(['{', ' ']).next().unwrap();
-        assert!(golden.contains(&format!("\n# TYPE {name} ")), "{name}");
-        for kind in expression.split(['"', '|']).filter(|word| ["stalled", "mediator-ended", "drift"].contains(word)) {
-            assert!(golden.contains(&format!("egpu_events_total{{kind=\"{kind}\"}}")), "{kind}");
-        }
-    }
-}
-
-#[test]
 fn nerdctls_devices_are_asked_for_by_name() {
     let spec: serde_json::Value = serde_json::from_str(&read("nerdctl/nvidia-cdi.json")).unwrap();
     // nerdctl makes `--gpus` names of this kind; those that begin with a digit came with this
@@ -236,4 +220,36 @@ fn asked_for(device: &serde_json::Value) -> &str {
     let asked = mount["containerPath"].as_str().unwrap().strip_prefix("/var/run/nvidia-container-devices/").unwrap();
     assert_eq!(device["name"], asked);
     asked
+}
+
+/// The plain manifests are the chart's own files; nothing is written twice.
+#[test]
+fn the_chart_has_the_manifests_themselves() {
+    let chart = folder("../packaging/kubernetes/chart");
+    for entry in fs::read_dir(chart.join("files")).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(path.is_symlink() && path.is_file(), "{}", path.display());
+    }
+    for entry in fs::read_dir(folder("../packaging/kubernetes")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_owned();
+        let is_namespace = name == "00-namespace.yaml";
+        assert!(path.is_dir() || is_namespace || chart.join("files").join(&name).is_file(), "{}", path.display());
+    }
+}
+
+#[test]
+fn the_charts_values_are_those_of_its_schema() {
+    let chart = folder("../packaging/kubernetes/chart");
+    let values: serde_json::Value =
+        serde_norway::from_str(&fs::read_to_string(chart.join("values.yaml")).unwrap()).unwrap();
+    let schema: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(chart.join("values.schema.json")).unwrap()).unwrap();
+    for (name, property) in schema["properties"].as_object().unwrap() {
+        let Some(properties) = property["properties"].as_object() else { continue };
+        let written = values[name].as_object().unwrap();
+        assert!(properties.keys().eq(written.keys()), "{name}");
+    }
+    let written: Vec<&String> = values.as_object().unwrap().keys().collect();
+    assert!(schema["properties"].as_object().unwrap().keys().filter(|name| *name != "global").eq(written));
 }

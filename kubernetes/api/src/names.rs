@@ -76,6 +76,9 @@ pub const NODE_PLACEMENT_ANNOTATION: &str = "egpu.io/node-placement";
 /// Vendor and class of the CDI devices of claims.
 pub const CDI_KIND: &str = "egpu.io/claim";
 
+/// Label of a Node on which containers run under egpu.
+pub const READY_LABEL: &str = "egpu.io/ready";
+
 /// Beginning of the names of devices.
 const DEVICE_PREFIX: &str = "gpu-";
 

@@ -13,12 +13,12 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Config,
-    api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
     client::ConfigExt as _,
     config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError},
     core::PartialObjectMeta,
 };
-use kubernetes_api::names::DRAIN_ANNOTATION;
+use kubernetes_api::names::{DRAIN_ANNOTATION, READY_LABEL};
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tower::{BoxError, ServiceBuilder};
@@ -176,6 +176,14 @@ impl ApiClient {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Labels the node as one on which containers run under egpu.
+    pub(crate) async fn label_node(&self) -> Result<(), ApiError> {
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client());
+        let label = serde_json::json!({ "metadata": { "labels": { READY_LABEL: "true" } } });
+        answer(nodes.patch_metadata(&self.node, &PatchParams::default(), &Patch::Merge(&label))).await?;
+        Ok(())
     }
 
     /// Follows the slices of this node, of all drivers, until nobody listens.

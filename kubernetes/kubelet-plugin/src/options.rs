@@ -31,6 +31,10 @@ pub struct Options {
     /// Asks the driver for the node's cards, writes them down, and ends
     #[arg(long, hide = true)]
     pub discover: bool,
+    /// Gives this node the label egpu.io/ready=true, and waits for its end: for a pod whose
+    /// container runs under egpu, and so has shown that it can
+    #[arg(long, conflicts_with = "discover")]
+    pub label_node: bool,
 }
 
 impl Options {

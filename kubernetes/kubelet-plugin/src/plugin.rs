@@ -42,6 +42,9 @@ pub enum PluginError {
     /// The way to the API server.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// The node's label.
+    #[error("this node cannot be labelled")]
+    Label(#[source] Box<dyn Error + Send + Sync>),
     /// A socket, or a signal.
     #[error("cannot {action}")]
     Io {
@@ -85,7 +88,12 @@ pub fn main_of(options: Options) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failure(&error, 1),
     };
-    let ended = runtime.block_on(async { run(options, ending()?).await });
+    let ended = runtime.block_on(async {
+        match options.label_node {
+            true => label_node(&options, ending()?).await,
+            false => run(options, ending()?).await,
+        }
+    });
     runtime.shutdown_timeout(END);
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -110,6 +118,16 @@ fn ending() -> Result<impl Future<Output = ()>, PluginError> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// Labels the node, once: if somebody takes the label away, that is meant.
+async fn label_node(options: &Options, ended: impl Future<Output = ()>) -> Result<(), PluginError> {
+    let node_name = options.node_name.clone().unwrap_or_default();
+    let api = ApiClient::new(options.kubeconfig.as_deref(), &node_name).await?;
+    api.label_node().await.map_err(|error| PluginError::Label(Box::new(error)))?;
+    tracing::info!(node = node_name, label = kubernetes_api::names::READY_LABEL, "labelled");
+    ended.await;
+    Ok(())
 }
 
 /// Runs the plugin until `ended`. Its sockets are gone then, and its slices are not: the kubelet

@@ -1,4 +1,4 @@
-//! The two programs, and what `egpu install` remembers of having put them somewhere.
+//! The programs, and what `egpu install` remembers of having put them somewhere.
 
 use std::{
     env, fs,
@@ -16,6 +16,8 @@ use crate::info::BINARY;
 /// Directory of what is remembered and of the backups.
 pub(super) const STATE: &str = "/var/lib/egpu";
 const COMMAND: &str = "egpu";
+/// Programs for clusters, which are installed where they come along, as in the image.
+const COMPANIONS: [&str; 3] = ["egpu-kubelet-plugin", "egpu-webhook", "egpu-scorer"];
 /// Folders of programs that packages and `make install` fill, and in which containerd looks for a
 /// shim.
 const SYSTEM_FOLDERS: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
@@ -82,11 +84,12 @@ impl InstallRecord {
     }
 }
 
-/// This program and its shim, open: the root directory may change before they are copied.
+/// This program, its shim, and what is beside them for clusters, open: the root directory may
+/// change before they are copied.
 #[derive(Debug)]
 pub(super) struct Programs {
     folder: PathBuf,
-    files: [(&'static str, File); 2],
+    files: Vec<(&'static str, File)>,
 }
 
 impl Programs {
@@ -101,7 +104,11 @@ impl Programs {
                 _ => InstallError::Read { path, source },
             })
         };
-        Ok(Self { files: [open(BINARY)?, open(COMMAND)?], folder })
+        let mut files = vec![open(BINARY)?, open(COMMAND)?];
+        for name in COMPANIONS.into_iter().filter(|name| folder.join(name).is_file()) {
+            files.push(open(name)?);
+        }
+        Ok(Self { files, folder })
     }
 
     /// Returns the folder in which they stay; `bin_dir`: they have to be copied there, as nobody
