@@ -50,6 +50,7 @@ impl Bench {
             cdi_dir: path("cdi"),
             pod_uid: None,
             discover: false,
+            label_node: false,
         };
         Self { api, options, directory, running: None }
     }
