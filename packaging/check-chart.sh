@@ -43,9 +43,11 @@ has "cpu: 11m" --set plugin.resources.requests.cpu=11m
 has "kind: MutatingWebhookConfiguration" --set webhook.enabled=true
 has "schedulers = [1]" --set webhook.enabled=true,webhook.replicas=5 --set-string 'webhook.settings=schedulers = [1]'
 grep --quiet "replicas: 5" "$work/objects" || fail "the webhook's replicas"
+has "name: egpu-scorer" --set scorer.enabled=true,scorer.placement=spread
+grep --quiet -e "- spread" "$work/objects" || fail "the scorer's placement"
 render --set install.enabled=false,metrics.enabled=false >"$work/objects"
 ! grep --quiet -e 'name: install' -e 'egpu, metrics' "$work/objects" || fail "what is switched off is there"
-for value in image.pullPolicy=Sometimes metrics.port=0 install.restart=maybe no=such imagePullSecrets=one; do
+for value in image.pullPolicy=Sometimes metrics.port=0 install.restart=maybe scorer.placement=random no=such imagePullSecrets=one; do
     refused "$value"
 done
 ! "$helm" template egpu chart --namespace other --kube-version 1.37.0 2>"$work/errors" >/dev/null || fail "another namespace is accepted"

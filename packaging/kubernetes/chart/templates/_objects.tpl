@@ -17,7 +17,7 @@ tolerations:
 
 {{- /*
 The objects of a file, which is a plain manifest of this repository. In its pods: `image`, `resources` (as they are where
-empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `settings` as webhook.toml.
+empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `command`, `settings` as webhook.toml.
 */ -}}
 {{- define "egpu.objects" -}}
 {{- $values := .root.Values }}
@@ -32,6 +32,7 @@ empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `
 {{- $_ := set . "image" $.image }}
 {{- $_ := set . "imagePullPolicy" $values.image.pullPolicy }}
 {{- if $.resources }}{{ $_ := set . "resources" $.resources }}{{ end }}
+{{- if $.command }}{{ $_ := set . "command" $.command }}{{ end }}
 {{- end }}
 {{- $_ := mustMergeOverwrite $pod (fromYaml (include "egpu.pod" $.root)) }}
 {{- end }}
