@@ -7,7 +7,7 @@
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
-#   make bench      egpu against runc in the same run (BENCH_ARGS="--save" keeps the result)
+#   make bench      egpu against runc in the same run (BENCH_ARGS="--runs 10 --save" does it ten times and keeps the result)
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make compatibility  docs/compatibility.md from the kept results of programs
@@ -154,6 +154,8 @@ doc:
 bench: build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
+	integration/setup-runc.sh || echo "no current runc could be had: it has no column" >&2
+	$(CARGO) build --release --locked --package egpu-shim --package null-shim --bins $(REPRODUCIBLE)
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
 

@@ -1,0 +1,115 @@
+//! egpu beside runc, on one containerd: what a user waits for, and what an idle container costs.
+//!
+//! `make bench`. Each round takes every runtime once, in turns of who is first, so that whatever
+//! else the machine does falls on all; a run's result is the median of the rounds' ratios to runc,
+//! beside it how they spread. The runtime that runs nothing shows what containerd and `ctr` take by
+//! themselves: an aim below that is that floor and 15 %. Exit status 1 when a run missed an aim.
+//!
+//! Arguments: `--runs N` (default 1), `--pairs N` (rounds of single containers, default 30),
+//! `--bursts N` (rounds of 32 containers, default 5), `--only PART` (comparisons whose name has
+//! it), `--save` (writes `docs/results/bench-VERSION.json` besides).
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a measurement that goes wrong ends with a panic, and its result goes to standard output"
+)]
+
+mod comparison;
+mod memory;
+mod report;
+mod runtimes;
+mod workloads;
+
+use std::process::ExitCode;
+
+use integration::{ContainerdRelease, Node, Setup};
+
+use comparison::{Comparison, Plan};
+use runtimes::Runtime;
+use workloads::Workload;
+
+/// Containers that are started at the same time.
+const AT_A_TIME: usize = 32;
+/// Containers that run beside those that are timed.
+const NEIGHBOURS: usize = 100;
+
+struct Arguments {
+    runs: usize,
+    pairs: usize,
+    bursts: usize,
+    only: Option<String>,
+    save: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = arguments();
+    let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
+    let node = Node::start(&release, &Setup::images());
+    let runtimes = Runtime::all();
+    // Unpacked once, before the first round.
+    workloads::run(&node, Runtime::runc(&runtimes), "warm", &[]);
+    let runs: Vec<Vec<Comparison>> = (0..arguments.runs)
+        .map(|run| {
+            let results = one_run(&node, &runtimes, &arguments);
+            report::print(&node, run, &results);
+            results
+        })
+        .collect();
+    report::summary(&runs);
+    if arguments.save {
+        report::store(&node, arguments.pairs, &runs);
+    }
+    node.finish();
+    let is_met = runs.iter().flatten().all(Comparison::is_met);
+    if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comparison> {
+    let is_chosen = |name: &str| arguments.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let mut results = Vec::new();
+    let plans = [
+        Plan { name: "run --rm true", aim: Some(0.55), rounds: arguments.pairs, workload: Workload::Run },
+        Plan { name: "run --rm true, GPU request", aim: Some(0.62), rounds: arguments.pairs, workload: Workload::RunWithGpu },
+        Plan { name: "exec true", aim: Some(0.45), rounds: arguments.pairs, workload: Workload::Exec },
+        Plan { name: "32 at a time", aim: Some(0.6), rounds: arguments.bursts, workload: Workload::Burst(AT_A_TIME) },
+        Plan {
+            name: "32 at a time, GPU request",
+            aim: Some(0.7),
+            rounds: arguments.bursts,
+            workload: Workload::BurstWithGpu(AT_A_TIME),
+        },
+        Plan {
+            name: "run --rm true beside 100",
+            aim: None,
+            rounds: arguments.pairs,
+            workload: Workload::RunBeside(NEIGHBOURS),
+        },
+    ];
+    for plan in plans.iter().filter(|plan| is_chosen(plan.name)) {
+        results.push(plan.measure(node, runtimes));
+    }
+    results.extend(if is_chosen("PSS") { memory::measure(node, runtimes) } else { Vec::new() });
+    results
+}
+
+fn arguments() -> Arguments {
+    let mut parsed = Arguments { runs: 1, pairs: 30, bursts: 5, only: None, save: false };
+    let mut arguments = std::env::args().skip(1);
+    let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).filter(|&number| number > 0);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--runs" => parsed.runs = number(arguments.next()).expect("--runs wants a number"),
+            "--pairs" => parsed.pairs = number(arguments.next()).expect("--pairs wants a number"),
+            "--bursts" => parsed.bursts = number(arguments.next()).expect("--bursts wants a number"),
+            "--only" => parsed.only = Some(arguments.next().expect("--only wants a part of a name")),
+            "--save" => parsed.save = true,
+            // Cargo adds it.
+            "--bench" => {}
+            other => panic!("unknown argument {other}; there are --runs, --pairs, --bursts N, --only PART and --save"),
+        }
+    }
+    parsed
+}
