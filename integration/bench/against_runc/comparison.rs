@@ -9,7 +9,7 @@ use crate::{
 };
 
 const WARM_UP: usize = 2;
-/// What an aim below the floor becomes, by the floor.
+/// Aim in place of one below the floor, by the floor.
 const ABOVE_FLOOR: f64 = 1.15;
 
 /// A comparison to be made.

@@ -72,7 +72,12 @@ fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comp
     let mut results = Vec::new();
     let plans = [
         Plan { name: "run --rm true", aim: Some(0.55), rounds: arguments.pairs, workload: Workload::Run },
-        Plan { name: "run --rm true, GPU request", aim: Some(0.62), rounds: arguments.pairs, workload: Workload::RunWithGpu },
+        Plan {
+            name: "run --rm true, GPU request",
+            aim: Some(0.62),
+            rounds: arguments.pairs,
+            workload: Workload::RunWithGpu,
+        },
         Plan { name: "exec true", aim: Some(0.45), rounds: arguments.pairs, workload: Workload::Exec },
         Plan { name: "32 at a time", aim: Some(0.6), rounds: arguments.bursts, workload: Workload::Burst(AT_A_TIME) },
         Plan {

@@ -44,8 +44,7 @@ fn request() -> Vec<String> {
 
 fn pss_mib(node: &Node, runtime: &Runtime) -> f64 {
     let program = if runtime.role == Role::Egpu { "containerd-shim-egpu-v1" } else { "containerd-shim-runc-v2" };
-    let ids: Vec<String> =
-        (0..CONTAINERS).map(|number| sleeper(node, runtime, &format!("memory{number}"))).collect();
+    let ids: Vec<String> = (0..CONTAINERS).map(|number| sleeper(node, runtime, &format!("memory{number}"))).collect();
     let total = settled(node, program);
     stop(node, &ids);
     eventually("the runtime's processes end", || processes_of(node, program).is_empty().then_some(()));

@@ -1,4 +1,4 @@
-//! What is printed and kept.
+//! Reports that are printed and kept.
 
 use std::{fs, path::Path};
 
@@ -31,7 +31,8 @@ pub(crate) fn summary(runs: &[Vec<Comparison>]) {
     for (place, Comparison { name, aim, .. }) in first.iter().enumerate() {
         let of_name: Vec<&Comparison> = runs.iter().filter_map(|run| run.get(place)).collect();
         let ratios: Vec<f64> = of_name.iter().map(|result| result.egpu().ratio).collect();
-        let (lowest, highest) = (ratios.iter().copied().fold(f64::MAX, f64::min), ratios.iter().copied().fold(0.0, f64::max));
+        let (lowest, highest) =
+            (ratios.iter().copied().fold(f64::MAX, f64::min), ratios.iter().copied().fold(0.0, f64::max));
         let met = of_name.iter().filter(|result| result.is_met()).count();
         let met = aim.map_or_else(String::new, |_| format!("  {met} of {}", runs.len()));
         println!("  {name:<28} {:>5.2}x  {lowest:.2} to {highest:.2}{met}", median(ratios));

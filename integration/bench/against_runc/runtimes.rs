@@ -11,9 +11,9 @@ const RUNC_RUNTIME: &str = "io.containerd.runc.v2";
 pub(crate) struct Runtime {
     /// Heading of its column.
     pub name: String,
-    /// What `ctr run` and its like are told.
+    /// Arguments of `ctr run` and its like.
     pub arguments: Vec<String>,
-    /// What it is to the comparison.
+    /// Its part in the comparison.
     pub role: Role,
 }
 

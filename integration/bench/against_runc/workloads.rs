@@ -1,4 +1,4 @@
-//! What is timed.
+//! Workloads that are timed.
 
 use std::{
     thread,

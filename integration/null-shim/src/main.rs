@@ -1,7 +1,7 @@
 //! The containerd runtime `io.containerd.null.v1`: it answers each call at once, and runs nothing.
 //!
-//! What `ctr` takes with it is what containerd, `ctr` and starting a shim cost: the floor under what
-//! any runtime can reach. A "process" ends when it is started.
+//! The time that `ctr` takes with it is that of containerd, `ctr` and starting a shim: the floor
+//! under what any runtime can reach. A "process" ends when it is started.
 
 use std::{process, sync::Arc};
 
@@ -47,7 +47,7 @@ impl Shim for NullShim {
 /// A task and its execs. containerd's client waits for one at a time.
 struct NullTask {
     exit: Arc<ExitSignal>,
-    /// How many were started; a wait ends with the next.
+    /// Count of those that were started; a wait ends with the next.
     started: watch::Sender<u32>,
 }
 

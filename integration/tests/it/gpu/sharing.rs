@@ -13,6 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("sharing::sums_in_egpu_cards", sums_in_egpu_cards),
         Case::egpu("sharing::race_for_the_last_gigabytes", race_for_the_last_gigabytes).on(one_card),
         Case::egpu("sharing::race_for_a_whole_card", race_for_a_whole_card).on(one_card),
+        Case::egpu("sharing::race_that_all_win", race_that_all_win).on(one_card),
         Case::egpu("sharing::memory_scaling", memory_scaling).on(doubled),
     ]
 }
@@ -120,6 +121,12 @@ fn race_for_the_last_gigabytes(node: &Node) {
 
 fn race_for_a_whole_card(node: &Node) {
     assert_eq!(race(node, "r", &[("NVIDIA_VISIBLE_DEVICES", "0")]), 1);
+    assert!(node.granted().is_empty());
+}
+
+/// On a busy machine the mediators' real-time threads must not keep the others from running.
+fn race_that_all_win(node: &Node) {
+    assert_eq!(race(node, "r", &[("EGPU_MEMORY", "64MiB")]), 64);
     assert!(node.granted().is_empty());
 }
 
