@@ -43,6 +43,7 @@ has "cpu: 11m" --set plugin.resources.requests.cpu=11m
 has "kind: MutatingWebhookConfiguration" --set webhook.enabled=true
 has "schedulers = [1]" --set webhook.enabled=true,webhook.replicas=5 --set-string 'webhook.settings=schedulers = [1]'
 grep --quiet "replicas: 5" "$work/objects" || fail "the webhook's replicas"
+grep --quiet "checksum/settings" "$work/objects" || fail "new settings restart nothing"
 has "name: egpu-scorer" --set scorer.enabled=true,scorer.placement=spread
 grep --quiet -e "- spread" "$work/objects" || fail "the scorer's placement"
 render --set install.enabled=false,metrics.enabled=false >"$work/objects"

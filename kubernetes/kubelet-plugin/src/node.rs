@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    env, io,
+    io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
@@ -97,8 +97,8 @@ impl Node {
     /// Has a process of its own ask the driver: it may hang on a broken card, and what the driver's
     /// library takes of memory it does not give back.
     fn ask_driver(&self) -> Result<(), NodeError> {
-        let program = env::current_exe().map_err(NodeError::Discovery)?;
-        let mut command = Command::new(program);
+        // This program, even if another build stands in its file's place by now.
+        let mut command = Command::new("/proc/self/exe");
         if let Some(config) = &self.config {
             command.arg("--config").arg(config);
         }

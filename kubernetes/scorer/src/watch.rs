@@ -103,7 +103,11 @@ where
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => all.clear(),
-            Ok(Event::InitApply(object)) => all.push(object),
+            Ok(Event::InitApply(mut object)) => {
+                // The half of many objects, of which nothing is read.
+                object.meta_mut().managed_fields = None;
+                all.push(object);
+            }
             Ok(Event::InitDone) => {
                 tell(Seen::All(&std::mem::take(&mut all)));
                 if !std::mem::replace(&mut was_seen, true) {

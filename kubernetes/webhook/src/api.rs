@@ -60,7 +60,19 @@ pub enum ApiError {
         /// The name.
         name: String,
     },
+    /// More sizes than a namespace may have at a time.
+    #[error(
+        "{namespace} has {MOST_TEMPLATES} claim templates of egpu-webhook's already: ask for a size that other pods have, or \
+         delete templates that none names"
+    )]
+    TooManyTemplates {
+        /// The namespace.
+        namespace: String,
+    },
 }
+
+/// Most templates of a namespace: whoever may try to make pods there can have them made.
+const MOST_TEMPLATES: usize = 256;
 
 impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
@@ -136,10 +148,13 @@ impl Api {
         let name = template.metadata.name.as_deref().unwrap_or_default();
         let found = match answer(templates.get_opt(name)).await? {
             Some(found) => found,
-            None => match answer(templates.create(&parameters(), template)).await {
-                Err(error) if error.is(CONFLICT) => answer(templates.get(name)).await?,
-                created => return created.map(|_| ()),
-            },
+            None => {
+                self.refuse_too_many(namespace, &templates).await?;
+                match answer(templates.create(&parameters(), template)).await {
+                    Err(error) if error.is(CONFLICT) => answer(templates.get(name)).await?,
+                    created => return created.map(|_| ()),
+                }
+            }
         };
         if found.spec.spec != template.spec.spec {
             return Err(ApiError::OtherTemplate { namespace: namespace.to_owned(), name: name.to_owned() });
@@ -149,10 +164,26 @@ impl Api {
             return Ok(());
         }
         match self.mark_used(namespace, name, now).await {
-            // It was collected in between.
-            Err(error) if error.is(NOT_FOUND) => answer(templates.create(&parameters(), template)).await.map(|_| ()),
+            // It was collected in between; a pod like this one may have been faster.
+            Err(error) if error.is(NOT_FOUND) => match answer(templates.create(&parameters(), template)).await {
+                Err(error) if !error.is(CONFLICT) => Err(error),
+                _ => Ok(()),
+            },
             marked => marked,
         }
+    }
+
+    async fn refuse_too_many(
+        &self,
+        namespace: &str,
+        templates: &kube::Api<ResourceClaimTemplate>,
+    ) -> Result<(), ApiError> {
+        let (label, value) = MANAGED_BY;
+        let ours = ListParams::default().labels(&format!("{label}={value}"));
+        let mut count = 0;
+        each_page(templates, ours, |page| count += page.len()).await?;
+        let namespace = namespace.to_owned();
+        if count < MOST_TEMPLATES { Ok(()) } else { Err(ApiError::TooManyTemplates { namespace }) }
     }
 
     /// Marks a template as used.
@@ -171,9 +202,14 @@ impl Api {
     /// The names of the templates that pods of a namespace name.
     pub(crate) async fn templates_in_use(&self, namespace: &str) -> Result<BTreeSet<String>, ApiError> {
         let pods: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), namespace);
-        let pods = pages(&pods, ListParams::default()).await?;
-        let claims = pods.into_iter().filter_map(|pod| pod.spec?.resource_claims).flatten();
-        Ok(claims.filter_map(|claim| claim.resource_claim_template_name).collect())
+        let mut names = BTreeSet::new();
+        // Page by page: a namespace may have more pods than there is memory for.
+        each_page(&pods, ListParams::default(), |page: Vec<Pod>| {
+            let claims = page.into_iter().filter_map(|pod| pod.spec?.resource_claims).flatten();
+            names.extend(claims.filter_map(|claim| claim.resource_claim_template_name));
+        })
+        .await?;
+        Ok(names)
     }
 
     /// Deletes a template unless it has changed since it was read.
@@ -255,13 +291,22 @@ async fn pages<K>(api: &kube::Api<K>, parameters: ListParams) -> Result<Vec<K>, 
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
 {
-    let (mut all, mut parameters) = (Vec::new(), parameters.limit(PAGE));
+    let mut all = Vec::new();
+    each_page(api, parameters, |page| all.extend(page)).await?;
+    Ok(all)
+}
+
+async fn each_page<K>(api: &kube::Api<K>, parameters: ListParams, mut take: impl FnMut(Vec<K>)) -> Result<(), ApiError>
+where
+    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    let mut parameters = parameters.limit(PAGE);
     loop {
         let page = answer(api.list(&parameters)).await?;
-        all.extend(page.items);
+        take(page.items);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => parameters = parameters.continue_token(&token),
-            None => return Ok(all),
+            None => return Ok(()),
         }
     }
 }

@@ -132,6 +132,9 @@ pub(crate) enum DemandError {
     },
 }
 
+/// Annotation of a static pod's mirror.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Reads what a pod asks for.
 ///
 /// # Errors
@@ -146,10 +149,23 @@ pub(crate) fn of_pod(pod: &Pod, settings: &Settings) -> Result<Asked, DemandErro
     if let [one, other, ..] = [hami, ack, own].into_iter().flatten().collect::<Vec<_>>()[..] {
         return Err(DemandError::Languages { one, other });
     }
+    if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+        return Ok(of_placed_pod(pod, own.is_some()));
+    }
     match (hami, ack) {
         (Some(_), _) => hami::of_pod(pod, &settings.hami),
         (None, Some(_)) => ack::of_pod(pod, &settings.ack),
         (None, None) => annotations::of_pod(pod),
+    }
+}
+
+/// A pod that passes the scheduler by, which alone allocates claims: what it says in annotations is
+/// for its node. A mirror of a static pod cannot be changed.
+fn of_placed_pod(pod: &Pod, speaks_in_annotations: bool) -> Asked {
+    if speaks_in_annotations && annotation(pod, MIRROR).is_none() {
+        Asked::OfItsNode("the pod names its node, so that no scheduler allocates a claim".to_owned())
+    } else {
+        Asked::Nothing
     }
 }
 

@@ -193,6 +193,19 @@ fn acks_labels_choose_cards_and_their_number() {
     assert_eq!(wrong.unwrap_err(), "container main: aliyun.com/gpu-count: two; 1 to 32 cards is accepted");
 }
 
+#[test]
+fn a_pod_that_names_its_node_gets_no_claim() {
+    let resources = json!({"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}});
+    let placed = |metadata: Value, resources: Value| {
+        read(&pod(metadata, json!({"nodeName": "n1", "containers": [{"name": "main", "resources": resources}]})))
+    };
+    assert!(matches!(placed(json!({}), resources), Ok(Asked::Nothing)));
+    let own = json!({"annotations": {"egpu.io/memory": "6GiB"}});
+    assert!(matches!(placed(own, json!({})), Ok(Asked::OfItsNode(_))));
+    let mirror = json!({"annotations": {"egpu.io/memory": "6GiB", MIRROR: "hash"}});
+    assert!(matches!(placed(mirror, json!({})), Ok(Asked::Nothing)));
+}
+
 fn annotated(annotations: &[(&str, &str)], containers: Value) -> Pod {
     let annotations: std::collections::BTreeMap<_, _> = annotations.iter().copied().collect();
     pod(json!({"annotations": annotations}), containers)

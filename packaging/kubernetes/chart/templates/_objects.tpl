@@ -17,7 +17,7 @@ tolerations:
 
 {{- /*
 The objects of a file, which is a plain manifest of this repository. In its pods: `image`, `resources` (as they are where
-empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `command`, `settings` as webhook.toml.
+empty), and the chart's pull secrets; in a DaemonSet's its tolerations, too: a Deployment's leave a node that is lost. Where given: `replicas`, `command`, `settings` as webhook.toml.
 */ -}}
 {{- define "egpu.objects" -}}
 {{- $values := .root.Values }}
@@ -34,7 +34,12 @@ empty), and the chart's tolerations and pull secrets. Where given: `replicas`, `
 {{- if $.resources }}{{ $_ := set . "resources" $.resources }}{{ end }}
 {{- if $.command }}{{ $_ := set . "command" $.command }}{{ end }}
 {{- end }}
-{{- $_ := mustMergeOverwrite $pod (fromYaml (include "egpu.pod" $.root)) }}
+{{- $fields := fromYaml (include "egpu.pod" $.root) }}
+{{- if eq $object.kind "Deployment" }}{{ $_ := unset $fields "tolerations" }}{{ end }}
+{{- $_ := mustMergeOverwrite $pod $fields }}
+{{- if $.settings }}
+{{- $_ := mustMergeOverwrite $object.spec.template.metadata (dict "annotations" (dict "checksum/settings" (sha256sum $.settings))) }}
+{{- end }}
 {{- end }}
 ---
 {{ toYaml $object }}
