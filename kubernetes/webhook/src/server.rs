@@ -24,8 +24,8 @@ const MUTATE: &str = "/mutate";
 const READY: &str = "/readyz";
 /// Most connections at a time. The API server has a few, and anybody of the cluster may connect.
 const MOST_CONNECTIONS: usize = 32;
-/// Longest body; the API server's objects have 3 MiB at the most. All connections' together are half of
-/// what the manifest lets the program have.
+/// Longest body; the API server's objects have 3 MiB at the most. All connections' together are
+/// half of what the manifest lets the program have.
 const LONGEST_BODY: usize = 4 << 20;
 /// Longest wait for a client's side of TLS, and for the body of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
