@@ -34,6 +34,10 @@ impl Absence {
 /// anew.
 pub(super) fn absences(switches: &[Switch], own: u32, (from_us, until_us): (u64, u64)) -> Vec<Absence> {
     let mut found = Vec::new();
+    // On a busy host the channels may be on the card only after the window's end.
+    if from_us >= until_us {
+        return found;
+    }
     // The begin of the absence under way, those who came in it, and who that was.
     let mut away: Option<(u64, u64, Option<u32>)> = Some((from_us, 0, None));
     for switch in switches {
@@ -93,6 +97,12 @@ mod tests {
         let switches: Vec<Switch> = switches.iter().map(switch).collect();
         let found = absences(&switches, OWN, (10_000, 35_000));
         found.iter().map(|absence| (absence.from_us, absence.until_us, absence.process)).collect()
+    }
+
+    #[test]
+    fn a_window_that_was_over_before_it_began_has_none() {
+        let switch = Switch { at_ns: 9_438_210_000, process: OWN, context: OWN, presence: On };
+        assert_eq!(absences(&[switch], OWN, (9_438_210, 9_438_063)), []);
     }
 
     #[test]
