@@ -1,7 +1,7 @@
 //! From one timetable to the next: what is planned anew begins at an instant that everybody has
 //! heard of by then.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use base::MIN_PERIOD_US;
 
@@ -19,6 +19,8 @@ pub type CardEpochs = BTreeMap<String, Vec<Epoch>>;
 /// what was written for them so far. Cards that a container ties to each other come together.
 ///
 /// - A grant that is gone has no turn any more, in any epoch: its processes are gone, too.
+/// - Less memory holds from now on: the rest may be somebody else's already. More of it comes with
+///   the new turn.
 /// - Containers that are tied to each other change together, at the beginning of a period
 ///   [`PERIODS_AHEAD`] from now. What was written for the time until then stays, card by card: also
 ///   where, after a kill, not all cards of a container got the same.
@@ -74,12 +76,17 @@ impl ByGrant {
 /// Turns written for each card, from the epoch in force now on, without those of grants that are
 /// gone.
 fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<String, Vec<ByGrant>> {
-    let is_there: BTreeSet<&str> = turns.iter().map(|turn| turn.grant_id.as_str()).collect();
+    let new: BTreeMap<&str, &Turn> = turns.iter().map(|turn| (turn.grant_id.as_str(), turn)).collect();
     let by_grant = |epoch: Epoch| {
-        let there = epoch.turns.into_iter().filter(|turn| is_there.contains(turn.grant_id.as_str()));
-        let turns = there.map(|mut turn| {
-            // Whoever reads the epoch finds them in it.
-            turn.cards.iter_mut().for_each(|card| card.neighbours.clear());
+        let there = epoch.turns.into_iter().filter_map(|turn| Some((*new.get(turn.grant_id.as_str())?, turn)));
+        let turns = there.map(|(new, mut turn)| {
+            for card in &mut turn.cards {
+                // Whoever reads the epoch finds them in it.
+                card.neighbours.clear();
+                if let Some(new) = new.card(&card.uuid) {
+                    card.memory = card.memory.min(new.memory);
+                }
+            }
             (turn.grant_id.clone(), turn)
         });
         ByGrant { from_us: epoch.from_us, turns: turns.collect() }
@@ -203,6 +210,24 @@ mod tests {
         assert_eq!(next.remove("a").unwrap(), on_a);
         let later = epochs(&[(400, &[turn("both", &["b"], (0, 50)), turn("other", &["b"], (50, 80))])]);
         assert_eq!(next.remove("b").unwrap(), [on_b, later].concat());
+    }
+
+    #[test]
+    fn less_memory_holds_at_once_and_more_with_the_new_turn() {
+        let with = |memory, window| {
+            let mut turn = turn("a", &["a"], window);
+            turn.cards[0].memory = Bytes(memory);
+            turn
+        };
+        let written = |memory, window| {
+            let before = epochs(&[(0, &[with(5000, (0, 50))])]);
+            let next = advance(CardEpochs::from([("a".to_owned(), before)]), &[with(memory, window)], 150 * MS);
+            let memory = |epoch: &Epoch| (epoch.from_us / MS, epoch.turns[0].cards[0].memory.0);
+            next["a"].iter().map(memory).collect::<Vec<_>>()
+        };
+        assert_eq!(written(3000, (0, 30)), [(0, 3000), (400, 3000)]);
+        assert_eq!(written(3000, (0, 50)), [(0, 3000)]);
+        assert_eq!(written(7000, (0, 50)), [(0, 5000), (400, 7000)]);
     }
 
     #[test]

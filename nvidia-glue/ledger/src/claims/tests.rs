@@ -208,6 +208,21 @@ fn requests_of_one_card_are_added_up() {
     assert_eq!((turn.cards[0].memory, turn.cards[0].share_ppm), (mib(3072), 500_000));
 }
 
+/// A mediator goes by the epoch in force, which was the gang's.
+#[test]
+fn a_container_of_one_request_has_no_memory_of_the_other_at_any_time() {
+    let bench = Bench::new(1);
+    let keys = [request_key("a", "one"), request_key("a", "two")];
+    prepare(&bench, "a", &[("one", share_of(0, 3000, cap(20))), ("two", share_of(0, 2000, cap(30)))]).unwrap();
+    for (id, own) in [("first", &keys[..1]), ("second", &keys[1..])] {
+        let record = attach(&bench, id, own).unwrap();
+        let table = Ledger::timetable(bench.directory.path()).unwrap();
+        let turns = table.epochs.iter().flat_map(|epoch| &epoch.turns);
+        let own: Vec<_> = turns.filter(|turn| turn.grant_id == record.schedule_id()).collect();
+        assert!(!own.is_empty() && own.iter().all(|turn| turn.cards[0].memory == record.cards[0].memory), "{own:?}");
+    }
+}
+
 #[test]
 fn a_claim_leaves_when_all_its_containers_do() {
     let bench = Bench::new(1);
