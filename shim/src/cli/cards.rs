@@ -7,7 +7,13 @@ use nvidia_glue::{
 use runtime_config::{Bytes, request::PodContainer};
 use serde::Serialize;
 
-use super::{node::Node, output, policy};
+use super::{
+    listing::Listing,
+    node::Node,
+    policy,
+    table::{Cell, CellState, Column},
+    units,
+};
 
 /// One card, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Clone, Serialize)]
@@ -104,22 +110,53 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
     node.inventory.cards.iter().zip(&node.cards).map(listing).collect()
 }
 
-pub(super) fn table(cards: &[CardListing]) -> String {
-    const TITLES: [&str; 10] =
-        ["CARD", "MODEL", "UUID", "MEMORY", "COMPUTE", "POLICY", "PERIOD", "FREE WEIGHT", "CONTAINERS", "STATE"];
-    let rows: Vec<Vec<String>> = cards.iter().map(row).collect();
-    output::table(&TITLES, &rows)
+const COLUMNS: [Column; 13] = [
+    Column::new("CARD"),
+    Column::name("MODEL"),
+    Column::name("UUID").spare(),
+    Column::new("MEMORY"),
+    Column::new("COMPUTE"),
+    Column::new("POLICY"),
+    Column::new("PERIOD").spare(),
+    Column::new("FREE WEIGHT").spare(),
+    Column::new("CONTAINERS"),
+    Column::new("MONITORS").wide(),
+    Column::new("PCI").wide(),
+    Column::new("NUMA").wide(),
+    Column::text("STATE"),
+];
+
+pub(super) fn listing(cards: Vec<CardListing>) -> Listing<CardListing> {
+    Listing::new(&COLUMNS, cards, |card| vec![row(card)])
 }
 
-fn row(card: &CardListing) -> Vec<String> {
-    let memory =
-        format!("{}MiB / {}MiB", card.memory_granted_bytes.whole_mib(), card.memory_grantable_bytes.whole_mib());
-    let mut states = Vec::new();
-    match &card.unusable {
-        Some(reason) => states.push(format!("not offered: {reason}")),
-        None if card.exclusive => states.push("held whole".to_owned()),
-        None => states.push("ok".to_owned()),
-    }
+fn row(card: &CardListing) -> Vec<Cell> {
+    let granted = card.memory_granted_bytes;
+    let memory = format!("{} / {}", units::human(granted), units::human(card.memory_grantable_bytes));
+    let count = |count: usize| Cell::number(u64::try_from(count).unwrap_or(u64::MAX), count.to_string());
+    vec![
+        Cell::number(card.index.into(), card.index.to_string()),
+        card.model.as_str().into(),
+        card.uuid.as_str().into(),
+        Cell::number(granted.0, memory),
+        Cell::percent(Some(card.compute_granted_percent.into()), format!("{}%", card.compute_granted_percent)),
+        policy::shown(card.policy, card.policy_in_use).into(),
+        Cell::number(card.period_us, policy::period(card.period_us)),
+        Cell::number(card.free_weight.into(), format!("{} / {}", card.free_weight, card.max_inst)),
+        count(card.containers.len()),
+        count(card.monitors.len()),
+        card.pci.as_str().into(),
+        card.numa_node.map_or_else(|| "-".into(), |node| Cell::number(node.into(), node.to_string())),
+        state(card),
+    ]
+}
+
+fn state(card: &CardListing) -> Cell {
+    let (mut states, state) = match &card.unusable {
+        Some(reason) => (vec![format!("not offered: {reason}")], CellState::Bad),
+        None if card.exclusive => (vec!["held whole".to_owned()], CellState::Good),
+        None => (vec!["ok".to_owned()], CellState::Good),
+    };
     if !card.mig_devices.is_empty() {
         states.push(format!("MIG {}/{}", card.mig_held.len(), card.mig_devices.len()));
     }
@@ -129,18 +166,7 @@ fn row(card: &CardListing) -> Vec<String> {
     if card.simulated {
         states.push("simulated".to_owned());
     }
-    vec![
-        card.index.to_string(),
-        card.model.clone(),
-        card.uuid.clone(),
-        memory,
-        format!("{}%", card.compute_granted_percent),
-        policy::shown(card.policy, card.policy_in_use),
-        policy::period(card.period_us),
-        format!("{} / {}", card.free_weight, card.max_inst),
-        card.containers.len().to_string(),
-        states.join(", "),
-    ]
+    Cell::from(states.join(", ")).in_state(state)
 }
 
 #[cfg(test)]
@@ -207,9 +233,9 @@ mod tests {
 
     #[test]
     fn the_table_shows_what_is_granted_and_that_cards_are_simulated() {
-        let text = table(&list(&test_support::node()));
+        let text = test_support::shown(listing(list(&test_support::node())), &[]);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].contains(" 3276MiB / 32768MiB  ") && lines[1].contains("  10%  "), "{text}");
+        assert!(lines[1].contains(" 3.2 GiB / 32 GiB  ") && lines[1].contains("  10%  "), "{text}");
         assert!(lines[1].ends_with("ok, simulated"), "{text}");
         assert!(lines[2].ends_with("held whole, simulated"), "{text}");
         assert!(lines[3].contains("(fixed)"), "{text}");

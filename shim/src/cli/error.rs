@@ -10,7 +10,7 @@ use runtime_config::ConfigError;
 
 use nvidia_glue::trace::RecordError;
 
-use super::{exit::Exit, install::InstallError};
+use super::{exit::Exit, install::InstallError, metrics::TokenError};
 
 /// Error that keeps a command from its work.
 #[derive(Debug, thiserror::Error)]
@@ -61,8 +61,20 @@ pub(super) enum CliError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "at {address}, others than this machine could read the page; give it a token with --page-token FILE, or serve it at 127.0.0.1"
+    )]
+    OpenPage { address: SocketAddr },
+    #[error("the token of the page cannot be taken from {}", .path.display())]
+    Token {
+        path: PathBuf,
+        #[source]
+        source: TokenError,
+    },
     #[error(transparent)]
     Install(#[from] Box<InstallError>),
+    #[error("there is no column {wanted} to sort by; there are {}", .columns.join(", "))]
+    NoSuchColumn { wanted: String, columns: Vec<String> },
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -71,6 +83,7 @@ impl CliError {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Self::Config(_) => Exit::Config,
+            Self::NoSuchColumn { .. } | Self::OpenPage { .. } => Exit::Usage,
             Self::NoSuchContainer { .. } | Self::Ambiguous { .. } | Self::NoSuchCard(_) => Exit::NotFound,
             Self::Set(error) => match **error {
                 ChangeError::NoGrant { .. } => Exit::NotFound,
@@ -94,6 +107,7 @@ impl CliError {
             | Self::Events { .. }
             | Self::Wait(_)
             | Self::Textfile { .. }
+            | Self::Token { .. }
             | Self::Listen { .. } => Exit::Failure,
         }
     }

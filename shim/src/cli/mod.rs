@@ -14,13 +14,17 @@ mod exit;
 mod in_force;
 mod inspect;
 mod install;
+mod listing;
 mod metrics;
 mod node;
 mod output;
 mod policy;
 mod ps;
 mod schedules;
+mod screen;
 mod set;
+mod table;
+mod template;
 #[cfg(test)]
 mod test_support;
 mod top;
@@ -41,6 +45,7 @@ pub use exit::Exit;
 pub use output::Format;
 
 use error::CliError;
+use listing::ListingOptions;
 use node::Node;
 
 /// Shares of NVIDIA cards for containers, on this node.
@@ -56,12 +61,12 @@ enum Command {
     /// List the cards and what is granted of them
     Cards {
         #[command(flatten)]
-        output: Output,
+        listing: ListingOptions,
     },
     /// List the containers that hold cards, and what they hold, and those that wait for room
     Ps {
         #[command(flatten)]
-        output: Output,
+        listing: ListingOptions,
     },
     /// Show each container's use of card time and memory, refreshed at an interval
     Top(top::TopArguments),
@@ -87,7 +92,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         containerd_config: Option<PathBuf>,
         #[command(flatten)]
-        output: Output,
+        listing: ListingOptions,
     },
     /// Put egpu on this node: programs, containerd's and Docker's configuration
     Install(install::InstallArguments),
@@ -136,21 +141,26 @@ pub fn run(cli: Cli) -> Exit {
 
 fn execute(command: Command) -> Result<Exit, CliError> {
     match command {
-        Command::Cards { output } => {
-            let cards = cards::list(&Node::read()?);
-            if let Some(remark) = cards::remark(&cards) {
-                say(remark);
-            }
-            show(output, &cards, || cards::table(&cards))
+        Command::Cards { listing } => {
+            listing.view.print(|screen| {
+                let cards = cards::list(&Node::read()?);
+                if let Some(remark) = cards::remark(&cards) {
+                    say(remark);
+                }
+                cards::listing(cards).text(&listing, screen)
+            })?;
+            Ok(Exit::Success)
         }
-        Command::Ps { output } => {
-            let node = Node::read()?;
-            let (usage, warnings) = usage::measure(&node);
-            for warning in warnings {
-                say(&format!("egpu: {warning}"));
-            }
-            let containers = ps::list(&node, &usage);
-            show(output, &containers, || ps::table(&containers))
+        Command::Ps { listing } => {
+            listing.view.print(|screen| {
+                let node = Node::read()?;
+                let (usage, warnings) = usage::measure(&node);
+                for warning in warnings {
+                    say(&format!("egpu: {warning}"));
+                }
+                ps::listing(ps::list(&node, &usage)).text(&listing, screen)
+            })?;
+            Ok(Exit::Success)
         }
         Command::Top(arguments) => top::run(&arguments),
         Command::Set(arguments) => set::run(&arguments),
@@ -166,10 +176,14 @@ fn execute(command: Command) -> Result<Exit, CliError> {
             output::print(&config::check(file.as_deref())?)?;
             Ok(Exit::Success)
         }
-        Command::Doctor { containerd_config, output } => {
-            let checks = doctor::examine(containerd_config.as_deref());
-            show(output, &checks, || doctor::text(&checks))?;
-            Ok(doctor::exit_code(&checks))
+        Command::Doctor { containerd_config, listing } => {
+            let mut exit = Exit::Success;
+            listing.view.print(|screen| {
+                let checks = doctor::examine(containerd_config.as_deref());
+                exit = doctor::exit_code(&checks);
+                doctor::listing(checks).text(&listing, screen)
+            })?;
+            Ok(exit)
         }
         Command::Install(arguments) => install::install(&arguments),
         Command::Uninstall(arguments) => install::uninstall(&arguments),
@@ -219,7 +233,8 @@ mod tests {
             ("top --count 0", "'0' for '--count <N>'", "a whole number above 0"),
             ("metrics --listen node:9402", "'node:9402' for '--listen <ADDRESS:PORT>'", "such as 127.0.0.1:9402"),
             ("policy 0 fairest", "'fairest' for '[POLICY]'", "fair, preemptive"),
-            ("cards --output yaml", "'yaml' for '--output <OUTPUT>'", "table, json"),
+            ("cards --output yaml", "'yaml' for '--output <FORMAT>'", "table, json, wide"),
+            ("set c --weight 1 --output yaml", "'yaml' for '--output <OUTPUT>'", "table, json"),
         ] {
             let error = Cli::try_parse_from(["egpu"].into_iter().chain(arguments.split(' '))).unwrap_err();
             let text = error.to_string();

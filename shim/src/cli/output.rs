@@ -1,4 +1,4 @@
-//! Output of results: tables for people, JSON for programs. Data goes to stdout, everything else to
+//! Output of results: text for people, JSON for programs. Data goes to stdout, everything else to
 //! stderr.
 
 use std::io::{self, Write};
@@ -27,25 +27,37 @@ pub(super) fn print(text: &str) -> Result<(), CliError> {
 
 /// Formats a value as JSON, with a line end.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
-    Ok(format!("{}\n", serde_json::to_string_pretty(value)?))
+    Ok(format!("{}\n", without_control(&serde_json::to_string_pretty(value)?)))
 }
 
 /// Formats a value as JSON on one line.
 pub(super) fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
-    Ok(format!("{}\n", serde_json::to_string(value)?))
+    Ok(format!("{}\n", without_control(&serde_json::to_string(value)?)))
 }
 
-/// Replaces characters that would move the cursor of the terminal, or hide or reverse text beside
-/// them.
+/// Escapes, in JSON, what [`printable`] replaces: the same value, also for who reads it on a
+/// terminal.
+fn without_control(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for character in json.chars() {
+        // Outside strings there are no others than line ends.
+        if character != '\n' && is_control_or_format(character) {
+            // All of them are in the first plane of Unicode.
+            escaped.push_str(&format!("\\u{:04x}", u32::from(character)));
+        } else {
+            escaped.push(character);
+        }
+    }
+    escaped
+}
+
+/// Replaces characters that would move the cursor of the terminal, hide or reverse text beside
+/// them, or pile up on the character before them.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().map(|character| if is_control_or_format(character) { '?' } else { character }).collect()
-}
-
-/// Formats a [`table`] without its last column, if that is empty.
-pub(super) fn table_without_empty_last(titles: &[&str], rows: &[Vec<String>]) -> String {
-    let last = titles.len().saturating_sub(1);
-    let is_used = rows.iter().any(|row| row.get(last).is_some_and(|cell| !cell.is_empty()));
-    table(titles.get(..last).filter(|_| !is_used).unwrap_or(titles), rows)
+    let is_wild = |character: char| {
+        is_control_or_format(character) || textwrap::core::display_width(character.encode_utf8(&mut [0; 4])) == 0
+    };
+    text.chars().map(|character| if is_wild(character) { '?' } else { character }).collect()
 }
 
 /// Formats columns under their titles, each as wide as its widest cell.
@@ -72,8 +84,14 @@ mod tests {
     fn nothing_shown_moves_hides_or_turns_round_what_is_beside_it() {
         for hostile in ['\n', '\u{1b}', '\u{9b}', '\u{61c}', '\u{200b}', '\u{200f}', '\u{202a}', '\u{202e}', '\u{2066}']
         {
-            assert_eq!(printable(&format!("a{hostile}b")), "a?b", "{hostile:?}");
+            let text = format!("a{hostile}b");
+            assert_eq!(printable(&text), "a?b", "{hostile:?}");
+            let json = json_line(&[&text]).unwrap();
+            assert_eq!(printable(json.trim_end()), json.trim_end(), "{hostile:?}");
+            assert_eq!(serde_json::from_str::<Vec<String>>(&json).unwrap(), [text], "the same value");
         }
+        assert_eq!(printable("z\u{335}\u{320}"), "z??");
+        assert_eq!(json(&["a"]).unwrap(), "[\n  \"a\"\n]\n");
         assert_eq!(printable("a-ä 字"), "a-ä 字");
     }
 
@@ -85,7 +103,5 @@ mod tests {
         ];
         assert_eq!(table(&["A", "TITLE", "C"], &rows), "A   TITLE      C\n1   long cell  x\n22  s\n");
         assert_eq!(table(&["A", "B"], &[]), "A  B\n");
-        assert_eq!(table_without_empty_last(&["A", "B"], &[vec!["1".to_owned(), String::new()]]), "A\n1\n");
-        assert_eq!(table_without_empty_last(&["A", "B"], &[vec!["1".to_owned(), "2".to_owned()]]), "A  B\n1  2\n");
     }
 }

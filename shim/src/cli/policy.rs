@@ -10,7 +10,16 @@ use nvidia_glue::{
 use runtime_config::request::{CardPolicy, DeviceSelector};
 use serde::Serialize;
 
-use super::{Exit, Output, error::CliError, in_force::InForce, node::Node, output, value_parsers};
+use super::{
+    Exit,
+    error::CliError,
+    in_force::InForce,
+    listing::{Listing, ListingOptions},
+    node::Node,
+    output,
+    table::{Cell, CellState, Column},
+    value_parsers,
+};
 
 /// Arguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +49,7 @@ pub(super) struct PolicyArguments {
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
-    output: Output,
+    listing: ListingOptions,
 }
 
 pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
@@ -48,13 +57,7 @@ pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
     let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
     let setting = CardSetting { policy: arguments.policy, period_us: arguments.period };
     let (Some(card), true) = (card, setting != CardSetting::default()) else {
-        let listings: Vec<CardPolicyListing> = node
-            .cards
-            .iter()
-            .filter(|state| card.is_none_or(|card| card.uuid == state.uuid))
-            .map(|state| CardPolicyListing::new(&node, state))
-            .collect();
-        return super::show(arguments.output, &listings, || table(&listings));
+        return list(arguments);
     };
     let ledger = node.ledger()?;
     if setting.policy == Some(CardPolicy::Preemptive) {
@@ -68,7 +71,20 @@ pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
     let in_force = InForce::read(&node.config.state_dir, arguments.wait);
     let after = CardPolicyListing::of(&Node::read()?, card);
     let changed = PolicyChange { in_force, before, after };
-    super::show(arguments.output, &changed, || changed.text())
+    output::print(&arguments.listing.view.text(&changed, |_| changed.text())?)?;
+    Ok(Exit::Success)
+}
+
+/// Shows the policies of all cards, or of the one that is named.
+fn list(arguments: &PolicyArguments) -> Result<Exit, CliError> {
+    arguments.listing.view.print(|screen| {
+        let node = Node::read()?;
+        let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
+        let states = node.cards.iter().filter(|state| card.is_none_or(|card| card.uuid == state.uuid));
+        let cards = states.map(|state| CardPolicyListing::new(&node, state)).collect();
+        listing(cards).text(&arguments.listing, screen)
+    })?;
+    Ok(Exit::Success)
 }
 
 fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliError> {
@@ -128,19 +144,28 @@ impl CardPolicyListing {
     }
 }
 
-fn table(listings: &[CardPolicyListing]) -> String {
-    let row = |card: &CardPolicyListing| {
-        vec![
-            card.index.to_string(),
-            card.uuid.clone(),
-            shown(card.policy, card.policy_in_use),
-            period(card.period_us),
-            caps(card.hard_caps).to_owned(),
-            card.containers.to_string(),
-        ]
-    };
-    let rows: Vec<Vec<String>> = listings.iter().map(row).collect();
-    output::table(&["CARD", "UUID", "POLICY", "PERIOD", "CAPS", "CONTAINERS"], &rows)
+const COLUMNS: [Column; 6] = [
+    Column::new("CARD"),
+    Column::name("UUID"),
+    Column::new("POLICY"),
+    Column::new("PERIOD"),
+    Column::new("CAPS"),
+    Column::new("CONTAINERS"),
+];
+
+fn listing(cards: Vec<CardPolicyListing>) -> Listing<CardPolicyListing> {
+    Listing::new(&COLUMNS, cards, |card| {
+        let state = if card.hard_caps { CellState::Plain } else { CellState::Warning };
+        let containers = u64::try_from(card.containers).unwrap_or(u64::MAX);
+        vec![vec![
+            Cell::number(card.index.into(), card.index.to_string()),
+            card.uuid.as_str().into(),
+            shown(card.policy, card.policy_in_use).into(),
+            Cell::number(card.period_us, period(card.period_us)),
+            Cell::from(caps(card.hard_caps)).in_state(state),
+            Cell::number(containers, containers.to_string()),
+        ]]
+    })
 }
 
 /// Formats a policy, in parentheses while no container has settled it.
@@ -216,7 +241,7 @@ mod tests {
     fn every_card_says_how_it_is_shared() {
         let mut listings = listings();
         listings[1].hard_caps = false;
-        let text = table(&listings);
+        let text = test_support::shown(listing(listings.clone()), &[]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].ends_with("  fixed    100ms   hard          1"), "{text}");
         assert!(lines[2].ends_with("  (fixed)  100ms   weights only  1"), "{text}");

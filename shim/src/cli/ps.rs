@@ -14,9 +14,11 @@ use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
 use serde::Serialize;
 
 use super::{
+    listing::Listing,
     node::Node,
-    output::{self, printable},
     schedules::{self, CardTime, Schedules},
+    table::{Cell, CellState, Column},
+    units,
     usage::MemoryUsage,
 };
 
@@ -214,74 +216,113 @@ fn rounded(percent: f64) -> u8 {
     percent.round().clamp(0.0, 100.0) as u8
 }
 
-/// Position of the column that is there only while the node has containers of several versions.
-const VERSION: usize = 7;
+const COLUMNS: [Column; 13] = [
+    Column::name("NAMESPACE"),
+    Column::name("CONTAINER"),
+    Column::new("PID"),
+    Column::name("CARD"),
+    Column::new("MEMORY"),
+    Column::new("COMPUTE"),
+    Column::new("POLICY").spare(),
+    Column::new("UUID").wide(),
+    Column::new("HELD BACK").wide(),
+    Column::new("DENIALS").wide(),
+    Column::new("MEDIATOR").wide(),
+    Column::new("VERSION").wide(),
+    Column::name("POD").used(),
+];
 
 /// Formats one line for each card of each container, and for each one that waits. Pods have a
 /// column if there are any; versions of egpu if there are several, as after a renewal.
-pub(super) fn table(containers: &[ContainerListing]) -> String {
-    let mut titles = vec!["NAMESPACE", "CONTAINER", "PID", "CARD", "MEMORY", "COMPUTE", "POLICY", "VERSION", "POD"];
-    let mut rows: Vec<Vec<String>> = containers
-        .iter()
-        .flat_map(|container| {
-            let cards = container.cards.iter().enumerate().map(move |(position, card)| row(container, position, card));
-            cards.chain(container.waiting.as_ref().map(|_| waiting_row(container)))
-        })
-        .collect();
+pub(super) fn listing(containers: Vec<ContainerListing>) -> Listing<ContainerListing> {
     let holding = containers.iter().filter(|container| container.waiting.is_none());
-    let versions: BTreeSet<_> = holding.map(|container| &container.version).collect();
-    if versions.len() < 2 {
-        titles.remove(VERSION);
-        rows.iter_mut().for_each(|row| drop(row.remove(VERSION)));
+    let versions: BTreeSet<_> = holding.map(|container| container.version.clone()).collect();
+    let mut listing = Listing::new(&COLUMNS, containers, rows);
+    for column in listing.columns.iter_mut().filter(|column| column.title == "VERSION" && versions.len() > 1) {
+        *column = Column::new(column.title);
     }
-    output::table_without_empty_last(&titles, &rows)
+    listing
 }
 
-fn waiting_row(container: &ContainerListing) -> Vec<String> {
-    let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
-    let cells = [container.namespace.as_str(), container.id.as_str(), "waiting", "-", "-", "-", "-", "-", &pod];
-    cells.map(str::to_owned).to_vec()
+fn rows(container: &ContainerListing) -> Vec<Vec<Cell>> {
+    let cards = container.cards.iter().enumerate().map(|(position, card)| row(container, position, card));
+    cards.chain(container.waiting.as_ref().map(|_| waiting_row(container))).collect()
 }
 
-fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<String> {
-    let (namespace, id, pid, version, pod) = if position == 0 {
-        let pid = container.pid.map_or_else(|| "being created".to_owned(), |pid| pid.to_string());
-        let pod = container.pod.as_ref().map(|pod| printable(&pod.to_string())).unwrap_or_default();
-        let version = container.version.as_deref().map_or_else(|| "?".to_owned(), printable);
-        (container.namespace.clone(), container.id.clone(), pid, version, pod)
-    } else {
-        Default::default()
+fn waiting_row(container: &ContainerListing) -> Vec<Cell> {
+    let pod = container.pod.as_ref().map(PodContainer::to_string).unwrap_or_default();
+    let waiting = Cell::from("waiting").in_state(CellState::Warning);
+    let mut cells = vec![container.namespace.as_str().into(), container.id.as_str().into(), waiting];
+    cells.resize(COLUMNS.len() - 1, Cell::from("-"));
+    cells.push(pod.into());
+    cells
+}
+
+fn row(container: &ContainerListing, position: usize, card: &GrantListing) -> Vec<Cell> {
+    let index = match &card.mig_uuid {
+        Some(mig) => format!("{} {mig}", card.index),
+        None => card.index.to_string(),
     };
-    let used = card.memory_used_bytes.map_or_else(|| "?".to_owned(), |used| format!("{}MiB", used.whole_mib()));
-    let memory = if container.monitor {
-        format!("{used} / -")
-    } else {
-        format!("{used} / {}MiB", card.memory_limit_bytes.whole_mib())
+    let policy = match (container.exclusive || container.monitor, card.is_weight_only) {
+        (true, _) => "-".into(),
+        (false, false) => card.policy.into(),
+        (false, true) => Cell::from(format!("{} (as a weight only)", card.policy)).in_state(CellState::Warning),
     };
+    let of_card = [
+        Cell::number(card.index.into(), index),
+        memory(container, card),
+        compute(container, card),
+        policy,
+        card.uuid.as_str().into(),
+    ];
+    // Of a container with several cards, only the first line names it.
+    let (names, of_container) = if position == 0 { of_container(container) } else { Default::default() };
+    let pod = container.pod.as_ref().filter(|_| position == 0).map(PodContainer::to_string).unwrap_or_default();
+    names.into_iter().chain(of_card).chain(of_container).chain([pod.into()]).collect()
+}
+
+/// The cells before those of a card, and after them.
+fn of_container(container: &ContainerListing) -> ([Cell; 3], [Cell; 4]) {
+    let number = |pid: i32| Cell::number(pid.unsigned_abs().into(), pid.to_string());
+    let pid = container.pid.map_or_else(|| Cell::from("being created").in_state(CellState::Warning), number);
+    let held_back_us = container.throttled_us;
+    let held_back =
+        Cell::number(held_back_us, format!("{}.{} s", held_back_us / 1_000_000, held_back_us % 1_000_000 / 100_000));
+    let denials = Cell::number(container.denials, container.denials.to_string());
+    let mediator = container.mediator.map_or_else(|| "-".into(), number);
+    let version = container.version.as_deref().unwrap_or("?").into();
+    let names = [container.namespace.as_str().into(), container.id.as_str().into(), pid];
+    (names, [held_back, denials, mediator, version])
+}
+
+fn memory(container: &ContainerListing, card: &GrantListing) -> Cell {
+    let used = card.memory_used_bytes.map_or_else(|| "?".to_owned(), units::human);
+    let of = if container.monitor { "-".to_owned() } else { units::human(card.memory_limit_bytes) };
+    let is_full = card.memory_used_bytes.is_some_and(|used| used >= card.memory_limit_bytes) && !container.monitor;
+    let state = if is_full { CellState::Warning } else { CellState::Plain };
+    Cell::amount(card.memory_used_bytes, format!("{used} / {of}")).in_state(state)
+}
+
+fn compute(container: &ContainerListing, card: &GrantListing) -> Cell {
     let achieved = schedules::shown(card.time.achieved_1s_percent);
-    let compute = match (card.compute_percent, card.weight) {
+    let text = match (card.compute_percent, card.weight) {
         _ if container.monitor => "monitor".to_owned(),
         _ if container.exclusive => "whole".to_owned(),
         (Some(percent), _) => format!("{percent}% / {achieved}"),
         (None, Some(weight)) => format!("weight {weight} / {achieved}"),
         (None, None) => format!("no limit / {achieved}"),
     };
-    let policy = match (container.exclusive || container.monitor, card.is_weight_only) {
-        (true, _) => "-".to_owned(),
-        (false, false) => card.policy.to_owned(),
-        (false, true) => format!("{} (as a weight only)", card.policy),
-    };
-    let index = match &card.mig_uuid {
-        Some(mig) => format!("{} {mig}", card.index),
-        None => card.index.to_string(),
-    };
-    vec![namespace, id, pid, index, memory, compute, policy, version, pod]
+    Cell::percent(card.time.achieved_1s_percent, text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::test_support;
+    use crate::cli::test_support::{self, shown};
+
+    fn table(containers: &[ContainerListing]) -> String {
+        shown(listing(containers.to_vec()), &[])
+    }
 
     #[test]
     fn json_keys_are_fixed() {
@@ -334,11 +375,11 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_as_the_vendor_shows_them() {
+    fn sizes_are_shown_in_the_units_that_people_read() {
         let text = table(&list(&test_support::node(), &MemoryUsage::nothing_runs()));
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].contains("0MiB / 3276MiB"), "{text}");
-        assert!(lines[2].contains("0MiB / 32768MiB"), "{text}");
+        assert!(lines[1].contains("0 B / 3.2 GiB"), "{text}");
+        assert!(lines[2].contains("0 B / 32 GiB"), "{text}");
         assert!(lines[2].contains("whole"), "{text}");
         assert_eq!(lines.len(), 3);
     }
@@ -346,14 +387,14 @@ mod tests {
     #[test]
     fn pods_are_named_where_there_are_any() {
         let mut node = test_support::node();
-        let shown = |node: &Node| {
+        let both = |node: &Node| {
             let containers = list(node, &MemoryUsage::nothing_runs());
             (table(&containers), serde_json::to_value(containers).unwrap())
         };
-        let (text, value) = shown(&node);
+        let (text, value) = both(&node);
         assert!(text.lines().next().unwrap().ends_with("  POLICY") && value[0].get("pod").is_none(), "{text}");
         node.records[0].request.pod = Some(PodContainer { pod: "train\x1b[2J".to_owned(), ..test_support::pod() });
-        let (text, value) = shown(&node);
+        let (text, value) = both(&node);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with("  POLICY  POD"), "{text}");
         assert!(lines[1].ends_with("  fixed   team/train?[2J/main") && lines[2].ends_with("  -"), "{text}");
@@ -404,7 +445,7 @@ mod tests {
         };
         let usage = MemoryUsage::reported(&node.records[0], reported);
         let containers = list(&node, &usage);
-        assert!(table(&containers).contains("100MiB / 3276MiB"));
+        assert!(table(&containers).contains("100 MiB / 3.2 GiB"));
         let value = serde_json::to_value(&containers).unwrap();
         assert_eq!((&value[0]["denials"], &value[0]["mediator"]), (&3.into(), &4712.into()));
         let process = serde_json::json!({ "pid": 4720, "pid_in_container": 7, "memory_used_bytes": 100 });
@@ -445,6 +486,14 @@ mod tests {
     #[test]
     fn what_the_driver_does_not_say_is_not_made_up() {
         let text = table(&list(&test_support::node(), &MemoryUsage::unknown()));
-        assert!(text.contains("? / 3276MiB"), "{text}");
+        assert!(text.contains("? / 3.2 GiB"), "{text}");
+    }
+
+    #[test]
+    fn wide_shows_all_that_is_known() {
+        let containers = list(&test_support::node(), &MemoryUsage::nothing_runs());
+        let text = shown(listing(containers), &["-o", "wide"]);
+        assert!(text.contains("  HELD BACK  DENIALS  MEDIATOR  VERSION\n"), "{text}");
+        assert!(text.contains("  9.0 s      0        -         0.1.0\n"), "{text}");
     }
 }

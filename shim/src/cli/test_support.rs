@@ -15,12 +15,28 @@ use runtime_config::{
     request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, PodContainer, Priority, Source, parse},
 };
 
-use super::{node::Node, schedules::Schedules};
+use super::{
+    listing::{Listing, ListingOptions},
+    node::Node,
+    schedules::Schedules,
+    screen::Screen,
+};
 
 /// Instant of the snapshot.
 pub(super) const NOW_US: u64 = 3_600_000_000;
 
 const CONFIG: &str = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'Tesla V100-PCIE-32GB'\nmemory = '32768MiB'\ncount = 3\n";
+
+/// A listing as it is shown with these options.
+pub(super) fn shown<T: serde::Serialize>(listing: Listing<T>, options: &[&str]) -> String {
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: ListingOptions,
+    }
+    let line: Line = clap::Parser::try_parse_from(std::iter::once(&"egpu").chain(options)).unwrap();
+    listing.text(&line.options, Screen::default()).unwrap()
+}
 
 pub(super) fn node() -> Node {
     let (config, inventory) = config_and_inventory();

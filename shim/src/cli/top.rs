@@ -72,7 +72,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
 
 /// One frame, as `--output json` shows it: a line for each. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct Frame {
+pub(super) struct Frame {
     /// The instant, microseconds of CLOCK_MONOTONIC.
     at_us: u64,
     cards: Vec<CardLine>,
@@ -146,7 +146,7 @@ struct ContainerCardLine {
 }
 
 impl Frame {
-    fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
+    pub(super) fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
         let holds = |record: &&Record| record.cards.iter().any(nvidia_glue::ledger::CardGrant::holds);
         let containers: Vec<ContainerLines> =
             node.records.iter().filter(holds).map(|record| container(node, record, usage, before)).collect();

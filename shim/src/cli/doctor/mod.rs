@@ -19,7 +19,11 @@ use runtime_config::{
     config::{DEFAULT_PATH, PATH_VARIABLE},
 };
 
-use super::Exit;
+use super::{
+    Exit,
+    listing::Listing,
+    table::{Cell, CellState, Column},
+};
 
 const CONFIG: &str = "configuration";
 
@@ -61,26 +65,25 @@ pub(super) fn exit_code(checks: &[Check]) -> Exit {
     if checks.iter().any(|check| check.level == Level::Failure) { Exit::Failure } else { Exit::Success }
 }
 
-/// Formats one line for each check, with its fix below.
-pub(super) fn text(checks: &[Check]) -> String {
-    let width = checks.iter().map(|check| check.what.chars().count()).max().unwrap_or(0);
-    let mut text = String::new();
-    for check in checks {
-        let level = match check.level {
-            Level::Ok => "ok",
-            Level::Warning => "warning",
-            Level::Failure => "failure",
-        };
-        let Check { what, detail, remedy, .. } = check;
-        text.push_str(&format!("{level:<7}  {what:<width$}  {detail}\n"));
-        if let Some(remedy) = remedy {
-            text.push_str(&format!("{:<7}  {:<width$}  -> {remedy}\n", "", ""));
-        }
-    }
+const COLUMNS: [Column; 3] = [Column::new("LEVEL"), Column::new("CHECK"), Column::text("RESULT")];
+
+/// One line for each check, with its fix below.
+pub(super) fn listing(checks: Vec<Check>) -> Listing<Check> {
     let count = |level: Level| checks.iter().filter(|check| check.level == level).count();
     let (failures, warnings) = (count(Level::Failure), count(Level::Warning));
-    text.push_str(&format!("{}, {}\n", plural(failures, "failure"), plural(warnings, "warning")));
-    text
+    let footer = format!("{}, {}\n", plural(failures, "failure"), plural(warnings, "warning"));
+    Listing { footer: Some(footer), ..Listing::new(&COLUMNS, checks, rows) }
+}
+
+fn rows(Check { level, what, detail, remedy }: &Check) -> Vec<Vec<Cell>> {
+    let (level, state) = match level {
+        Level::Ok => ("ok", CellState::Good),
+        Level::Warning => ("warning", CellState::Warning),
+        Level::Failure => ("failure", CellState::Bad),
+    };
+    let check = vec![Cell::from(level).in_state(state), what.as_str().into(), detail.as_str().into()];
+    let remedy = remedy.iter().map(|remedy| vec![Cell::default(), Cell::default(), format!("-> {remedy}").into()]);
+    std::iter::once(check).chain(remedy).collect()
 }
 
 fn plural(count: usize, name: &str) -> String {
@@ -110,8 +113,9 @@ mod tests {
         checks.push(failure("state", "gone", "make it"));
         assert_eq!(exit_code(&checks), Exit::Failure);
         assert_eq!(
-            text(&checks),
-            "ok       cards    4\n\
+            crate::cli::test_support::shown(listing(checks), &[]),
+            "LEVEL    CHECK    RESULT\n\
+             ok       cards    4\n\
              warning  runtime  old\n                  -> update it\n\
              failure  state    gone\n                  -> make it\n\
              1 failure, 1 warning\n"

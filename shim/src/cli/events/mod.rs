@@ -3,16 +3,23 @@
 mod files;
 mod wait;
 
+use std::{collections::VecDeque, io, path::Path};
+
 use jiff::Timestamp;
-use nvidia_glue::event_log::{self, Entry, Kind};
+use nvidia_glue::{
+    event_log::{self, Entry, Kind},
+    ledger::ContainerKey,
+};
 use serde_json::Value;
 
 use self::{files::EventFiles, wait::EventWait};
 use super::{
-    Exit, Output,
+    Exit,
     container_name::ContainerEvents,
     error::CliError,
-    output::{self, Format, printable},
+    listing::{Listing, ListingFormat, ListingOptions},
+    output::{self, printable},
+    table::{Cell, CellState, Column},
     value_parsers,
 };
 
@@ -32,7 +39,7 @@ Events are kept until the machine restarts, the last 1 to 2 MiB of them. Repeate
 number since the last one. `--output json` prints one array, with `--follow` an object a line.")]
 pub(super) struct EventsArguments {
     /// Print new events as they come, until interrupted
-    #[arg(long, short)]
+    #[arg(long, short, conflicts_with_all = ["watch", "sort"])]
     follow: bool,
     /// Only events since then: a time ago (10m, 2h30m) or an instant (2026-01-31T12:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = value_parsers::since)]
@@ -45,7 +52,7 @@ pub(super) struct EventsArguments {
     #[arg(long = "kind", value_name = "KIND")]
     kinds: Vec<String>,
     #[command(flatten)]
-    output: Output,
+    listing: ListingOptions,
 }
 
 pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
@@ -57,35 +64,84 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
         }
     }
     let directory = event_log::directory(&super::load()?.state_dir);
-    let failed = |source| CliError::Events { directory: directory.clone(), source };
-    let wait = if arguments.follow { Some(EventWait::begin(&directory).map_err(failed)?) } else { None };
-    let mut files = EventFiles::new(directory.clone());
-    let mut container = arguments.container.as_deref().map(ContainerEvents::new);
-    let mut read = || -> Result<Vec<EventLine>, CliError> {
-        let lines = files.read().map_err(failed)?;
-        let lines = lines.iter().filter_map(|line| EventLine::new(line)).collect();
-        let mut lines = arguments.choose(lines, container.as_mut())?;
-        // Events of several processes may stand in the file in another order.
-        lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
-        Ok(lines)
-    };
-    let is_json = arguments.output.output == Format::Json;
-    let first = read()?;
-    let Some(wait) = wait else {
-        let values: Vec<&Value> = first.iter().map(|line| &line.value).collect();
-        return super::show(arguments.output, &values, || table(&first));
-    };
-    if !is_json {
+    if arguments.follow {
+        return follow(arguments, &directory);
+    }
+    arguments.listing.view.print(|screen| {
+        let mut reader = EventReader::new(arguments, &directory);
+        listing(reader.read()?).text(&arguments.listing, screen)
+    })?;
+    Ok(Exit::Success)
+}
+
+fn follow(arguments: &EventsArguments, directory: &Path) -> Result<Exit, CliError> {
+    let wait =
+        EventWait::begin(directory).map_err(|source| CliError::Events { directory: directory.to_owned(), source })?;
+    let mut reader = EventReader::new(arguments, directory);
+    let output = &arguments.listing.view.output;
+    if matches!(output, ListingFormat::Table | ListingFormat::Wide) && !arguments.listing.no_header {
         output::print(&row(&TITLES))?;
     }
-    let mut lines = first;
     loop {
-        let text: Result<String, CliError> = lines.iter().map(|line| line.text(is_json)).collect();
+        let text: Result<String, CliError> = reader.read()?.iter().map(|line| line.text(output)).collect();
         output::print(&text?)?;
         if !wait.for_more().map_err(CliError::Wait)? {
             return Ok(Exit::Success);
         }
-        lines = read()?;
+    }
+}
+
+/// Returns the last events about a container, the earliest first.
+pub(super) fn latest(state_dir: &Path, key: &ContainerKey, count: usize) -> io::Result<Vec<[String; 4]>> {
+    let lines = EventFiles::new(event_log::directory(state_dir)).read()?;
+    let is_own = |entry: &Entry| {
+        (entry.namespace.as_deref(), entry.container.as_deref()) == (Some(&key.namespace), Some(&key.id))
+    };
+    let mut own: Vec<EventLine> =
+        lines.iter().filter_map(|line| EventLine::new(line)).filter(|line| is_own(&line.entry)).collect();
+    own.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
+    let last = own.split_off(own.len().saturating_sub(count));
+    Ok(last
+        .iter()
+        .map(|line| {
+            let [time, kind, count, _, _, text] = line.cells();
+            [time, kind, count, text]
+        })
+        .collect())
+}
+
+/// Returns the JSON of the last lines of the events, the earliest first.
+pub(super) fn last(directory: &Path, count: usize) -> io::Result<VecDeque<Value>> {
+    let lines = EventFiles::new(directory.to_owned()).read()?;
+    let mut last = VecDeque::new();
+    for line in lines.iter().rev().filter_map(|line| EventLine::new(line)).take(count) {
+        last.push_front(line.value);
+    }
+    Ok(last)
+}
+
+/// Reads the events that are asked for, on from the last ones.
+struct EventReader<'a> {
+    arguments: &'a EventsArguments,
+    directory: &'a Path,
+    files: EventFiles,
+    container: Option<ContainerEvents<'a>>,
+}
+
+impl<'a> EventReader<'a> {
+    fn new(arguments: &'a EventsArguments, directory: &'a Path) -> Self {
+        let container = arguments.container.as_deref().map(ContainerEvents::new);
+        Self { arguments, directory, files: EventFiles::new(directory.to_owned()), container }
+    }
+
+    fn read(&mut self) -> Result<Vec<EventLine>, CliError> {
+        let failed = |source| CliError::Events { directory: self.directory.to_owned(), source };
+        let lines = self.files.read().map_err(failed)?;
+        let lines = lines.iter().filter_map(|line| EventLine::new(line)).collect();
+        let mut lines = self.arguments.choose(lines, self.container.as_mut())?;
+        // Events of several processes may stand in the file in another order.
+        lines.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
+        Ok(lines)
     }
 }
 
@@ -104,8 +160,12 @@ impl EventLine {
         Some(Self { entry: event_log::parse(line)?, value: serde_json::from_slice(line).ok()? })
     }
 
-    fn text(&self, is_json: bool) -> Result<String, CliError> {
-        if is_json { output::json_line(&self.value) } else { Ok(row(&self.cells())) }
+    fn text(&self, format: &ListingFormat) -> Result<String, CliError> {
+        match format {
+            ListingFormat::Json => output::json_line(&self.value),
+            ListingFormat::Template(template) => Ok(template.lines(&self.value)),
+            ListingFormat::Table | ListingFormat::Wide => Ok(row(&self.cells())),
+        }
     }
 
     fn cells(&self) -> [String; 6] {
@@ -132,9 +192,40 @@ fn row(cells: &[impl AsRef<str>; 6]) -> String {
     format!("{time:<20}  {kind:<14}  {count:<5}  {card:<12}  {container:<32}  {text}\n")
 }
 
-fn table(lines: &[EventLine]) -> String {
-    let rows: Vec<Vec<String>> = lines.iter().map(|line| line.cells().into()).collect();
-    output::table(&TITLES, &rows)
+const COLUMNS: [Column; 7] = [
+    Column::new(TITLES[0]),
+    Column::new(TITLES[1]),
+    Column::new(TITLES[2]).spare(),
+    Column::new(TITLES[3]).spare(),
+    Column::new("UUID").wide(),
+    Column::name(TITLES[4]),
+    Column::text(TITLES[5]),
+];
+
+fn listing(lines: Vec<EventLine>) -> Listing<Value> {
+    let rows: Vec<Vec<Cell>> = lines.iter().map(table_row).collect();
+    let entries = lines.into_iter().map(|line| line.value).zip(rows.into_iter().map(|row| vec![row]));
+    Listing { columns: COLUMNS.to_vec(), entries: entries.collect(), footer: None }
+}
+
+fn table_row(line: &EventLine) -> Vec<Cell> {
+    let [time, kind, count, card, container, text] = line.cells();
+    let state = match Kind::ALL.into_iter().find(|known| known.name() == line.entry.kind) {
+        Some(Kind::Killed | Kind::Stalled | Kind::MediatorEnded | Kind::Degraded) => CellState::Bad,
+        Some(Kind::Refused | Kind::Denied | Kind::Drift | Kind::Warning | Kind::RolledBack) => CellState::Warning,
+        Some(Kind::Admitted | Kind::Recovered) => CellState::Good,
+        _ => CellState::Plain,
+    };
+    let uuid = line.entry.card.as_deref().unwrap_or("-");
+    vec![
+        time.into(),
+        Cell::from(kind).in_state(state),
+        Cell::number(line.entry.count, count),
+        card.into(),
+        uuid.into(),
+        container.into(),
+        text.into(),
+    ]
 }
 
 impl EventsArguments {
@@ -237,7 +328,12 @@ mod tests {
         let pod = r#""pod":{"namespace":"team","pod":"train-0","container":"main"},"card_index""#;
         let of_pod = REFUSED.replace(r#""card_index""#, pod);
         let lines = [line(REFUSED), line(DENIED), line(MELTED), line(&of_pod)];
-        let text = table(&lines);
+        let text = crate::cli::test_support::shown(
+            listing(
+                lines.iter().map(|line| EventLine { entry: line.entry.clone(), value: line.value.clone() }).collect(),
+            ),
+            &[],
+        );
         let rows: Vec<&str> = text.lines().collect();
         assert_eq!(
             rows[1], "2026-01-31T12:00:00Z  refused  1      3             k8s.io/abcdef      it is full",
@@ -248,11 +344,14 @@ mod tests {
             "{text}"
         );
         assert!(rows[3].contains("melted") && rows[3].ends_with("hot?[2J"), "{text}");
-        assert!(lines[2].text(true).unwrap().contains(r#""heat":2000"#), "what later versions add is shown");
+        assert!(
+            lines[2].text(&ListingFormat::Json).unwrap().contains(r#""heat":2000"#),
+            "what later versions add is shown"
+        );
         assert!(rows[4].contains("  team/train-0/main  it is full"), "{text}");
-        assert_eq!(lines[3].text(true).unwrap().trim_end(), of_pod);
-        assert_eq!(lines[1].text(true).unwrap().trim_end(), DENIED);
-        let row = lines[0].text(false).unwrap();
+        assert_eq!(lines[3].text(&ListingFormat::Json).unwrap().trim_end(), of_pod);
+        assert_eq!(lines[1].text(&ListingFormat::Json).unwrap().trim_end(), DENIED);
+        let row = lines[0].text(&ListingFormat::Table).unwrap();
         assert!(row.starts_with("2026-01-31T12:00:00Z  refused         1      3             k8s.io/abcdef  "), "{row}");
     }
 }

@@ -33,7 +33,7 @@ use runtime_config::{
     config::{DEFAULT_PATH, DEFAULT_TOML},
 };
 
-use super::{Exit, doctor, error::CliError, output, say};
+use super::{Exit, doctor, error::CliError, output, say, screen::Screen};
 use changes::{Change, Draft};
 use plan::Plan;
 use programs::{InstallRecord, Programs};
@@ -109,8 +109,9 @@ pub(super) fn install(arguments: &InstallArguments) -> Result<Exit, CliError> {
         return Ok(Exit::Success);
     }
     let checks = doctor::examine(arguments.common.containerd_config.as_deref());
-    output::print(&doctor::text(&checks))?;
-    Ok(doctor::exit_code(&checks))
+    let exit = doctor::exit_code(&checks);
+    output::print(&doctor::listing(checks).table(false, true, Screen::of_stdout()))?;
+    Ok(exit)
 }
 
 fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {

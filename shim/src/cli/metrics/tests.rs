@@ -120,11 +120,41 @@ fn a_file_or_a_server_or_stdout() {
         arguments: MetricsArguments,
     }
     let parse = |line: &str| <Command as clap::Parser>::try_parse_from(line.split(' '));
-    for line in ["metrics", "metrics --textfile x.prom", "metrics --listen 127.0.0.1:9402", "metrics --listen [::1]:0"]
-    {
+    for line in [
+        "metrics",
+        "metrics --textfile x.prom",
+        "metrics --listen 127.0.0.1:9402",
+        "metrics --listen [::1]:0",
+        "metrics --listen 127.0.0.1:9402 --page --page-token /etc/egpu/page-token",
+    ] {
         assert!(parse(line).is_ok(), "{line}");
     }
-    for line in ["metrics --listen 9402", "metrics --textfile x --listen 127.0.0.1:1", "metrics --output json"] {
+    for line in [
+        "metrics --listen 9402",
+        "metrics --textfile x --listen 127.0.0.1:1",
+        "metrics --output json",
+        "metrics --page",
+        "metrics --listen 127.0.0.1:1 --page-token x",
+    ] {
         assert!(parse(line).is_err(), "{line}");
     }
+}
+
+#[test]
+fn a_page_for_everybody_is_refused() {
+    let arguments = |token: Option<&str>| MetricsArguments {
+        textfile: None,
+        listen: None,
+        page: true,
+        page_token: token.map(PathBuf::from),
+    };
+    let refused =
+        |address: &str, token| site(&arguments(token), address.parse().unwrap()).err().map(|error| error.to_string());
+    for address in ["127.0.0.1:0", "[::1]:0", "127.1.2.3:9402"] {
+        assert_eq!(refused(address, None), None, "{address}");
+    }
+    for address in ["0.0.0.0:9402", "[::]:9402", "10.0.0.1:9402"] {
+        assert!(refused(address, None).unwrap().contains("--page-token"), "{address}");
+    }
+    assert!(refused("127.0.0.1:0", Some("/nowhere")).unwrap().contains("/nowhere"));
 }
