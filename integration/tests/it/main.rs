@@ -30,6 +30,7 @@ mod images;
 mod install;
 mod memory;
 mod metrics;
+mod page;
 mod pods;
 mod recovery;
 mod renewal;
@@ -62,6 +63,7 @@ fn main() -> std::process::ExitCode {
         renewal::cases(),
         events::cases(),
         metrics::cases(),
+        page::cases(),
         systemd::cases(),
         ctr::cases(),
         docker::cases(),

@@ -86,10 +86,19 @@ impl Server {
         Self { process, address }
     }
 
-    /// Returns its answer, head and body.
+    /// Its address and port.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns its answer about the metrics, head and body.
     pub(crate) fn ask(&self, method: &str) -> (String, String) {
+        self.ask_for(method, "/metrics")
+    }
+
+    pub(crate) fn ask_for(&self, method: &str, path: &str) -> (String, String) {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        write!(stream, "{method} /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));

@@ -245,7 +245,9 @@ fn format_row(columns: &[Column], chosen: &[usize], widths: &[usize], row: &[Cel
 
 /// Wraps text at words; a longer word is split.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    textwrap::wrap(text, width).into_iter().map(std::borrow::Cow::into_owned).collect()
+    // Names are not split at their hyphens.
+    let options = textwrap::Options::new(width).word_splitter(textwrap::WordSplitter::NoHyphenation);
+    textwrap::wrap(text, options).into_iter().map(std::borrow::Cow::into_owned).collect()
 }
 
 /// Cuts out the middle: names often differ at their ends.

@@ -39,7 +39,7 @@ fn case_1_sizes(node: &Node) {
     let grant = node.grant("one").expect("a grant");
     assert_eq!((grant.cards(), grant.memory_mib(), grant.compute()), (vec![0, 1, 2], vec![3276; 3], vec![Some(10); 3]));
     let table = String::from_utf8(node.egpu(&["ps"]).stdout).unwrap();
-    assert_eq!(table.matches("0MiB / 3276MiB").count(), 3, "{table}");
+    assert_eq!(table.matches("0 B / 3.2 GiB").count(), 3, "{table}");
     container.end();
 }
 
