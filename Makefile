@@ -16,6 +16,7 @@
 #   make demo-kubernetes  from nothing to pods with shares, on that cluster; make kube-bench: what claims cost there
 #   make kube-scale placement over 100 nodes that are objects alone, by the stock scheduler and with egpu-scorer (KUBE_ARGS="--nodes 1000")
 #   make chart-test  the Helm chart, linted and rendered by helm, which is built from its source; make kube-test installs it
+#   make page-test  the node's page in Chromium, which is installed from Debian; PAGE_PICTURE=docs/page.png makes its picture
 #   make monitoring-test  alerts of examples/metrics, evaluated by Prometheus' promtool, built from its source
 #   make vm-test    the suite in a virtual machine with systemd, cgroup v2 and Debian's kernel (VM_ARGS="-a tcg" where there is no KVM)
 #   make dist       packages in target/dist: deb, rpm, tarball, OCI image, checksums; make package-test checks them,
@@ -41,6 +42,7 @@ BENCH_ARGS ?=
 KUBE_ARGS ?=
 VM_ARGS ?=
 HOST_ARGS ?=
+PAGE_PICTURE ?=
 
 # The architecture that is built for: this machine's, or CARGO_BUILD_TARGET's, with Debian's cross compiler as linker.
 MACHINE := $(firstword $(subst -, ,$(CARGO_BUILD_TARGET)) $(shell uname -m))
@@ -75,7 +77,7 @@ REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test page-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -199,6 +201,13 @@ kube-test demo-kubernetes kube-bench kube-scale: build build-kubernetes rm-clien
 # Exit status 77 is a skipped run, which has said why.
 chart-test:
 	helm=$$(scripts/go-tool.sh helm) || exit $$(($$? == 77 ? 0 : 1)); packaging/check-chart.sh $$helm
+
+# Chromium is too large to be installed for every change: make test looks at what is served, and skips the browser without one.
+page-test: build rm-client
+	scripts/setup.sh tests
+	scripts/setup.sh containerd
+	scripts/setup.sh browser
+	EGPU_TEST_PAGE_PICTURE=$(abspath $(PAGE_PICTURE)) EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked -- page::
 
 monitoring-test:
 	promtool=$$(scripts/go-tool.sh promtool) || exit $$(($$? == 77 ? 0 : 1)); \

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Installs what a target needs and the machine lacks, from the machine's own Debian or Ubuntu
 # archive.
-# usage: scripts/setup.sh build|tests|containerd|kubernetes|dist
+# usage: scripts/setup.sh build|tests|containerd|browser|kubernetes|dist
 #   build       a C compiler and linker, libseccomp to link in
 #   tests       what the tests are built with besides: protoc, from which their client of containerd is generated, a C++ compiler for the
 #               fuzz targets, Python, in which the measurements on a card are written, and strace, which kills at a step
 #   containerd  containerd, runc to compare with, a static busybox for root file systems, what unpacks packages
+#   browser     chromium, which looks at the node's page
 #   kubernetes  openssl, which makes a test cluster's certificates, and libseccomp's headers, which runc is built with
 #   dist        what packages are made with
 # Whatever is there already is left alone: a containerd from Docker's packages, say, serves as well.
@@ -65,6 +66,9 @@ containerd)
     want busybox-static is_static
     want xz-utils command -v xz
     ;;
+browser)
+    want chromium command -v chromium
+    ;;
 kubernetes)
     want openssl command -v openssl
     want libseccomp-dev test -e /usr/include/seccomp.h
@@ -77,7 +81,7 @@ dist)
     want strace command -v strace
     ;;
 *)
-    echo "usage: $0 build|tests|containerd|kubernetes|dist" >&2
+    echo "usage: $0 build|tests|containerd|browser|kubernetes|dist" >&2
     exit 2
     ;;
 esac

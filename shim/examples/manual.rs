@@ -5,15 +5,15 @@
 use std::{env, error::Error, fs, path::Path};
 
 use clap::CommandFactory as _;
-use clap_complete::Shell;
-use egpu_shim::cli::Cli;
+use clap_complete::{Generator as _, Shell};
+use egpu_shim::cli::{Cli, completions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = env::args_os().nth(1).ok_or("usage: manual FOLDER")?;
     let folder = Path::new(&folder);
     fs::create_dir_all(folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        clap_complete::generate_to(shell, &mut Cli::command(), "egpu", folder)?;
+        fs::write(folder.join(shell.file_name("egpu")), completions(shell))?;
     }
     clap_mangen::generate_to(Cli::command(), folder)?;
     fs::write(folder.join("egpu-config.5"), configuration(runtime_config::config::DEFAULT_TOML))?;

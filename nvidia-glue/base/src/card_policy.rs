@@ -51,7 +51,12 @@ impl CardPolicy {
 
     /// All names, for messages.
     pub fn names() -> String {
-        NAMES.map(|(name, _)| name).join(", ")
+        Self::all_names().join(", ")
+    }
+
+    /// All names.
+    pub fn all_names() -> [&'static str; 6] {
+        NAMES.map(|(name, _)| name)
     }
 
     /// Returns whether it divides a card into slices, `max_inst` of them, of which weights count

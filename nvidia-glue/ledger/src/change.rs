@@ -1,6 +1,6 @@
 //! Changes while containers run: a container's limits and priority, a card's policy and period.
 
-use base::{Bytes, CardPolicy, ComputeShare, Priority};
+use base::{Bytes, CardPolicy, ComputeShare, Priority, RefusalCode};
 use runtime_config::request::{CardCountError, MemoryLimit, PerCard};
 
 use super::{ContainerKey, refusal::Refusal, store::StoreError};
@@ -100,6 +100,19 @@ pub enum ChangeError {
     },
 }
 
+impl ChangeError {
+    /// Code of the reason; `None`: there is nothing to change.
+    pub fn code(&self) -> Option<RefusalCode> {
+        match self {
+            Self::NoGrant { .. } => None,
+            Self::Fixed { .. } | Self::NoQuota { .. } => Some(RefusalCode::NotChangeable),
+            Self::ListLength { .. } | Self::Memory { .. } => Some(RefusalCode::InvalidValue),
+            Self::NoSuchCard { .. } | Self::Store { .. } => Some(RefusalCode::NodeFailure),
+            Self::Card { source, .. } => Some(source.code()),
+        }
+    }
+}
+
 /// Reason for which a card's setting is not changed. It is as it was.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
@@ -145,4 +158,16 @@ pub enum PolicyError {
         /// The cause.
         source: StoreError,
     },
+}
+
+impl PolicyError {
+    /// Code of the reason; `None`: there is no such card.
+    pub fn code(&self) -> Option<RefusalCode> {
+        match self {
+            Self::NoSuchCard { .. } => None,
+            Self::Period { .. } => Some(RefusalCode::InvalidValue),
+            Self::Container { source, .. } | Self::Layout { source, .. } => Some(source.code()),
+            Self::Store { .. } => Some(RefusalCode::NodeFailure),
+        }
+    }
 }

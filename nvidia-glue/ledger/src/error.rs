@@ -2,6 +2,8 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use base::RefusalCode;
+
 use super::{CardRoom, ContainerKey, refusal::Refusal, store::StoreError};
 use crate::{decision_log::chain, select::SelectError};
 
@@ -189,6 +191,13 @@ fn by_reason(tried: &[TriedCard], say: impl Fn(&TriedCard) -> String) -> String 
     if reasons.is_empty() { "none can be chosen".to_owned() } else { reasons.join("; ") }
 }
 
+/// The code that all cards have, or else that of no room.
+fn common_code(tried: &[TriedCard]) -> RefusalCode {
+    let mut codes = tried.iter().map(|tried| tried.why.as_ref().map_or(RefusalCode::NoRoom, Refusal::code));
+    let first = codes.next().unwrap_or(RefusalCode::NoRoom);
+    if codes.all(|code| code == first) { first } else { RefusalCode::NoRoom }
+}
+
 fn free(room: Option<&CardRoom>) -> String {
     room.map(|room| format!(" (free: {room})")).unwrap_or_default()
 }
@@ -222,6 +231,22 @@ impl AdmitError {
             Self::WaitEnded { .. } => AdmitErrorKind::Cancelled,
             Self::AlreadyAdmitted { .. } => AdmitErrorKind::AlreadyExists,
             Self::Store { .. } => AdmitErrorKind::Internal,
+        }
+    }
+
+    /// Code of the reason.
+    pub fn code(&self) -> RefusalCode {
+        match self {
+            Self::Invalid { .. } => RefusalCode::NotOnThisNode,
+            Self::Card { source, .. } | Self::PinnedMemory { source, .. } | Self::Gang { source, .. } => source.code(),
+            Self::NoRoom { tried, .. } => common_code(tried),
+            Self::Kept { .. } => RefusalCode::RoomKept,
+            Self::Waited { source, .. } => source.code(),
+            Self::Crowded { .. } => RefusalCode::TooManyWaiting,
+            Self::WaitEnded { .. } => RefusalCode::WaitEnded,
+            Self::AlreadyAdmitted { .. } => RefusalCode::AlreadyGranted,
+            Self::Cgroup { .. } => RefusalCode::Cgroup,
+            Self::Store { .. } => RefusalCode::NodeFailure,
         }
     }
 
@@ -329,6 +354,22 @@ pub enum AttachError {
         /// The cause.
         source: StoreError,
     },
+}
+
+impl AttachError {
+    /// Code of the reason.
+    pub fn code(&self) -> RefusalCode {
+        match self {
+            Self::NotPrepared { .. }
+            | Self::OtherPod { .. }
+            | Self::InUse { .. }
+            | Self::OtherRequests { .. }
+            | Self::NoRequest { .. } => RefusalCode::Claim,
+            Self::Gang { source, .. } => source.code(),
+            Self::Cgroup { .. } => RefusalCode::Cgroup,
+            Self::Store { .. } => RefusalCode::NodeFailure,
+        }
+    }
 }
 
 /// Reason for which a grant cannot be bound to its container.

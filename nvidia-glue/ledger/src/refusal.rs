@@ -1,6 +1,6 @@
 //! Reasons for which a card gives a container nothing.
 
-use base::{Bytes, CardPolicy};
+use base::{Bytes, CardPolicy, RefusalCode};
 use schedule::layout::MIN_REMAINDER_PERCENT;
 
 /// Advice for a request for more memory than is free.
@@ -134,4 +134,26 @@ pub enum Refusal {
         /// The obstacle.
         reason: String,
     },
+}
+
+impl Refusal {
+    /// Its code.
+    pub fn code(&self) -> RefusalCode {
+        match self {
+            Self::Memory { .. } => RefusalCode::NoMemory,
+            Self::Compute { .. } => RefusalCode::NoTime,
+            Self::Remainder { .. } => RefusalCode::NoRemainder,
+            Self::Weight { .. } => RefusalCode::NoWeight,
+            Self::Containers { .. } => RefusalCode::TooManyContainers,
+            Self::Channels { .. } => RefusalCode::NoChannels,
+            Self::PinnedMemory { .. } => RefusalCode::NoPinnedMemory,
+            Self::InUse => RefusalCode::CardInUse,
+            Self::HeldWhole => RefusalCode::CardTaken,
+            Self::MigHeld { .. } => RefusalCode::MigTaken,
+            Self::Policy { .. } => RefusalCode::OtherPolicy,
+            Self::CapNeedsFixed => RefusalCode::CapNeedsFixed,
+            Self::HardCap { .. } => RefusalCode::NoHardCaps,
+            Self::Layout { .. } => RefusalCode::NoWindows,
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use base::RefusalCode;
+
 use super::Dialect;
 
 /// The longest piece of a value that an error shows.
@@ -109,6 +111,20 @@ pub enum RequestError {
 }
 
 impl RequestError {
+    /// Code of the reason.
+    pub fn code(&self) -> RefusalCode {
+        match self {
+            Self::Invalid { .. } | Self::Ambiguous { .. } | Self::UnknownName { .. } | Self::NoCards { .. } => {
+                RefusalCode::InvalidValue
+            }
+            Self::Contradiction { .. } | Self::TwoDialects { .. } => RefusalCode::Contradiction,
+            Self::NotAllowed { .. } => RefusalCode::NotAllowed,
+            Self::Claim { .. } => RefusalCode::Claim,
+            Self::Privileged { .. } => RefusalCode::Privileged,
+            Self::MigWithQuota { .. } => RefusalCode::MigQuota,
+        }
+    }
+
     pub(crate) fn invalid(said: impl Into<Said>, accepted: impl Into<String>) -> Self {
         Self::Invalid { said: said.into(), accepted: accepted.into() }
     }

@@ -3,6 +3,7 @@
 use std::{io, net::SocketAddr, path::PathBuf};
 
 use nvidia_glue::{
+    base::RefusalCode,
     cards::{DiscoverError, ResolveError},
     ledger::{ChangeError, PolicyError, StoreError},
 };
@@ -109,6 +110,17 @@ impl CliError {
             | Self::Textfile { .. }
             | Self::Token { .. }
             | Self::Listen { .. } => Exit::Failure,
+        }
+    }
+}
+
+impl CliError {
+    /// Returns the code of the reason for which a change was refused.
+    pub(super) fn refusal_code(&self) -> Option<RefusalCode> {
+        match self {
+            Self::Set(error) => error.code(),
+            Self::Policy(error) => error.code(),
+            _ => None,
         }
     }
 }

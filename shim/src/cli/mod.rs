@@ -4,6 +4,7 @@
 //! has the exit codes.
 
 mod cards;
+mod completions;
 mod config;
 mod container_name;
 mod containerd;
@@ -11,6 +12,7 @@ mod doctor;
 mod error;
 mod events;
 mod exit;
+mod explain;
 mod in_force;
 mod inspect;
 mod install;
@@ -36,11 +38,12 @@ mod without_gpu;
 
 use std::{io::Write, path::PathBuf};
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 use nvidia_glue::base::error_chain as chain;
 use runtime_config::Config;
 
+pub use completions::completions;
 pub use exit::Exit;
 pub use output::Format;
 
@@ -94,6 +97,8 @@ enum Command {
         #[command(flatten)]
         listing: ListingOptions,
     },
+    /// Explain the code of a refusal, and what to do
+    Explain(explain::ExplainArguments),
     /// Put egpu on this node: programs, containerd's and Docker's configuration
     Install(install::InstallArguments),
     /// Take egpu away from this node again, unless a container uses it
@@ -133,6 +138,9 @@ pub fn run(cli: Cli) -> Exit {
             let exit = error.exit();
             if exit != Exit::Success {
                 say(&format!("egpu: {}", chain(&error)));
+                if let Some(code) = error.refusal_code() {
+                    say(&format!("egpu: `egpu explain {code}` says more"));
+                }
             }
             exit
         }
@@ -185,13 +193,12 @@ fn execute(command: Command) -> Result<Exit, CliError> {
             })?;
             Ok(exit)
         }
+        Command::Explain(arguments) => explain::run(&arguments),
         Command::Install(arguments) => install::install(&arguments),
         Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "egpu", &mut script);
-            output::print(&String::from_utf8_lossy(&script))?;
+            output::print(&completions::completions(shell))?;
             Ok(Exit::Success)
         }
     }
@@ -216,6 +223,8 @@ fn say(line: &str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]
@@ -258,6 +267,7 @@ mod tests {
                 "metrics",
                 "config",
                 "doctor",
+                "explain",
                 "install",
                 "uninstall",
                 "trace",

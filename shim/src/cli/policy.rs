@@ -40,7 +40,7 @@ pub(super) struct PolicyArguments {
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
     /// Policy of sharing: fair, preemptive, weighted, fixed, soft or native
-    #[arg(value_name = "POLICY", value_parser = value_parsers::policy)]
+    #[arg(value_name = "POLICY", value_parser = value_parsers::policy())]
     policy: Option<CardPolicy>,
     /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
     #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]

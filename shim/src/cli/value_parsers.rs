@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::{SignedDuration, Timestamp};
+use nvidia_glue::base::RefusalCode;
 use runtime_config::{
     Percent, Weight,
     config::{MAX_PERIOD_US, MIN_PERIOD_US},
@@ -76,8 +78,16 @@ pub(super) fn priority(text: &str) -> Result<Priority, String> {
     }
 }
 
-pub(super) fn policy(text: &str) -> Result<CardPolicy, String> {
-    CardPolicy::named(text).ok_or_else(|| format!("one of {} is accepted", CardPolicy::names()))
+/// Parses the name of a policy; completions know them all.
+pub(super) fn policy() -> impl TypedValueParser<Value = CardPolicy> {
+    PossibleValuesParser::new(CardPolicy::all_names())
+        .try_map(|name| CardPolicy::named(&name).ok_or_else(|| format!("one of {} is accepted", CardPolicy::names())))
+}
+
+/// Parses the code of a refusal; completions know them all.
+pub(super) fn refusal_code() -> impl TypedValueParser<Value = RefusalCode> {
+    PossibleValuesParser::new(RefusalCode::ALL.iter().map(|code| code.name()))
+        .try_map(|name| RefusalCode::named(&name).ok_or("`egpu explain` lists the codes"))
 }
 
 /// Parses one value for all cards, or a list.
@@ -128,8 +138,6 @@ mod tests {
 
     #[test]
     fn names_are_the_configurations() {
-        assert_eq!(policy("soft"), Ok(CardPolicy::Soft));
-        assert!(policy("Soft").unwrap_err().contains("fair, preemptive"));
         assert_eq!(priority("low"), Ok(Priority::Low));
         assert!(priority("0").is_err());
     }

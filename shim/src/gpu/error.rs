@@ -3,7 +3,7 @@
 use std::{io, path::PathBuf};
 
 use nvidia_glue::{
-    base::error_chain as chain,
+    base::{RefusalCode, error_chain as chain},
     inject::InjectError,
     ledger::{AdmitError, AdmitErrorKind, AttachError, BindError, ContainerKey, ReleaseError, StoreError},
 };
@@ -158,6 +158,33 @@ impl GpuError {
             | Self::Inject(_)
             | Self::Encode(_)
             | Self::Ending => chain(self),
+        }
+    }
+
+    /// Returns the code of the reason, as `egpu explain` knows it.
+    pub fn refusal_code(&self) -> RefusalCode {
+        match self {
+            Self::Request { source, .. } => source.code(),
+            Self::SeccompListener => RefusalCode::SeccompListener,
+            Self::PrivilegedExec { .. } | Self::PrivilegedClaim { .. } => RefusalCode::Privileged,
+            Self::Admit(source) => source.code(),
+            Self::Attach(source) => source.code(),
+            Self::Config(_)
+            | Self::Spec { .. }
+            | Self::Image(_)
+            | Self::Inventory(_)
+            | Self::Process { .. }
+            | Self::Note { .. }
+            | Self::Ledger(_)
+            | Self::Bind(_)
+            | Self::Present(_)
+            | Self::WindowLosses(_)
+            | Self::WeightsOnly(_)
+            | Self::Leaving(_)
+            | Self::Release(_)
+            | Self::Inject(_)
+            | Self::Encode(_)
+            | Self::Ending => RefusalCode::NodeFailure,
         }
     }
 

@@ -104,7 +104,7 @@ pub enum TaskError {
     #[error("the standard streams cannot be set up")]
     Io(#[source] IoError),
     /// The grant.
-    #[error("GPU request refused")]
+    #[error("GPU request refused (code {})", .0.refusal_code())]
     Gpu(#[source] GpuError),
     /// The mediator.
     #[error("the container's GPUs cannot be shared")]

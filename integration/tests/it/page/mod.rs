@@ -108,7 +108,7 @@ fn in_a_browser(node: &Node) {
         let path = browser.value("document.querySelector('#plot-list path.is').getAttribute('d')");
         path.as_str()?.contains('L').then_some(())
     });
-    if let Some(path) = std::env::var_os(PICTURE).map(PathBuf::from) {
+    if let Some(path) = std::env::var_os(PICTURE).filter(|path| !path.is_empty()).map(PathBuf::from) {
         std::thread::sleep(std::time::Duration::from_secs(45));
         browser.picture(&path);
     }
