@@ -28,7 +28,7 @@ const OPTIONS: &[&str] = &[
     "--disable-dev-shm-usage",
     "--no-first-run",
     "--remote-debugging-pipe",
-    "--window-size=1280,1000",
+    "--window-size=1280,1400",
 ];
 
 /// Returns the reason for which there is no browser.

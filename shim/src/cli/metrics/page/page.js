@@ -1,5 +1,6 @@
 "use strict";
-// Names come from containers: they are set as text alone, never as HTML.
+// Names come from containers: they are set as text alone, never as HTML, and cannot turn round, hide or pile up what is
+// beside them.
 
 const REFRESH_MS = 1000, PATIENCE_MS = 5000, POINTS = 300;
 const byId = (id) => document.getElementById(id);
@@ -10,9 +11,12 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+const printable = (text) => text.replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Mn}\p{Me}]/gu, "?");
+
 /** Sets a text if it is another one: what has not changed is not read aloud again. */
 function say(node, text) {
-  if (node.textContent !== text) node.textContent = text;
+  const shown = printable(text);
+  if (node.textContent !== shown) node.textContent = shown;
 }
 
 /** Amount in binary units, with one decimal. */
@@ -46,9 +50,9 @@ function keep(list, items, keyOf, make, update) {
 
 function bar(label) {
   const parts = ["granted", "used", "mark"].map((name) => element("i", { className: name, hidden: true }));
-  const made = element("div", { className: "bar", role: "meter" }, ...parts);
+  const made = element("div", { className: "bar" }, ...parts);
   made.setAttribute("role", "meter");
-  made.setAttribute("aria-label", label);
+  made.setAttribute("aria-label", printable(label));
   made.setAttribute("aria-valuemin", "0");
   made.setAttribute("aria-valuemax", "100");
   return made;
@@ -63,7 +67,7 @@ function draw(made, { granted = null, used = null, mark = null }, text) {
   };
   set(grantedPart, "width", granted);
   set(usedPart, "width", used);
-  set(markPart, "left", mark);
+  set(markPart, "left", mark || null);
   made.setAttribute("aria-valuenow", String(Math.round(used ?? 0)));
   made.setAttribute("aria-valuetext", text);
 }
@@ -83,20 +87,21 @@ function makeCard(card) {
 
 function updateCard(made, card) {
   const [title, facts, memoryText, memory, timeText, time] = made.children;
-  say(title.firstChild, `Card ${card.index}: ${card.model}, ${card.containers.length} containers`);
-  const facts_ = [`policy ${card.policy}`, `period ${card.period_us / 1000} ms`];
-  if (card.exclusive) facts_.push("held whole");
-  if (!card.hard_caps) facts_.push("weights only");
-  if (card.simulated) facts_.push("simulated");
-  if (card.unusable) facts_.push(`not offered: ${card.unusable}`);
-  say(facts, facts_.join(", "));
+  say(title.firstChild, `Card ${card.index}: ${card.model}`);
+  const count = card.containers.length;
+  const known = [count === 1 ? "1 container" : `${count} containers`, `policy ${card.policy}`, `period ${card.period_us / 1000} ms`];
+  if (card.exclusive) known.push("held whole");
+  if (!card.hard_caps) known.push("weights only");
+  if (card.simulated) known.push("simulated");
+  if (card.unusable) known.push(`not offered: ${card.unusable}`);
+  say(facts, known.join(", "));
   facts.classList.toggle("bad", Boolean(card.unusable));
   const total = card.memory_grantable_bytes, used = card.line.memory_used_bytes;
   const memorySaid = `${human(used)} used, ${human(card.memory_granted_bytes)} granted of ${human(total)}`;
   say(memoryText, `Memory: ${memorySaid}`);
   draw(memory, { granted: partOf(card.memory_granted_bytes, total), used: partOf(used, total) }, memorySaid);
   const achieved = card.line.achieved_1s_percent;
-  const timeSaid = `${percent(achieved)} achieved, ${card.compute_granted_percent} % promised`;
+  const timeSaid = count ? `${percent(achieved)} achieved, ${card.compute_granted_percent} % promised` : "nobody has a share of it";
   say(timeText, `Time: ${timeSaid}`);
   draw(time, { used: achieved, mark: card.compute_granted_percent }, timeSaid);
   made.classList.toggle("chosen", chosen.card === card.uuid);
@@ -218,15 +223,15 @@ function plots(row) {
   const points = history.get(row.key), last = points.at(-1);
   const seconds = Math.round((last.at - points[0].at) / 1000);
   say(byId("plots-title"), `${row.name}${row.card ? ` on card ${row.card.index}` : ""}: the last ${seconds} seconds`);
-  const all = [
+  const all = row.card ? [
     { title: `Memory: ${human(last.memory)}; dashed: its limit, ${human(last.limit)}`, is: "memory", should: "limit", top: last.limit * 1.05 },
     { title: `Time: ${percent(last.achieved)} achieved; dashed: granted, ${percent(last.granted)}`, is: "achieved", should: "granted", top: 100 },
     { title: `Waited for the card: ${percent(last.waited)} of its time`, is: "waited", should: null, top: 100 },
-  ];
+  ].filter((plot) => points.some((point) => point[plot.is] != null)) : [];
   keep(byId("plot-list"), all, (plot) => plot.is, makePlot, (made, plot) => {
     const [caption, svg] = made.children, [should, is] = svg.children;
     say(caption, plot.title);
-    svg.setAttribute("aria-label", plot.title);
+    svg.setAttribute("aria-label", printable(plot.title));
     should.setAttribute("d", plot.should ? pathOf(points, plot.should, plot.top || 1) : "");
     is.setAttribute("d", pathOf(points, plot.is, plot.top || 1));
   });
@@ -265,7 +270,7 @@ function show(data) {
   const card = cards.find((card) => card.uuid === chosen.card);
   byId("filter").hidden = !card;
   say(byId("filter").firstChild, card ? `Only those of card ${card.index}.` : "");
-  plots(rows.find((row) => row.key === chosen.container) ?? rows.find((row) => row.card && history.has(row.key)));
+  plots(rows.find((row) => row.key === chosen.container) ?? rows.find((row) => row.card));
   const keyOf = (event) => JSON.stringify([event.time, event.kind, event.container, event.text, event.count]);
   keep(byId("events"), data.events.toReversed(), keyOf, makeEvent, updateEvent);
 }
