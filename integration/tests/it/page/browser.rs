@@ -65,14 +65,14 @@ impl Browser {
             .expect("start the browser");
         let (commands, answers) = (process.stdin.take().unwrap(), BufReader::new(process.stdout.take().unwrap()));
         let mut browser = Self { process, commands, answers, session: Value::Null, sent: 0, _profile: profile };
-        let target = browser.call("Target.createTarget", json!({"url": url}))["targetId"].take();
-        let attached = browser.call("Target.attachToTarget", json!({"targetId": target, "flatten": true}));
+        let target = browser.call("Target.createTarget", &json!({"url": url}))["targetId"].take();
+        let attached = browser.call("Target.attachToTarget", &json!({"targetId": target, "flatten": true}));
         browser.session = attached["sessionId"].clone();
         browser
     }
 
     /// Calls a method of the protocol, and returns its result.
-    fn call(&mut self, method: &str, parameters: Value) -> Value {
+    fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.sent += 1;
         let mut message = json!({"id": self.sent, "method": method, "params": parameters});
         if !self.session.is_null() {
@@ -95,14 +95,14 @@ impl Browser {
 
     /// Evaluates an expression of JavaScript in the page.
     pub(super) fn value(&mut self, expression: &str) -> Value {
-        let mut result = self.call("Runtime.evaluate", json!({"expression": expression, "returnByValue": true}));
+        let mut result = self.call("Runtime.evaluate", &json!({"expression": expression, "returnByValue": true}));
         assert!(result.get("exceptionDetails").is_none(), "{expression}: {result}");
         result["result"]["value"].take()
     }
 
     /// Writes a picture of all of the page, as PNG.
     pub(super) fn picture(&mut self, path: &Path) {
-        let taken = self.call("Page.captureScreenshot", json!({"format": "png", "captureBeyondViewport": false}));
+        let taken = self.call("Page.captureScreenshot", &json!({"format": "png", "captureBeyondViewport": false}));
         let picture = STANDARD.decode(taken["data"].as_str().expect("a picture")).expect("base64");
         fs::write(path, picture).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }

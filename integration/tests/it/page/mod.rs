@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Where the test leaves a picture of the page.
+/// File in which the test leaves a picture of the page.
 const PICTURE: &str = "EGPU_TEST_PAGE_PICTURE";
 /// A name as bad as one can be: markup, an end of a script, escapes, another direction of writing,
 /// and length.

@@ -195,7 +195,8 @@ fn refusal(page: &PageSite, headers: &HeaderMap) -> Option<Response<Full<Bytes>>
             response.headers_mut().insert(WWW_AUTHENTICATE, CHALLENGE);
             Some(response)
         }
-        // A site whose name somebody has pointed at this machine is not to read the page in its visitors' browsers.
+        // A site whose name somebody has pointed at this machine is not to read the page in its
+        // visitors' browsers.
         None if headers.get(HOST).is_some_and(is_this_machine) => None,
         None => {
             Some(say(StatusCode::MISDIRECTED_REQUEST, "the page is at an address, such as 127.0.0.1, or localhost\n"))

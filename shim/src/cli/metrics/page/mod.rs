@@ -44,7 +44,7 @@ impl Page {
     }
 }
 
-/// What the page shows: what `cards`, `ps`, `top` and `events` print as JSON.
+/// Data of the page: what `cards`, `ps`, `top` and `events` print as JSON.
 #[derive(Debug, Serialize)]
 struct PageData {
     host: String,
