@@ -28,9 +28,9 @@ pub(super) struct ExplainArguments {
 #[derive(Debug, Clone, Serialize)]
 struct Explanation {
     code: &'static str,
-    /// What it means, for people.
+    /// Meaning, for people.
     meaning: &'static str,
-    /// What to do.
+    /// Advice.
     remedy: &'static str,
     /// The document that says more: a file of egpu's folder `docs`.
     document: &'static str,

@@ -1,5 +1,5 @@
-//! Output by a template: one line an entry, in which `{{.KEY}}` is the entry's value of a key of the
-//! JSON, as Docker's `--format` has it: `{{.id}}`, `{{.cards.0.uuid}}`, `{{.cards.*.uuid}}`.
+//! Output by a template: one line an entry, in which `{{.KEY}}` is the entry's value of a key of
+//! the JSON, as Docker's `--format` has it: `{{.id}}`, `{{.cards.0.uuid}}`, `{{.cards.*.uuid}}`.
 //!
 //! There are no conditions and no functions: whoever needs more has `-o json` and a program for it.
 
