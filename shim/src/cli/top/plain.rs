@@ -126,7 +126,7 @@ mod tests {
         let text = table(&frame);
         let lines: Vec<&str> = text.lines().collect();
         assert!(
-            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          -       0 B / 32 GiB  -     (1)"),
+            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          -       0 B / 32 GiB   -     (1)"),
             "{text}"
         );
         assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");

@@ -96,7 +96,8 @@ fn container(one: &ContainerLines, number: usize, cards: Vec<ContainerCardLine>)
 fn card(one: &CardLine, index: usize, containers: &[ContainerLines]) -> CardLine {
     let lines: Vec<_> =
         containers.iter().flat_map(|container| &container.cards).filter(|line| line.uuid == uuid(index)).collect();
-    let sum = |part: fn(&ContainerCardLine) -> f64| lines.iter().map(|line| part(line)).sum::<f64>();
+    let sum =
+        |part: fn(&ContainerCardLine) -> f64| lines.iter().map(|line| part(line)).fold(0.0, |sum, part| sum + part);
     let bytes = |part: fn(&ContainerCardLine) -> u64| Bytes(lines.iter().map(|line| part(line)).sum());
     let mut card = one.clone();
     (card.index, card.uuid, card.containers) = (u32::try_from(index).unwrap(), uuid(index), lines.len());

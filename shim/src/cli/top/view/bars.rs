@@ -23,7 +23,8 @@ pub(super) fn bar(theme: &Theme, width: usize, Bar { used, granted, mark }: Bar)
     let glyphs = theme.glyphs();
     let used = eighths(used, width);
     let granted = eighths(granted, width).div_ceil(8);
-    let mark = mark.filter(|_| width > 0).map(|mark| (eighths(Some(mark), width) / 8).min(width - 1));
+    // Behind the cell up to which the bar would come, so that it does not hide a small one.
+    let mark = mark.filter(|_| width > 0).map(|mark| eighths(Some(mark), width).div_ceil(8).min(width - 1));
     let mut spans: Vec<Span<'static>> = Vec::with_capacity(width);
     for cell in 0..width {
         let filled = used.saturating_sub(cell * 8).min(8);

@@ -10,7 +10,7 @@ use ratatui::{
 use super::{
     amounts::{amounts, percent},
     bars::{self, Bar},
-    columns::{Column, place},
+    columns::{Column, draw_titles, place},
     put,
     theme::Theme,
 };
@@ -52,10 +52,10 @@ const COLUMNS: [Column<Content>; 12] = {
     [
         column(Content::Index, "CARD", 4, 4, 0),
         column(Content::Policy, "POLICY", 8, 10, 0),
-        column(Content::MemoryBar, "MEMORY used, granted", 8, 30, 0),
+        column(Content::MemoryBar, "MEMORY used/granted/all", 8, 30, 0),
         column(Content::Memory, "", 16, 20, 0),
-        column(Content::TimeBar, "TIME got", 8, 30, 0),
-        column(Content::Time, "/promised", 11, 11, 0),
+        column(Content::TimeBar, "TIME got/promised", 8, 30, 0),
+        column(Content::Time, "", 11, 11, 0),
         column(Content::Temperature, "TEMP", 5, 5, 1),
         column(Content::Power, "POWER", 9, 9, 2),
         column(Content::Ecc, "ECC", 4, 4, 3),
@@ -87,9 +87,7 @@ pub(super) fn draw(state: &State, theme: &Theme, frame: &Frame, buffer: &mut Buf
         return;
     }
     let columns = place(&COLUMNS, area.width);
-    for column in &columns {
-        column.draw_title(buffer, area, theme.heading());
-    }
+    draw_titles(&columns, buffer, area, theme.heading());
     let room = usize::from(area.height.saturating_sub(1));
     let selected = selected_card(state, frame);
     let first = selected.saturating_sub(room / 2).min(frame.cards.len().saturating_sub(room));

@@ -66,9 +66,16 @@ impl<C> Placed<C> {
         let shift = if self.column.is_right { width - used } else { 0 };
         put(buffer, Rect { x: area.x + self.x + shift, width: width - shift, ..area }, row, line);
     }
+}
 
-    pub(super) fn draw_title(&self, buffer: &mut Buffer, area: Rect, style: Style) {
-        self.draw(buffer, area, 0, Line::styled(self.column.title, style));
+/// Paints the titles, each over the columns beside it that have none.
+pub(super) fn draw_titles<C: Copy>(columns: &[Placed<C>], buffer: &mut Buffer, area: Rect, style: Style) {
+    for (position, one) in columns.iter().enumerate().filter(|(_, one)| !one.column.title.is_empty()) {
+        let next = columns.iter().skip(position + 1).find(|one| !one.column.title.is_empty());
+        let end = next.map_or(area.width, |next| next.x.saturating_sub(GAP)).min(area.width);
+        let width = if one.column.is_right { one.width } else { end.saturating_sub(one.x) };
+        let title = Line::styled(one.column.title, style);
+        Placed { column: one.column, x: one.x, width }.draw(buffer, area, 0, title);
     }
 }
 

@@ -42,7 +42,10 @@ pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer, area: Rect
     let (name, sentence, plots) = match row {
         Row::Card { card, .. } => (format!("card {}", card.index), of_card(card), card_plots(theme, card)),
         Row::Line { container, line } => {
-            let name = format!("{} on card {}", container.name(), line.index);
+            let name = match container.cards.len() {
+                1 => container.name(),
+                _ => format!("{} on card {}", container.name(), line.index),
+            };
             (name, reason(state, container, line), line_plots(theme, line))
         }
         Row::Container { container, .. } => {

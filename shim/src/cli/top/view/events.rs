@@ -32,10 +32,11 @@ fn line(theme: &Theme, event: &EventLine, width: usize) -> Line<'static> {
     let EventLine { clock, kind, count, subject, text } = event;
     let is_quiet = QUIET.contains(&kind.as_str());
     let kind = theme.clip(&if *count > 1 { format!("{kind} x{count}") } else { kind.clone() }, 18);
-    let rest = theme.clip(&format!("{subject}  {text}"), width.saturating_sub(clock.len() + kind.chars().count() + 4));
+    let rest =
+        theme.clip(&format!("{subject}  {text}"), width.saturating_sub(clock.len() + kind.chars().count().max(12) + 4));
     Line::from(vec![
         Span::styled(format!("{clock}  "), theme.dim()),
-        Span::styled(kind, if is_quiet { theme.dim() } else { theme.bad() }),
+        Span::styled(format!("{kind:<12}"), if is_quiet { theme.dim() } else { theme.bad() }),
         Span::raw(format!("  {rest}")),
     ])
 }

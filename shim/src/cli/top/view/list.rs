@@ -11,7 +11,7 @@ use runtime_config::request::Priority;
 use super::{
     amounts::{amounts, count, percent, percent_or_dash},
     bars::{self, Bar},
-    columns::{Column, place},
+    columns::{Column, draw_titles, place},
     put,
     theme::Theme,
 };
@@ -52,10 +52,10 @@ const COLUMNS: [Column<Content>; 13] = {
     [
         left(Content::Name, "CONTAINER", 18, 50, 0),
         left(Content::Card, "CARD", 4, 4, 0),
-        left(Content::MemoryBar, "MEMORY", 5, 16, 0),
-        left(Content::Memory, "of limit", 13, 14, 0),
-        left(Content::TimeBar, "TIME", 6, 24, 0),
-        left(Content::Time, "got/asked", 10, 10, 0),
+        left(Content::MemoryBar, "MEMORY of limit", 5, 16, 0),
+        left(Content::Memory, "", 13, 14, 0),
+        left(Content::TimeBar, "TIME got/asked", 6, 24, 0),
+        left(Content::Time, "", 10, 10, 0),
         right(Content::Held, "HELD", 4, 1),
         right(Content::Waited, "WAIT", 4, 2),
         right(Content::Denied, "DENY", 4, 3),
@@ -66,24 +66,17 @@ const COLUMNS: [Column<Content>; 13] = {
     ]
 };
 
-/// Paints the rows around the selected one.
-pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer, area: Rect) {
+/// Paints the rows around the selected one. Returns which these are, if there are more.
+pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer, area: Rect) -> Option<String> {
     let rows = state.rows();
     let is_by_card = state.list.grouping == Grouping::Card;
     let chosen: Vec<Column<Content>> =
         COLUMNS.into_iter().filter(|column| !(is_by_card && column.content == Content::Card)).collect();
     let columns = place(&chosen, area.width);
-    for column in &columns {
-        column.draw_title(buffer, area, theme.heading());
-    }
+    draw_titles(&columns, buffer, area, theme.heading());
     let room = usize::from(area.height.saturating_sub(1));
     let position = state.position(&rows);
     let first = position.saturating_sub(room / 2).min(rows.len().saturating_sub(room));
-    if rows.len() > room {
-        let text = format!(" {}-{} of {}", first + 1, first + room, rows.len());
-        let width = u16::try_from(text.len()).unwrap_or(area.width).min(area.width);
-        put(buffer, Rect { x: area.right() - width, width, ..area }, 0, Line::styled(text, theme.dim()));
-    }
     for (y, row) in (1..).zip(rows.iter().skip(first).take(room)) {
         match row {
             Row::Line { container, line } => {
@@ -103,6 +96,7 @@ pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer, area: Rect
         let text = if state.list.filter.is_empty() { "no container holds a card" } else { "nothing fits the filter" };
         put(buffer, area, 1, Line::styled(text, theme.dim()));
     }
+    (rows.len() > room).then(|| format!("{}-{} of {}", first + 1, first + room, rows.len()))
 }
 
 fn heading(theme: &Theme, row: &Row<'_>, width: u16) -> Line<'static> {

@@ -45,8 +45,10 @@ pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer) {
         return;
     }
     let mut rest = area;
-    put(buffer, take_top(&mut rest, 1), 0, title(state, theme));
-    put(buffer, take_bottom(&mut rest, 1), 0, keys(state, theme));
+    let (top, foot) = (take_top(&mut rest, 1), take_bottom(&mut rest, 1));
+    put(buffer, top, 0, title(state, theme));
+    put_right(buffer, top, Line::styled(state.clock.clone(), theme.dim()));
+    put(buffer, foot, 0, keys(state, theme));
     if let Some(notice) = notice(state, theme, area.width) {
         put(buffer, take_top(&mut rest, 1), 0, notice);
     }
@@ -62,12 +64,14 @@ pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer) {
         let detail = take_bottom(&mut rest, DETAIL + (area.height / 40));
         let events = if rest.height > LIST_BEFORE_EVENTS { (rest.height - LIST_BEFORE_EVENTS).min(4) } else { 0 };
         // Below the graph.
-        let mut foot = Rect { y: rest.bottom() - events, height: events + detail.height, ..detail };
+        let mut below = Rect { y: rest.bottom() - events, height: events + detail.height, ..detail };
         rest.height -= events;
-        detail::draw(state, theme, buffer, take_top(&mut foot, detail.height));
-        events::draw(state, theme, buffer, foot);
+        detail::draw(state, theme, buffer, take_top(&mut below, detail.height));
+        events::draw(state, theme, buffer, below);
     }
-    list::draw(state, theme, buffer, rest);
+    if let Some(shown) = list::draw(state, theme, buffer, rest) {
+        put_right(buffer, foot, Line::styled(shown, theme.dim()));
+    }
     overlay::draw(state, theme, buffer, area);
 }
 
@@ -86,15 +90,14 @@ fn title(state: &State, theme: &Theme) -> Line<'static> {
         Grouping::Card => "card",
         Grouping::Container => "container",
     };
-    let reversed = if list.is_reversed { " reversed" } else { "" };
-    parts.push(Span::styled(format!("  by {by}, sorted by {}{reversed}", list.sort.name()), theme.dim()));
-    if !list.filter.is_empty() {
-        parts.push(Span::raw(format!("  filter: {}", theme.text(&list.filter))));
-    }
     if state.is_paused {
         parts.push(Span::styled("  PAUSED", theme.bad()));
     }
-    parts.push(Span::styled(format!("  {}", state.clock), theme.dim()));
+    if !list.filter.is_empty() {
+        parts.push(Span::raw(format!("  filter: {}", theme.text(&list.filter))));
+    }
+    let reversed = if list.is_reversed { " reversed" } else { "" };
+    parts.push(Span::styled(format!("  by {by}, {}{reversed}", list.sort.name()), theme.dim()));
     Line::from(parts)
 }
 
@@ -112,9 +115,9 @@ fn notice(state: &State, theme: &Theme, width: u16) -> Option<Line<'static>> {
 fn keys(state: &State, theme: &Theme) -> Line<'static> {
     let text = match &state.mode {
         Mode::List if state.list.only_card.is_some() => {
-            "?help q:quit Esc:all cards s:sort /:filter p:pause  change: M C W P, policy: O"
+            "?:help q:quit Esc:all cards s:sort /:filter p:pause MCWPO:change"
         }
-        Mode::List => "?:help q:quit g:group space:fold f:one card s:sort /:filter p:pause MCWPO:change",
+        Mode::List => "?:help q:quit g:group f:one card s:sort /:filter p:pause MCWPO:change",
         Mode::Filter { .. } => {
             return Line::from(vec![
                 Span::styled("filter: ", theme.heading()),
@@ -134,6 +137,14 @@ fn put(buffer: &mut Buffer, area: Rect, row: u16, line: impl Into<Line<'static>>
     if row < area.height {
         buffer.set_line(area.x, area.y + row, &line.into(), area.width);
     }
+}
+
+/// Writes a line at the right end of an area's first row, over what is there.
+fn put_right(buffer: &mut Buffer, area: Rect, line: Line<'static>) {
+    let width = u16::try_from(line.width() + 1).unwrap_or(area.width).min(area.width);
+    let place = Rect { x: area.right() - width, width, ..area };
+    put(buffer, place, 0, Line::raw(" "));
+    put(buffer, Rect { x: place.x + 1, width: width - 1, ..place }, 0, line);
 }
 
 /// Cuts rows off at the top.

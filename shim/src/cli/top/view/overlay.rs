@@ -12,22 +12,24 @@ use super::theme::Theme;
 use crate::cli::top::state::{Mode, State};
 
 const HELP: &str = "\
-up down, j k     choose a row            g   group by card or by container
-PgUp PgDn        ten rows                s   sort by the next column
-Home End         first, last             r   turn the order round
-space            fold, unfold            /   filter by a part of the name,
-z                fold all                    'card 1', 'low', 'no work' ...
-f, Enter         the card alone          p   pause
-Esc              back                    q   quit
+up down, j k   choose a row          g   group by card or container
+PgUp PgDn      ten rows              s   sort by the next column
+Home End       first, last           r   reverse the order
+space          fold, unfold          /   filter: a part of a name,
+z              fold all                  'card 1', 'low', 'no work'
+f, Enter       one card alone        p   pause
+Esc            back                  q   quit
 
-M  memory limit of the container         W  weight          P  priority
-C  cap on its part of the time           O  policy of the card
+M  memory limit     C  cap on its part of the time     W  weight
+P  priority         O  policy of the card
 The ledger is asked first; nothing changes before you say y.
 
-MEMORY  used, granted and all            HELD  part of the time held back
-TIME    a card's time that it got, and   WAIT  part of the last second with
-        what it asked for (mark)               work and without the card
-                                         DENY  refused calls";
+MEMORY  bar: used, and granted. Of a container: of its limit.
+TIME    bar: part of the card's time that it got in the last second;
+        the mark is what it asked for.
+HELD    part of the time for which its work was kept off the card
+WAIT    part of the last second with work and without the card
+DENY    driver calls that were refused";
 
 const ASCII_BORDER: border::Set<'_> = border::Set {
     top_left: "+",
