@@ -87,13 +87,13 @@ impl Sort {
 
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Admission => "admission",
-            Self::Name => "name",
-            Self::Memory => "memory",
-            Self::Time => "time",
-            Self::Held => "held back",
-            Self::Waited => "waited",
-            Self::Denied => "denied",
+            Self::Admission => "oldest first",
+            Self::Name => "by name",
+            Self::Memory => "by memory",
+            Self::Time => "by time",
+            Self::Held => "by time held back",
+            Self::Waited => "by time waited",
+            Self::Denied => "by refused calls",
         }
     }
 }

@@ -89,7 +89,12 @@ pub(super) fn draw(state: &State, theme: &Theme, buffer: &mut Buffer, area: Rect
             head => put(buffer, area, y, heading(theme, head, area.width)),
         }
         if usize::from(y) == position - first + 1 {
-            buffer.set_style(Rect { y: area.y + y, height: 1, ..area }, theme.selected());
+            // The name alone, so that bars keep their colours.
+            let width = match (row, columns.first()) {
+                (Row::Line { .. }, Some(name)) => name.width,
+                _ => area.width,
+            };
+            buffer.set_style(Rect { y: area.y + y, width, height: 1, ..area }, theme.selected());
         }
     }
     if rows.is_empty() {

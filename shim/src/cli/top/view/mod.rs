@@ -97,7 +97,7 @@ fn title(state: &State, theme: &Theme) -> Line<'static> {
         parts.push(Span::raw(format!("  filter: {}", theme.text(&list.filter))));
     }
     let reversed = if list.is_reversed { " reversed" } else { "" };
-    parts.push(Span::styled(format!("  by {by}, {}{reversed}", list.sort.name()), theme.dim()));
+    parts.push(Span::styled(format!("  of each {by}, {}{reversed}", list.sort.name()), theme.dim()));
     Line::from(parts)
 }
 
