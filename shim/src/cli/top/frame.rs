@@ -234,6 +234,13 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
     }
 }
 
+impl CardLine {
+    /// Returns the part of its time that its containers are to have, in percent.
+    pub(super) fn promised(&self) -> f64 {
+        self.time.granted_percent.unwrap_or_else(|| f64::from(self.promised_percent))
+    }
+}
+
 impl ContainerLines {
     /// Returns its name in Kubernetes, else containerd's.
     pub(super) fn name(&self) -> String {

@@ -34,7 +34,7 @@ pub(super) fn busy_node(cards: usize, containers: usize) -> State {
     state
 }
 
-/// What one look sees: containers in turn on the cards, with shares that swing.
+/// Frame of one look: containers in turn on the cards, with shares that swing.
 fn frame(cards: usize, containers: usize, look: usize) -> Frame {
     let node = test_support::node();
     let one = Frame::new(&node, &MemoryUsage::nothing_runs(), None);
@@ -103,6 +103,7 @@ fn card(one: &CardLine, index: usize, containers: &[ContainerLines]) -> CardLine
     (card.index, card.uuid, card.containers) = (u32::try_from(index).unwrap(), uuid(index), lines.len());
     card.time.achieved_1s_percent = Some(sum(|line| line.time.achieved_1s_percent.unwrap()).min(100.0));
     card.time.achieved_60s_percent = card.time.achieved_1s_percent;
+    card.time.granted_percent = None;
     card.promised_percent = 100.min(5 * u32::try_from(lines.len()).unwrap() + 50);
     card.memory_used_bytes = Some(bytes(|line| line.memory_used_bytes.unwrap().0));
     card.memory_granted_bytes = bytes(|line| line.memory_limit_bytes.0);
@@ -310,6 +311,10 @@ fn questions_and_answers_lie_over_the_screen() {
     assert_screen("confirm", &paint(&state, &colours(), 80, 24));
     state.previewed(request, Err("team/job-0/main [k8s.io/0000]: 6GiB of memory of card 0 do not fit: 3GiB of 32GiB are free; it is also held by team/job-1/main".to_owned()));
     assert_screen("refused", &paint(&state, &colours(), 80, 24));
+    let long = format!("job-0 does not fit; it is also held by {}: no room", "team/job-1/main, ".repeat(200));
+    state.mode = Mode::Told { title: "memory: refused".to_owned(), text: long };
+    let screen = text(&paint(&state, &colours(), 80, 24));
+    assert!(screen.contains("job-0 does not fit") && screen.contains(": no room"), "{screen}");
     state.mode = Mode::Help;
     assert_screen("help", &paint(&state, &colours(), 80, 26));
 }

@@ -137,7 +137,7 @@ fn cell(theme: &Theme, card: &CardLine, content: Content, width: u16) -> Line<'s
         Content::Index => card.index.to_string(),
         Content::Policy => card.policy.to_owned(),
         Content::Memory => amounts(&[card.memory_used_bytes, Some(card.memory_granted_bytes)], card.memory_total_bytes),
-        Content::Time => format!("{}/{}%", percent(card.time.achieved_1s_percent), card.promised_percent),
+        Content::Time => format!("{}/{:.0}%", percent(card.time.achieved_1s_percent), card.promised()),
         Content::Temperature => temperature(theme, sensors),
         Content::Power => power(sensors).unwrap_or_else(|| "-".to_owned()),
         Content::Period => policy::period(card.period_us),
@@ -152,7 +152,7 @@ fn memory_bar(card: &CardLine) -> Bar {
 }
 
 fn time_bar(card: &CardLine) -> Bar {
-    Bar { used: card.time.achieved_1s_percent, granted: Some(f64::from(card.promised_percent)), mark: None }
+    Bar { used: card.time.achieved_1s_percent, granted: Some(card.promised()), mark: None }
 }
 
 fn temperature(theme: &Theme, sensors: Option<&SensorReading>) -> String {
@@ -206,7 +206,7 @@ fn alone_lines(theme: &Theme, card: &CardLine, width: u16) -> Vec<Line<'static>>
     vec![
         Line::styled(theme.clip(&head, width), theme.heading()),
         with_bar("memory ", memory_bar(card), format!("{memory} used/granted/all")),
-        with_bar("time   ", time_bar(card), format!("{second}% of {}%, last minute {minute}%", card.promised_percent)),
+        with_bar("time   ", time_bar(card), format!("{second}% of {:.0}%, last minute {minute}%", card.promised())),
         Line::raw(theme.clip(&facts.join(", "), width)),
         remark,
     ]

@@ -111,8 +111,8 @@ fn span(state: &State, looks: usize) -> String {
 
 fn card_plots(theme: &Theme, card: &CardLine) -> Vec<Plot> {
     let memory = amounts(&[card.memory_used_bytes], card.memory_total_bytes);
-    let promised = f64::from(card.promised_percent);
-    let time = format!("time {} of {promised}%", percent(card.time.achieved_1s_percent));
+    let promised = card.promised();
+    let time = format!("time {} of {promised:.0}%", percent(card.time.achieved_1s_percent));
     plots(theme, memory, time, Some(promised))
 }
 
@@ -152,7 +152,7 @@ fn of_card(card: &CardLine) -> String {
     match (&card.unusable, card.containers) {
         (Some(reason), _) => format!("! not offered: {reason}"),
         (None, 0) => "nobody holds it".to_owned(),
-        (None, _) => format!("{}% of its time is promised, policy {}", card.promised_percent, card.policy),
+        (None, _) => format!("{:.0}% of its time is promised, policy {}", card.promised(), card.policy),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What lies over the screen: help, a question, an answer.
+//! Boxes over the screen: help, a question, an answer.
 
 use ratatui::{
     buffer::Buffer,
@@ -67,12 +67,27 @@ fn lines(theme: &Theme, text: &str) -> String {
     text.lines().map(|line| format!("{}\n", theme.text(line))).collect()
 }
 
+/// Leaves the middle out of a text that is too long: a refusal begins with what was asked, and ends
+/// with the reason.
+fn without_middle(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let half = most.saturating_sub(5) / 2;
+    let (head, tail): (String, String) =
+        (text.chars().take(half).collect(), text.chars().skip(length.saturating_sub(half)).collect());
+    format!("{head} ... {tail}")
+}
+
 fn paint(theme: &Theme, buffer: &mut Buffer, area: Rect, title: &str, text: &str) {
     let width = area.width.saturating_sub(4).min(78);
     let inner = usize::from(width.saturating_sub(4)).max(1);
+    // Broken lines are not filled: two thirds of the room are sure to do.
+    let text = &without_middle(text, inner * usize::from(area.height.saturating_sub(4)) * 2 / 3);
     let rows: usize = text.lines().map(|line| line.chars().count().div_ceil(inner).max(1)).sum();
-    // A line that is broken between words may take one more.
-    let spare = usize::from(text.lines().any(|line| line.chars().count() > inner));
+    // Lines are broken between words.
+    let spare = if text.lines().any(|line| line.chars().count() > inner) { rows / 4 + 1 } else { 0 };
     let height = u16::try_from(rows + spare + 2).unwrap_or(u16::MAX).min(area.height);
     let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     let set = if theme.is_ascii { ASCII_BORDER } else { border::PLAIN };

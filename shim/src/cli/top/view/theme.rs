@@ -85,12 +85,12 @@ impl Theme {
         if self.is_ascii { &ASCII } else { &UNICODE }
     }
 
-    /// What is used or achieved.
+    /// Style of memory that is used, and of time that is achieved.
     pub(super) fn used(&self) -> Style {
         self.coloured(Color::LightBlue, 75)
     }
 
-    /// What is granted or promised, and not used.
+    /// Style of what is granted or promised, and not used.
     pub(super) fn granted(&self) -> Style {
         self.coloured(Color::Blue, 67)
     }
@@ -100,7 +100,7 @@ impl Theme {
         self.coloured(Color::Yellow, 214)
     }
 
-    /// What wants somebody's eye. A word or a `!` says it, too.
+    /// Style of what wants attention. A word or a `!` says it, too.
     pub(super) fn bad(&self) -> Style {
         self.mark().add_modifier(Modifier::BOLD)
     }
