@@ -76,6 +76,8 @@ pub(super) enum CliError {
     Install(#[from] Box<InstallError>),
     #[error("there is no column {wanted} to sort by; there are {}", .columns.join(", "))]
     NoSuchColumn { wanted: String, columns: Vec<String> },
+    #[error("cannot use the terminal; `egpu top -n 1` prints a table instead")]
+    Screen(#[source] io::Error),
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -104,6 +106,7 @@ impl CliError {
             | Self::Ledger { .. }
             | Self::Output(_)
             | Self::Json(_)
+            | Self::Screen(_)
             | Self::Trace(_)
             | Self::Events { .. }
             | Self::Wait(_)

@@ -40,7 +40,7 @@ pub(super) struct PolicyArguments {
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
     /// Policy of sharing: fair, preemptive, weighted, fixed, soft or native
-    #[arg(value_name = "POLICY", value_parser = value_parsers::policy())]
+    #[arg(value_name = "POLICY", value_parser = value_parsers::policy_parser())]
     policy: Option<CardPolicy>,
     /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
     #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
@@ -59,18 +59,7 @@ pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
     let (Some(card), true) = (card, setting != CardSetting::default()) else {
         return list(arguments);
     };
-    let ledger = node.ledger()?;
-    if setting.policy == Some(CardPolicy::Preemptive) {
-        tell_present(&node, &ledger, card)?;
-    }
-    let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
-    let before = CardPolicyListing::of(&node, card);
-    ledger
-        .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
-        .map_err(|error| CliError::Policy(Box::new(error)))?;
-    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
-    let after = CardPolicyListing::of(&Node::read()?, card);
-    let changed = PolicyChange { in_force, before, after };
+    let changed = apply(&node, card, setting, arguments.wait)?;
     output::print(&arguments.listing.view.text(&changed, |_| changed.text())?)?;
     Ok(Exit::Success)
 }
@@ -85,6 +74,29 @@ fn list(arguments: &PolicyArguments) -> Result<Exit, CliError> {
         listing(cards).text(&arguments.listing, screen)
     })?;
     Ok(Exit::Success)
+}
+
+/// Sets what is said of the card.
+pub(super) fn apply(node: &Node, card: &Card, setting: CardSetting, wait: bool) -> Result<PolicyChange, CliError> {
+    let ledger = node.ledger()?;
+    if setting.policy == Some(CardPolicy::Preemptive) {
+        tell_present(node, &ledger, card)?;
+    }
+    let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
+    let before = CardPolicyListing::of(node, card);
+    ledger
+        .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
+        .map_err(|error| CliError::Policy(Box::new(error)))?;
+    let in_force = InForce::read(&node.config.state_dir, wait);
+    let after = CardPolicyListing::of(&Node::read()?, card);
+    Ok(PolicyChange { in_force, before, after })
+}
+
+/// Asks the ledger whether the card could have the policy; nothing changes.
+pub(super) fn preview(node: &Node, card: &Card, setting: CardSetting) -> Result<(), CliError> {
+    node.ledger()?
+        .preview_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting)
+        .map_err(|error| CliError::Policy(Box::new(error)))
 }
 
 fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliError> {
@@ -183,7 +195,7 @@ pub(super) fn caps(hard: bool) -> &'static str {
 
 /// Policy of a card before and after, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct PolicyChange {
+pub(super) struct PolicyChange {
     #[serde(flatten)]
     in_force: InForce,
     before: Option<CardPolicyListing>,
@@ -191,7 +203,7 @@ struct PolicyChange {
 }
 
 impl PolicyChange {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return format!("{}\n", self.in_force) };
         let mut parts = Vec::new();
         if before.policy != after.policy {

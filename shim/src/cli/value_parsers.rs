@@ -78,10 +78,13 @@ pub(super) fn priority(text: &str) -> Result<Priority, String> {
     }
 }
 
+pub(super) fn policy(text: &str) -> Result<CardPolicy, String> {
+    CardPolicy::named(text).ok_or_else(|| format!("one of {} is accepted", CardPolicy::names()))
+}
+
 /// Parses the name of a policy; completions know them all.
-pub(super) fn policy() -> impl TypedValueParser<Value = CardPolicy> {
-    PossibleValuesParser::new(CardPolicy::all_names())
-        .try_map(|name| CardPolicy::named(&name).ok_or_else(|| format!("one of {} is accepted", CardPolicy::names())))
+pub(super) fn policy_parser() -> impl TypedValueParser<Value = CardPolicy> {
+    PossibleValuesParser::new(CardPolicy::all_names()).try_map(|name| policy(&name))
 }
 
 /// Parses the code of a refusal; completions know them all.
@@ -138,6 +141,8 @@ mod tests {
 
     #[test]
     fn names_are_the_configurations() {
+        assert_eq!(policy("soft"), Ok(CardPolicy::Soft));
+        assert!(policy("Soft").unwrap_err().contains("fair, preemptive"));
         assert_eq!(priority("low"), Ok(Priority::Low));
         assert!(priority("0").is_err());
     }

@@ -12,7 +12,8 @@ use nvidia_glue::{
 };
 use serde_json::Value;
 
-use self::{files::EventFiles, wait::EventWait};
+pub(super) use self::files::EventFiles;
+use self::wait::EventWait;
 use super::{
     Exit,
     container_name::ContainerEvents,
