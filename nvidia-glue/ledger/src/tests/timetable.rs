@@ -264,9 +264,9 @@ fn a_preview_answers_as_the_change_would_and_changes_nothing() {
     assert_eq!((bench.files(), bench.take_log()), (files, Vec::new()));
     let set = |percent| ledger.set(inventory, limits, &key("first"), &change(percent), &bench.log);
     assert_eq!(set(41).unwrap_err().to_string(), refused.to_string());
+    let soft = ledger.set_policy(inventory, limits, uuid(&bench, 0), soft, &bench.log).unwrap_err();
+    assert_eq!(soft.to_string(), policy.to_string());
     assert_eq!(set(40).unwrap(), granted);
-    let set = ledger.set_policy(inventory, limits, uuid(&bench, 0), soft, &bench.log).unwrap_err();
-    assert_eq!(set.to_string(), policy.to_string());
 }
 
 #[test]

@@ -113,14 +113,14 @@ fn card_plots(theme: &Theme, card: &CardLine) -> Vec<Plot> {
     let memory = amounts(&[card.memory_used_bytes], card.memory_total_bytes);
     let promised = card.promised();
     let time = format!("time {} of {promised:.0}%", percent(card.time.achieved_1s_percent));
-    plots(theme, memory, time, Some(promised))
+    plots(theme, &memory, time, Some(promised))
 }
 
 fn line_plots(theme: &Theme, line: &ContainerCardLine) -> Vec<Plot> {
     let granted = line.time.granted_percent;
     let memory = amounts(&[line.memory_used_bytes], line.memory_limit_bytes);
     let time = format!("time {} of {}%", percent(line.time.achieved_1s_percent), percent(granted));
-    let mut plots = plots(theme, memory, time, granted);
+    let mut plots = plots(theme, &memory, time, granted);
     if line.waited_1s_percent.is_some() || line.waited_us.is_some() {
         plots.push(Plot {
             label: format!("waiting {}%", percent(line.waited_1s_percent)),
@@ -133,7 +133,7 @@ fn line_plots(theme: &Theme, line: &ContainerCardLine) -> Vec<Plot> {
     plots
 }
 
-fn plots(theme: &Theme, memory: String, time: String, asked: Option<f64>) -> Vec<Plot> {
+fn plots(theme: &Theme, memory: &str, time: String, asked: Option<f64>) -> Vec<Plot> {
     // Small shares are to be seen, too.
     let top = asked.map_or(100.0, |asked| (asked * 1.5).clamp(10.0, 100.0));
     vec![
