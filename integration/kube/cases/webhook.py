@@ -1,5 +1,6 @@
 """The admission webhook: pods in HAMi's, ACK's and egpu's older words run by claims."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,8 @@ from objects import DEFAULT, PODS, SLEEP, TEMPLATES, container, request
 from part import Part
 
 MANIFEST, SETTINGS = f"{MANIFESTS}/optional/webhook.yaml", "/run/node/webhook.toml"
-CONFIGURATION, NOTES = "egpu-webhook", "webhook.egpu.io/notes"
+CONFIGURATION, SECRET, NOTES = "egpu-webhook", "egpu-webhook-certificate", "webhook.egpu.io/notes"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 DEPLOYMENTS = f"/apis/apps/v1/{DEFAULT}/deployments"
 LIFETIME_S = 4
 MANAGED = f"{TEMPLATES}?labelSelector=app.kubernetes.io/managed-by%3Degpu-webhook"
@@ -197,6 +199,26 @@ class Webhook(ClaimCase):
         with self.assertRaisesRegex(RuntimeError, "managed-by=egpu-webhook only"):
             self.cluster.kubectl(*delete)
         self.cluster.kubectl(*delete[:-1])
+
+    def test_its_rights_end_at_its_certificate(self):
+        own = "--as=system:serviceaccount:egpu:egpu-webhook"
+        patch = ["patch", "mutatingwebhookconfiguration", CONFIGURATION, "--type=json", own, "-p"]
+        [first] = self.cluster.api.get(f"{CONFIGURATIONS}/{CONFIGURATION}")["webhooks"]
+        self.assertTrue(first["clientConfig"]["caBundle"])
+        widened = {"failurePolicy": "Fail", "timeoutSeconds": 30, "namespaceSelector": {}, "objectSelector": {"matchLabels": {"a": "b"}},
+                   "matchConditions": [], "reinvocationPolicy": "IfNeeded", "matchPolicy": "Exact", "sideEffects": "None",
+                   "rules": [], "clientConfig/service/namespace": "default", "clientConfig/service/path": "/other",
+                   "admissionReviewVersions": ["v1", "v2"], "name": "others.webhook.egpu.io"}
+        changes = [f'[{{"op": "replace", "path": "/webhooks/0/{field}", "value": {json.dumps(value)}}}]' for field, value in widened.items()]
+        changes += ['[{"op": "add", "path": "/metadata/labels", "value": {"a": "b"}}]',
+                    f'[{{"op": "add", "path": "/webhooks/-", "value": {json.dumps({**first, "name": "two.webhook.egpu.io"})}}}]']
+        for change in changes:
+            with self.assertRaisesRegex(RuntimeError, "the caBundle of its configuration and nothing else"):
+                self.cluster.kubectl(*patch, change)
+        for verb, what in (("create", "secrets"), ("get", "secrets/other"), ("list", "secrets"), ("delete", f"secrets/{SECRET}"),
+                           ("patch", "mutatingwebhookconfigurations/other")):
+            self.assertEqual(self.cluster.kubectl("auth", "can-i", verb, what, own, "-n", "egpu", check=False).strip(), "no", (verb, what))
+        self.assertEqual(self.cluster.kubectl("auth", "can-i", "update", f"secrets/{SECRET}", own, "-n", "egpu").strip(), "yes")
 
     def test_its_death_stops_no_other_pod(self):
         self.made("before", HAMI)
