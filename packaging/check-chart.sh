@@ -48,16 +48,17 @@ has "key: only" --set 'tolerations[0].key=only'
 has "cpu: 11m" --set plugin.resources.requests.cpu=11m
 has "kind: MutatingWebhookConfiguration" --set webhook.enabled=true
 for part in webhook scorer; do
-    has "image: mirror.example/egpu:v7" --show-only "templates/$part.yaml" --set "$part.enabled=true,image.repository=mirror.example/egpu,image.tag=v7" \
+    has "image: mirror.example/egpu:v7" --show-only "templates/$part.yaml" --set "$part.enabled=true" \
+        --set "image.repository=mirror.example/egpu,image.tag=v7" \
         --set "$part.nodeSelector.zone=a,$part.tolerations[0].key=b,tolerations[0].key=c"
     lacks hostPath "key: c"
     grep --quiet "zone: a" "$work/objects" && grep --quiet "key: b" "$work/objects" || fail "the $part's nodes"
 done
-has "cert-manager.io/inject-ca-from: egpu/egpu-webhook" --set webhook.enabled=true,webhook.certManager.enabled=true
+certified=(--show-only templates/webhook.yaml --set webhook.enabled=true,webhook.certManager.enabled=true)
+has "cert-manager.io/inject-ca-from: egpu/egpu-webhook" "${certified[@]}"
 lacks egpu-webhook-certificate own-certificate "kind: Secret"
 [ "$(grep --count "egpu-webhook-tls" "$work/objects")" = 2 ] || fail "the certificate is made and mounted"
-has "name: company" --show-only templates/webhook.yaml \
-    --set webhook.enabled=true,webhook.certManager.enabled=true,webhook.certManager.issuer.name=company,webhook.certManager.issuer.kind=ClusterIssuer
+has "name: company" "${certified[@]}" --set webhook.certManager.issuer.name=company,webhook.certManager.issuer.kind=ClusterIssuer
 lacks "kind: Issuer"
 has "schedulers = [1]" --set webhook.enabled=true,webhook.replicas=5 --set-string 'webhook.settings=schedulers = [1]'
 grep --quiet "replicas: 5" "$work/objects" || fail "the webhook's replicas"
@@ -79,8 +80,9 @@ for file in device-classes kubelet-plugin rbac validating-admission-policy; do
     done
 done
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' ../../Cargo.toml | head -n 1)
-for text in "chart/Chart.yaml:version: $version" "chart/Chart.yaml:appVersion: $version" optional/{scorer,webhook}".yaml:image: localhost/egpu:$version"; do
-    grep --quiet " *${text#*:}\$" "${text%%:*}" || fail "${text%%:*} is of another version than Cargo.toml, $version"
+for file in chart/Chart.yaml optional/{scorer,webhook}.yaml; do
+    ! grep --extended-regexp --invert-match "ersion: $version$|egpu:$version$" "$file" | grep --quiet --extended-regexp '^(appV|v)ersion:|image:' ||
+        fail "$file is of another version than Cargo.toml, $version"
 done
 "$helm" package chart --destination "$work" >/dev/null 2>"$work/errors"
 [ "$(tar --list --verbose --file "$work"/egpu-*.tgz | grep --count '^l')" = 0 ] || fail "the package has links"

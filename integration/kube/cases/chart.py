@@ -20,6 +20,7 @@ IMAGE = ["--set", "image.repository=localhost/egpu", "--set", "image.tag=chart"]
 # The node's containerd has its tables by hand.
 VALUES = [*IMAGE, "--set", "install.enabled=false"]
 CONFIG, HANDLER = "/run/node/containerd.toml", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]'
+SOCKET = "/run/containerd/containerd.sock"
 # There is no systemd: it waits for the case to restart containerd.
 ASKED = "/run/node/restart"
 SYSTEMCTL = f"""#!/bin/sh
@@ -136,6 +137,9 @@ class Chart(NodeCase):
             os.remove(f"/usr/local/bin/{program}")
         write("/usr/local/bin/systemctl", SYSTEMCTL)
         os.chmod("/usr/local/bin/systemctl", 0o755)
+        # Where a node's containerd listens.
+        os.symlink("/run/node/containerd.sock", SOCKET)
+        self.addCleanup(os.remove, SOCKET)
         self.helm("install", "egpu", CHART, *IMAGE)
         until("the installer to ask for a restart", lambda: os.path.exists(ASKED), 90)
         containerd.restart()

@@ -16,10 +16,10 @@ tolerations:
 {{- end -}}
 
 {{- /*
-The objects of a file, which is a plain manifest of this repository, but for those of the name `without`. In its pods: `image`, `command` where given,
-the chart's pull secrets, and from the values `of` the part `resources` (as they are where empty). A DaemonSet has the chart's tolerations; a Deployment
-has those of its part, so that it leaves a node that is lost, and `nodeSelector`, `replicas`. `settings` is webhook.toml; `certificate` is the
-Secret that a webhook's pods mount, which cert-manager fills.
+The objects of a file, which is a plain manifest of this repository, but for those of the name `without`. In its pods: `image`,
+`command` where given, the chart's pull secrets, and of the part's values, `of`, `resources` (as they are where empty). A DaemonSet has
+the chart's tolerations; a Deployment has its part's, so that it leaves a node that is lost, and its `nodeSelector` and `replicas`.
+`settings` is webhook.toml; `certificate` is the Secret, filled by cert-manager, that a webhook's pods mount.
 */ -}}
 {{- define "egpu.objects" -}}
 {{- $values := .root.Values }}
