@@ -19,6 +19,7 @@ CHART = f"{MANIFESTS}/chart"
 IMAGE = ["--set", "image.repository=localhost/egpu", "--set", "image.tag=chart"]
 # The node's containerd has its tables by hand.
 VALUES = [*IMAGE, "--set", "install.enabled=false"]
+CERTIFICATE = "/api/v1/namespaces/egpu/secrets/egpu-webhook-certificate"
 CONFIG, HANDLER = "/run/node/containerd.toml", '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.egpu]'
 SOCKET = "/run/containerd/containerd.sock"
 # There is no systemd: it waits for the case to restart containerd.
@@ -86,11 +87,14 @@ class Chart(NodeCase):
         plugin = until("the plugin's pod to be registered", self.plugin_pod, 90)
         until("the cards to be published", lambda: len(self.cards()) == 4)
         self.running("before", request(memory="4Gi", compute=25))
-        self.helm("upgrade", "egpu", CHART, *VALUES,
-                  "--set", "plugin.resources.requests.cpu=11m,webhook.enabled=true,scorer.enabled=true")
+        both = ["--set", "plugin.resources.requests.cpu=11m,webhook.enabled=true,scorer.enabled=true"]
+        self.helm("upgrade", "egpu", CHART, *VALUES, *both)
         until("another to have taken its place", lambda: self.plugin_pod() not in (False, plugin), 90)
         self.running("after", request(memory="4Gi", compute=25))
         self.old_manifests_run()
+        certificate = self.cluster.api.get(CERTIFICATE)["data"]
+        self.helm("upgrade", "egpu", CHART, *VALUES, *both, "--set", "scorer.placement=spread")
+        self.assertEqual(self.cluster.api.get(CERTIFICATE)["data"], certificate)
         self.helm("uninstall", "egpu")
         until("the chart's pods to be gone", lambda: not self.cluster.api.items(PODS), 90)
         for pod in ("before", "after"):

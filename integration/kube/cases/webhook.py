@@ -200,6 +200,16 @@ class Webhook(ClaimCase):
             self.cluster.kubectl(*delete)
         self.cluster.kubectl(*delete[:-1])
 
+    def test_its_certificate_stays_when_its_manifest_is_applied_again(self):
+        def read():
+            [webhook] = self.cluster.api.get(f"{CONFIGURATIONS}/{CONFIGURATION}")["webhooks"]
+            secret = self.cluster.api.get(f"/api/v1/namespaces/egpu/secrets/{SECRET}")
+            return secret["data"], webhook["clientConfig"]["caBundle"]
+        before = read()
+        self.assertEqual(before[0]["ca.crt"], before[1])
+        self.cluster.apply(self.manifest)
+        self.assertEqual(read(), before)
+
     def test_its_rights_end_at_its_certificate(self):
         own = "--as=system:serviceaccount:egpu:egpu-webhook"
         patch = ["patch", "mutatingwebhookconfiguration", CONFIGURATION, "--type=json", own, "-p"]
