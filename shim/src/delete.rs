@@ -20,6 +20,7 @@ use crate::{
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
     registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
+    spans,
     task::chain,
 };
 
@@ -182,6 +183,7 @@ fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) 
 }
 
 fn answer(note: &Note) -> Result<(), DeleteCommandError> {
+    spans::mark("delete command answers", &note.id);
     let answer = DeleteResponse {
         pid: note.init_pid.map_or(0, i32::unsigned_abs),
         exit_status: KILLED,

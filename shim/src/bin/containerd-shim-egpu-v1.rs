@@ -5,7 +5,7 @@ use std::{env, error::Error, ffi::OsString, io::Write, path::Path, process::Exit
 use egpu_shim::{
     args::Invocation,
     delete::{delete, sweep},
-    helper, info, logging, server,
+    helper, info, logging, server, spans,
     start::start,
     sys,
     task::chain,
@@ -30,10 +30,12 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Info => Ok(info::print_info()?),
         Invocation::Start(identity) => {
             // Not stderr: containerd 1.6 takes all that `start` prints for its answer.
+            spans::mark("start", &identity.id);
             logging::to_bundle(Path::new("."), identity.debug);
             Ok(start(identity)?)
         }
         Invocation::Delete { identity, bundle } => {
+            spans::mark("delete command", &identity.id);
             // Before the first thread.
             let zygote = helper::spawn()?;
             logging::to_stderr(identity.debug);
@@ -49,6 +51,7 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         }
         Invocation::Helper => Ok(helper::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
+            spans::mark("serve", &identity.id);
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
             // After the helper, whose mediators allocate from many threads at once.

@@ -60,7 +60,7 @@ use self::{
     processes::ProcessTable,
     scheduler::Scheduler,
 };
-use crate::sys;
+use crate::{spans, sys};
 
 /// Error that keeps a mediator from beginning.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +142,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     // Before this process has anything that the broker should not have.
     let (broker, listeners) = broker::start(&intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
     drop(intake);
+    spans::mark("mediator broker", "");
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
@@ -154,6 +155,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::EventLoop)?);
     let prepared = Scheduler::prepare(&setup).map_err(BeginError::Scheduler)?;
 
+    spans::mark("mediator files", "");
     mount_namespace::enter(parent, &setup.visible_paths()).map_err(BeginError::MountNamespace)?;
     privileges::drop_privileges(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
     let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;

@@ -26,6 +26,7 @@ use crate::{
     helper::{ContainerProcess, protocol},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
+    spans,
     sync::lock,
     task::Slot,
     version,
@@ -52,18 +53,22 @@ pub(super) async fn create(
     if !request.checkpoint.is_empty() {
         return Err(TaskError::Unsupported { feature: "restoring a container from a checkpoint" });
     }
+    spans::mark("create", &request.id);
     let reservation = Reservation::new(&context, &request.id, &wait)?;
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     wait_for_cleanup(&context, &plan.id).await?;
     let created = async {
         plan.write_note(&context, plan.note.clone()).await?;
+        spans::mark("note written", &plan.id);
         let prepared = plan.prepare(&context, &wait).await?;
+        spans::mark("granted", &plan.id);
         plan.create(&context, prepared).await
     };
     match created.await {
         Ok(container) => {
             let pid = container.init.pid();
+            spans::mark("create answers", &plan.id);
             reservation.fill(container);
             Ok(pid)
         }
@@ -158,6 +163,7 @@ impl Plan {
             Some(mediation) => Some(Mediated::start(context, &self.id, *mediation).await?),
             None => None,
         };
+        spans::mark("mediator ready", &self.id);
         let created = self.create_mediated(context, prepared, mediated.clone()).await;
         if let (Err(_), Some(mediated)) = (&created, &mediated)
             && let Err(error) = mediated.end(&self.id).await
@@ -186,6 +192,7 @@ impl Plan {
             .map_err(|source| TaskError::Helper { operation: "create", source })?;
         let exit = expectation.claim(child.pid);
         drop(expectation);
+        spans::mark("init waits", &self.id);
         for warning in &child.warnings {
             tracing::warn!(container = self.id, "{warning}");
         }
@@ -194,6 +201,7 @@ impl Plan {
         let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
         self.write_note(context, note).await?;
         let mediator = mediated.as_ref().map(|mediated| mediated.process());
+        spans::mark("note completed", &self.id);
         context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(
