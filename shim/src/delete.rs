@@ -19,7 +19,7 @@ use crate::{
     cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
-    registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
+    registry::{Claim, Registry, RegistryError, RegistryLock, is_dead_socket, kill_orphaned_workers},
     spans,
     task::chain,
 };
@@ -54,6 +54,25 @@ pub enum DeleteCommandError {
     /// The answer.
     #[error("cannot answer containerd on stdout")]
     Answer(#[source] io::Error),
+}
+
+/// Answers for a container that its shim has deleted, as it does for every container but those of
+/// shims that were killed: nothing is left of it. Returns `false` where `delete` has to look.
+///
+/// # Errors
+/// When containerd cannot be answered.
+pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool, DeleteCommandError> {
+    // containerd runs it in the bundle.
+    let bundle = bundle.unwrap_or(Path::new("."));
+    // What cannot be read is for `delete` to complain about.
+    let Ok(Some(note)) = Note::read_deleted(bundle) else { return Ok(false) };
+    let socket = socket(identity, bundle);
+    // The shim removes its socket itself, unless it was killed since.
+    if is_dead_socket(&socket) {
+        with_registry(&Registry::of_this_node(), |locked| locked.remove_dead(&socket));
+    }
+    answer(&note)?;
+    Ok(true)
 }
 
 /// Runs `delete`. `zygote` was forked before the first thread.
@@ -166,18 +185,28 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
 }
 
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket
-/// of a group outlives its members as long as the group's shim does. containerd may have removed
-/// the bundle already; the socket is then looked for where it usually is.
+/// of a group outlives its members as long as the group's shim does.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
+    let socket = socket(identity, bundle);
+    with_registry(registry, |locked| {
+        locked.remove_dead(&socket);
+        locked.sweep(&identity.address);
+    });
+}
+
+/// Returns the shim's socket. containerd may have removed the bundle already; the socket is then
+/// where it usually is.
+fn socket(identity: &Identity, bundle: &Path) -> PathBuf {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();
         containerd_shim::socket_address(&identity.address, &identity.namespace, spec.group(&identity.id))
     });
+    PathBuf::from(address.strip_prefix("unix://").unwrap_or(&address))
+}
+
+fn with_registry(registry: &Registry, work: impl FnOnce(&RegistryLock<'_>)) {
     match registry.lock() {
-        Ok(locked) => {
-            locked.remove_dead(Path::new(address.strip_prefix("unix://").unwrap_or(&address)));
-            locked.sweep(&identity.address);
-        }
+        Ok(locked) => work(&locked),
         Err(error) => tracing::warn!(error = chain(&error), "a dead shim's socket may be left"),
     }
 }

@@ -4,7 +4,7 @@ use std::{env, error::Error, ffi::OsString, io::Write, path::Path, process::Exit
 
 use egpu_shim::{
     args::Invocation,
-    delete::{delete, sweep},
+    delete::{answer_deleted, delete, sweep},
     helper, info, logging, server, spans,
     start::start,
     sys,
@@ -36,9 +36,12 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         }
         Invocation::Delete { identity, bundle } => {
             spans::mark("delete command", &identity.id);
+            logging::to_stderr(identity.debug);
+            if answer_deleted(&identity, bundle.as_deref())? {
+                return Ok(());
+            }
             // Before the first thread.
             let zygote = helper::spawn()?;
-            logging::to_stderr(identity.debug);
             runtime()?.block_on(delete(&identity, bundle, zygote))?;
             Ok(())
         }

@@ -276,7 +276,7 @@ pub fn is_listened_to(socket: &Path) -> bool {
 
 /// Returns whether nobody listens there, without waiting for room in the listener's queue, which a
 /// stopped process may never make.
-fn is_dead_socket(socket: &Path) -> bool {
+pub fn is_dead_socket(socket: &Path) -> bool {
     let connect = || {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

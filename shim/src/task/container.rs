@@ -26,7 +26,8 @@ use super::{
     state::{Change, State, Use},
 };
 use crate::{
-    cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, spans, sync::lock,
+    bundle::Note, cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, spans,
+    sync::lock,
 };
 
 /// Time for which an exit waits for the ledger before it is reported.
@@ -397,6 +398,9 @@ impl Container {
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
+        if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {
+            tracing::debug!(container = self.fixed.id, error = super::error::chain(&error), "`delete` looks again");
+        }
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }
