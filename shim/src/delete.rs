@@ -19,7 +19,7 @@ use crate::{
     cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
-    registry::{Claim, Registry, RegistryError, RegistryLock, is_dead_socket, kill_orphaned_workers},
+    registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
     spans,
     task::chain,
 };
@@ -66,11 +66,8 @@ pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool
     let bundle = bundle.unwrap_or(Path::new("."));
     // What cannot be read is for `delete` to complain about.
     let Ok(Some(note)) = Note::read_deleted(bundle) else { return Ok(false) };
-    let socket = socket(identity, bundle);
     // The shim removes its socket itself, unless it was killed since.
-    if is_dead_socket(&socket) {
-        with_registry(&Registry::of_this_node(), |locked| locked.remove_dead(&socket));
-    }
+    remove_if_dead(&Registry::of_this_node(), &socket(identity, bundle));
     answer(&note)?;
     Ok(true)
 }
@@ -187,11 +184,10 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket
 /// of a group outlives its members as long as the group's shim does.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
-    let socket = socket(identity, bundle);
-    with_registry(registry, |locked| {
-        locked.remove_dead(&socket);
-        locked.sweep(&identity.address);
-    });
+    remove_if_dead(registry, &socket(identity, bundle));
+    if let Err(error) = registry.sweep(&identity.address) {
+        tracing::warn!(error = chain(&error), "sockets of dead shims may be left");
+    }
 }
 
 /// Returns the shim's socket. containerd may have removed the bundle already; the socket is then
@@ -204,10 +200,9 @@ fn socket(identity: &Identity, bundle: &Path) -> PathBuf {
     PathBuf::from(address.strip_prefix("unix://").unwrap_or(&address))
 }
 
-fn with_registry(registry: &Registry, work: impl FnOnce(&RegistryLock<'_>)) {
-    match registry.lock() {
-        Ok(locked) => work(&locked),
-        Err(error) => tracing::warn!(error = chain(&error), "a dead shim's socket may be left"),
+fn remove_if_dead(registry: &Registry, socket: &Path) {
+    if let Err(error) = registry.remove_dead(socket) {
+        tracing::warn!(error = chain(&error), "a dead shim's socket may be left");
     }
 }
 

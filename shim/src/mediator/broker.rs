@@ -104,11 +104,7 @@ fn to_wire(numbers: &[Number]) -> Vec<(u64, i32)> {
 ///
 /// `lingering` is what takes the kernel milliseconds to close. The broker has it open, too, to its
 /// end, for which nobody waits, as for the mediator's.
-pub(super) fn start(
-    intake: &OwnedFd,
-    cgroups: Vec<PathBuf>,
-    lingering: &impl AsFd,
-) -> io::Result<(Broker, OwnedFd)> {
+pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>, lingering: &impl AsFd) -> io::Result<(Broker, OwnedFd)> {
     let mediator = nix::unistd::getpid().as_raw();
     let (forward, forwarded) = frame::pair()?;
     let pairs = (0..=SOCKETS).map(|_| frame::pair()).collect::<io::Result<Vec<_>>>()?;

@@ -129,7 +129,7 @@ impl Plan {
     async fn write_note(&self, context: &Context, note: Note) -> Result<(), TaskError> {
         let registry = context.registry.clone();
         let written = tokio::task::spawn_blocking(move || {
-            if let Err(error) = registry.lock().and_then(|locked| locked.save_note(&note)) {
+            if let Err(error) = registry.save_note(&note) {
                 // A state directory that is full. The bundle's copy serves as long as there is a
                 // bundle.
                 tracing::warn!(
