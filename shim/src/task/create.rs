@@ -157,13 +157,13 @@ impl Plan {
     }
 
     /// Its driver calls find their mediator from the first on. When the create fails, that has
-    /// ended before the grant goes.
+    /// ended before the grant goes. The mediator gets ready while the helper works.
     async fn create(&self, context: &Arc<Context>, mut prepared: PreparedGrant) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
             Some(mediation) => Some(Mediated::start(context, &self.id, *mediation).await?),
             None => None,
         };
-        spans::mark("mediator ready", &self.id);
+        spans::mark("mediator forked", &self.id);
         let created = self.create_mediated(context, prepared, mediated.clone()).await;
         if let (Err(_), Some(mediated)) = (&created, &mediated)
             && let Err(error) = mediated.end(&self.id).await
@@ -185,11 +185,13 @@ impl Plan {
         let is_mediated = mediated::pass_listener(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
-        let child = context
-            .helper
-            .create(request, ends.descriptors)
-            .await
-            .map_err(|source| TaskError::Helper { operation: "create", source })?;
+        let child = context.helper.create(request, ends.descriptors).await;
+        if let Some(mediated) = &mediated {
+            // A create that fails for want of its mediator fails with its reason.
+            mediated.ready().await?;
+            spans::mark("mediator ready", &self.id);
+        }
+        let child = child.map_err(|source| TaskError::Helper { operation: "create", source })?;
         let exit = expectation.claim(child.pid);
         drop(expectation);
         spans::mark("init waits", &self.id);
