@@ -132,9 +132,6 @@ impl Container {
                 let container_id = container_id.clone();
                 context.events.publish_once(&TaskOOM { container_id, ..Default::default() });
             }
-            // On v2 the kernel closes it only after a grace period, about 5 ms, and init's end is
-            // handled at this time.
-            tokio::task::spawn_blocking(move || drop(watch));
         });
         *lock(&self.oom_watch) = Some(task.abort_handle());
     }
