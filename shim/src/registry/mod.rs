@@ -22,14 +22,11 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-};
+use nix::fcntl::Flock;
+use nvidia_glue::base::file_lock::lock_exclusive;
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -42,8 +39,6 @@ use crate::{bundle::Note, process_instance::ProcessInstance};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A cleaning that takes longer has failed in its own way.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(90);
-/// Pauses between two tries, which double from the first to the last.
-const LOCK_RETRY: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
 /// Extension of a note that is being written.
 const TEMPORARY: &str = "tmp";
 
@@ -126,7 +121,8 @@ impl Registry {
         let path = self.state_dir.join("registry.lock");
         self.make_directories()?;
         let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let lock = wait_for(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
+        let lock =
+            lock_exclusive(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
         Ok(RegistryLock { registry: self, _lock: lock })
     }
 
@@ -150,7 +146,7 @@ impl Registry {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &path)(error)),
         };
-        let lock = wait_for(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
+        let lock = lock_exclusive(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
         Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
     }
 
@@ -327,21 +323,6 @@ fn is_dead_socket(socket: &Path) -> bool {
     connect() == Err(rustix::io::Errno::CONNREFUSED)
 }
 
-fn wait_for(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
-    let start = Instant::now();
-    let [mut pause, longest] = LOCK_RETRY;
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) if start.elapsed() < patience => file,
-            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Err(ErrorKind::TimedOut.into()),
-            Err((_, error)) => return Err(error.into()),
-        };
-        sleep(pause);
-        pause = (pause * 2).min(longest);
-    }
-}
-
 fn name(parts: &[&str]) -> String {
     // Lengths keep two lists of parts apart that are the same when joined.
     let hash = parts
@@ -381,7 +362,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Regist
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{os::unix::net::UnixListener, time::Instant};
 
     use super::*;
 
@@ -412,7 +393,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         while is_listened_to(socket) {
             assert!(Instant::now() < deadline, "{} is still listened to", socket.display());
-            sleep(LOCK_RETRY[1]);
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
