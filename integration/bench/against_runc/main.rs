@@ -49,7 +49,8 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = arguments();
     let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&release, &Setup::images());
+    // egpu's state is on a tmpfs, as /run/egpu is.
+    let node = Node::start(&release, &Setup { state_tmpfs: Some("64m".to_owned()), ..Setup::images() });
     let runtimes = Runtime::all();
     // Unpacked once, before the first round.
     workloads::run(&node, Runtime::runc(&runtimes), "warm", &[]);
