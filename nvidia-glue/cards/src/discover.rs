@@ -8,7 +8,7 @@ use super::{
     Inventory, Roots, SimulatedError, Source,
     cache::{self, Key, Notes},
     health,
-    nvidia::{self, DriverError, ProcessMemory},
+    nvidia::{self, DriverError, ProcessMemory, Sensors},
     simulated,
 };
 
@@ -129,6 +129,19 @@ pub fn processes(config: &Config) -> Result<Vec<ProcessMemory>, DiscoverError> {
         return Ok(Vec::new());
     }
     Ok(nvidia::processes(&Roots::host(), &config.driver.root)?.unwrap_or_default())
+}
+
+/// Sensors of the cards, to be asked again and again; `None` where cards are simulated or there is
+/// no driver. Starts NVML, as [`discover`] does, and keeps it: the cards are in use until the value
+/// is dropped.
+///
+/// # Errors
+/// When there is a driver but it cannot be asked.
+pub fn sensors(config: &Config) -> Result<Option<Sensors>, DiscoverError> {
+    if config.driver.kind == DriverKind::Simulated {
+        return Ok(None);
+    }
+    Ok(Sensors::open(&Roots::host(), &config.driver.root)?)
 }
 
 /// Persistence mode by UUID of the card, for the doctor. Asks NVML, as [`discover`] does.

@@ -54,6 +54,26 @@ impl Ledger {
         result
     }
 
+    /// Checks what [`Ledger::set_policy`] would check. Nothing is set.
+    ///
+    /// # Errors
+    /// [`PolicyError`], as [`Ledger::set_policy`] would have it.
+    pub fn preview_policy(
+        &self,
+        inventory: &Inventory,
+        limits: &Limits,
+        uuid: &str,
+        setting: CardSetting,
+    ) -> Result<(), PolicyError> {
+        let card = checked(inventory, uuid, setting)?;
+        let failed = |source| PolicyError::Store { uuid: uuid.to_owned(), source };
+        let locked = self.store.lock().map_err(failed)?;
+        let mut index = self.open_index(&locked).map_err(failed)?;
+        let mut settings = locked.settings().map_err(failed)?;
+        change(&mut settings, uuid, setting);
+        check_card(&locked, &mut index, card, setting.policy, (&settings, limits))
+    }
+
     fn try_set_policy(
         &self,
         inventory: &Inventory,
@@ -62,20 +82,13 @@ impl Ledger {
         setting: CardSetting,
         lines: &mut Vec<Line>,
     ) -> Result<CardSetting, PolicyError> {
-        let card = inventory.cards.iter().find(|card| card.uuid == uuid);
-        let card = card.ok_or_else(|| PolicyError::NoSuchCard { uuid: uuid.to_owned() })?;
-        if let Some(period_us) = setting.period_us.filter(|period| !(MIN_PERIOD_US..=MAX_PERIOD_US).contains(period)) {
-            return Err(PolicyError::Period { period_us });
-        }
+        let card = checked(inventory, uuid, setting)?;
         let failed = |source| PolicyError::Store { uuid: uuid.to_owned(), source };
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
         self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
         let mut settings = locked.settings().map_err(failed)?;
-        let now = settings.card(uuid);
-        let then =
-            CardSetting { policy: setting.policy.or(now.policy), period_us: setting.period_us.or(now.period_us) };
-        settings.cards.insert(uuid.to_owned(), then);
+        let then = change(&mut settings, uuid, setting);
         check_card(&locked, &mut index, card, setting.policy, (&settings, limits))?;
         settings.changing =
             setting.policy.map(|policy| Changing { uuid: uuid.to_owned(), policy, hard_caps: card.hard_caps });
@@ -91,6 +104,24 @@ impl Ledger {
         }
         Ok(then)
     }
+}
+
+/// Returns the card, if the setting is one that a card may have.
+fn checked<'a>(inventory: &'a Inventory, uuid: &str, setting: CardSetting) -> Result<&'a Card, PolicyError> {
+    let card = inventory.cards.iter().find(|card| card.uuid == uuid);
+    let card = card.ok_or_else(|| PolicyError::NoSuchCard { uuid: uuid.to_owned() })?;
+    match setting.period_us.filter(|period| !(MIN_PERIOD_US..=MAX_PERIOD_US).contains(period)) {
+        Some(period_us) => Err(PolicyError::Period { period_us }),
+        None => Ok(card),
+    }
+}
+
+/// Changes what is set for the card, and returns all that is set for it then.
+fn change(settings: &mut Settings, uuid: &str, setting: CardSetting) -> CardSetting {
+    let now = settings.card(uuid);
+    let then = CardSetting { policy: setting.policy.or(now.policy), period_us: setting.period_us.or(now.period_us) };
+    settings.cards.insert(uuid.to_owned(), then);
+    then
 }
 
 /// Returns whether every container of the card could have what it has, under `policy` and

@@ -47,6 +47,23 @@ impl Ledger {
         result
     }
 
+    /// Returns the grant that [`Ledger::set`] would make of it. No grant changes.
+    ///
+    /// # Errors
+    /// [`ChangeError`], as [`Ledger::set`] would have it.
+    pub fn preview_set(
+        &self,
+        inventory: &Inventory,
+        limits: &Limits,
+        container: &ContainerKey,
+        change: &Change,
+    ) -> Result<Record, ChangeError> {
+        let failed = |source| ChangeError::Store { container: Box::new(container.clone()), source };
+        let locked = self.store.lock().map_err(failed)?;
+        let mut index = self.open_index(&locked).map_err(failed)?;
+        self.changed(&locked, &mut index, (inventory, limits), (container, change), &mut Vec::new())
+    }
+
     fn try_set(
         &self,
         inventory: &Inventory,
@@ -59,13 +76,28 @@ impl Ledger {
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
         self.follow_configuration(&locked, &mut index, limits, lines).map_err(failed)?;
+        let record = self.changed(&locked, &mut index, (inventory, limits), (container, change), lines)?;
+        self.replace(&locked, &mut index, &record).map_err(failed)?;
+        Ok(record)
+    }
+
+    /// Returns the container's record as changed, if that fits beside all others.
+    fn changed(
+        &self,
+        locked: &Locked<'_>,
+        index: &mut Index,
+        (inventory, limits): (&Inventory, &Limits),
+        (container, change): (&ContainerKey, &Change),
+        lines: &mut Vec<Line>,
+    ) -> Result<Record, ChangeError> {
+        let failed = |source| ChangeError::Store { container: Box::new(container.clone()), source };
         let Some(mut record) = self.store.find_record(container).map_err(failed)? else {
             return Err(ChangeError::NoGrant { container: Box::new(container.clone()) });
         };
         check_changeable(&record, change)?;
         let demands = demands(&record, inventory, change)?;
         let settings = locked.settings().map_err(failed)?;
-        let grants = fit(&locked, &mut index, &record, &demands, (limits, &settings), lines)?;
+        let grants = fit(locked, index, &record, &demands, (limits, &settings), lines)?;
         lines.insert(
             0,
             Line::new(Event::Change, &record).field("grant", &record.grant_id).field("to", describe(change)),
@@ -76,7 +108,6 @@ impl Ledger {
             }
         }
         record.priority = change.priority.or(record.priority);
-        self.replace(&locked, &mut index, &record).map_err(failed)?;
         Ok(record)
     }
 

@@ -4,7 +4,7 @@ use base::{Bytes, CardPolicy};
 use cards::Inventory;
 use serde::Serialize;
 
-use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, StoreError, card_sums::CardSums};
+use super::{CardGrant, CardSetting, ContainerKey, Ledger, Limits, Record, StoreError, card_sums::CardSums};
 
 /// One card and what is granted of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -50,7 +50,19 @@ impl Ledger {
     /// # Errors
     /// When the records cannot be read, or one is not understood.
     pub fn card_states(&self, inventory: &Inventory, limits: &Limits) -> Result<Vec<CardState>, StoreError> {
-        let records = self.records()?;
+        self.card_states_with(&self.records()?, inventory, limits)
+    }
+
+    /// [`Ledger::card_states`] with records that have just been read.
+    ///
+    /// # Errors
+    /// When the cards' settings are of another version.
+    pub fn card_states_with(
+        &self,
+        records: &[Record],
+        inventory: &Inventory,
+        limits: &Limits,
+    ) -> Result<Vec<CardState>, StoreError> {
         let settings = self.store.settings()?.with(limits);
         let state = |card: &cards::Card| {
             let on_card = |grant: &&CardGrant| grant.uuid == card.uuid;

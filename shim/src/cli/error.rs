@@ -63,6 +63,8 @@ pub(super) enum CliError {
     },
     #[error(transparent)]
     Install(#[from] Box<InstallError>),
+    #[error("cannot use the terminal; `egpu top -n 1` prints a table instead")]
+    Screen(#[source] io::Error),
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -90,6 +92,7 @@ impl CliError {
             | Self::Ledger { .. }
             | Self::Output(_)
             | Self::Json(_)
+            | Self::Screen(_)
             | Self::Trace(_)
             | Self::Events { .. }
             | Self::Wait(_)

@@ -25,6 +25,7 @@ mod set;
 mod test_support;
 mod top;
 mod trace;
+mod units;
 mod usage;
 mod value_parsers;
 mod without_gpu;

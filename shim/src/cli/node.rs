@@ -24,24 +24,25 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Reads the state of the node. Asks the driver if no recent inventory is cached: this process
-    /// is short-lived.
+    /// Reads the state of the node; warnings go to stderr.
     pub(super) fn read() -> Result<Self, CliError> {
-        let config = super::load()?;
-        let inventory = match cards::cached(&config) {
-            Some(inventory) => inventory,
-            None => cards::refresh(&config).map_err(CliError::Cards)?,
-        };
+        let (config, inventory) = configuration_and_cards()?;
+        let (node, warnings) = Self::of(config, inventory)?;
+        for warning in warnings {
+            super::say(&format!("egpu: {warning}"));
+        }
+        Ok(node)
+    }
+
+    /// Reads what changes from instant to instant, and returns warnings of what failed.
+    pub(super) fn of(config: Config, inventory: Inventory) -> Result<(Self, Vec<String>), CliError> {
         let failed = failed(&config);
         let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
         let records = ledger.records().map_err(&failed)?;
         let waiters = ledger.waiting().map_err(&failed)?;
-        let cards = ledger.card_states(&inventory, &Limits::from(&config)).map_err(&failed)?;
+        let cards = ledger.card_states_with(&records, &inventory, &Limits::from(&config)).map_err(&failed)?;
         let (schedules, warnings) = Schedules::read(&config.state_dir, &records);
-        for warning in warnings {
-            super::say(&format!("egpu: {warning}"));
-        }
-        Ok(Self { inventory, records, waiters, cards, schedules, config })
+        Ok((Self { inventory, records, waiters, cards, schedules, config }, warnings))
     }
 }
 
@@ -67,6 +68,17 @@ impl Node {
         let mut turns = self.records.iter().filter(on_card).filter_map(|record| self.schedules.last_turn(record));
         turns.next().map_or(state.period_us, |turn| turn.period_us)
     }
+}
+
+/// Reads the configuration, and the cards, of which the driver is asked if no recent inventory is
+/// cached.
+pub(super) fn configuration_and_cards() -> Result<(Config, Inventory), CliError> {
+    let config = super::load()?;
+    let inventory = match cards::cached(&config) {
+        Some(inventory) => inventory,
+        None => cards::refresh(&config).map_err(CliError::Cards)?,
+    };
+    Ok((config, inventory))
 }
 
 /// Reads all grants, in ledger order.

@@ -56,19 +56,31 @@ pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
             .collect();
         return super::show(arguments.output, &listings, || table(&listings));
     };
+    let changed = apply(&node, card, setting, arguments.wait)?;
+    super::show(arguments.output, &changed, || changed.text())
+}
+
+/// Sets what is said of the card.
+pub(super) fn apply(node: &Node, card: &Card, setting: CardSetting, wait: bool) -> Result<PolicyChange, CliError> {
     let ledger = node.ledger()?;
     if setting.policy == Some(CardPolicy::Preemptive) {
-        tell_present(&node, &ledger, card)?;
+        tell_present(node, &ledger, card)?;
     }
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
-    let before = CardPolicyListing::of(&node, card);
+    let before = CardPolicyListing::of(node, card);
     ledger
         .set_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting, &log)
         .map_err(|error| CliError::Policy(Box::new(error)))?;
-    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
+    let in_force = InForce::read(&node.config.state_dir, wait);
     let after = CardPolicyListing::of(&Node::read()?, card);
-    let changed = PolicyChange { in_force, before, after };
-    super::show(arguments.output, &changed, || changed.text())
+    Ok(PolicyChange { in_force, before, after })
+}
+
+/// Asks the ledger whether the card could have the policy; nothing changes.
+pub(super) fn preview(node: &Node, card: &Card, setting: CardSetting) -> Result<(), CliError> {
+    node.ledger()?
+        .preview_policy(&node.inventory, &Limits::from(&node.config), &card.uuid, setting)
+        .map_err(|error| CliError::Policy(Box::new(error)))
 }
 
 fn find<'a>(node: &'a Node, selector: &DeviceSelector) -> Result<&'a Card, CliError> {
@@ -158,7 +170,7 @@ pub(super) fn caps(hard: bool) -> &'static str {
 
 /// Policy of a card before and after, as `--output json` shows it. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct PolicyChange {
+pub(super) struct PolicyChange {
     #[serde(flatten)]
     in_force: InForce,
     before: Option<CardPolicyListing>,
@@ -166,7 +178,7 @@ struct PolicyChange {
 }
 
 impl PolicyChange {
-    fn text(&self) -> String {
+    pub(super) fn text(&self) -> String {
         let (Some(before), Some(after)) = (&self.before, &self.after) else { return format!("{}\n", self.in_force) };
         let mut parts = Vec::new();
         if before.policy != after.policy {

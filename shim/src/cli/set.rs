@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{
     Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
-    schedules::Schedules, usage, value_parsers,
+    schedules::Schedules, units::human, usage, value_parsers,
 };
 
 /// Arguments of `egpu set`.
@@ -55,26 +55,53 @@ pub(super) struct SetArguments {
 pub(super) fn run(arguments: &SetArguments) -> Result<Exit, CliError> {
     let node = Node::read()?;
     let before = container_name::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
-    let ledger = node.ledger()?;
+    let (changed, remarks) = apply(&node, before, &change(arguments, before), arguments.wait)?;
+    for remark in remarks {
+        super::say(&format!("egpu: {remark}"));
+    }
+    super::show(arguments.output, &changed, || changed.text())
+}
+
+/// Makes the change, and returns remarks about it.
+pub(super) fn apply(
+    node: &Node,
+    before: &Record,
+    change: &Change,
+    wait: bool,
+) -> Result<(LimitChange, Vec<String>), CliError> {
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);
     let limits = Limits::from(&node.config);
-    let after = ledger
-        .set(&node.inventory, &limits, &before.container, &change(arguments, before), &log)
+    let after = node
+        .ledger()?
+        .set(&node.inventory, &limits, &before.container, change, &log)
         .map_err(|error| CliError::Set(Box::new(error)))?;
-    let in_force = InForce::read(&node.config.state_dir, arguments.wait);
+    let in_force = InForce::read(&node.config.state_dir, wait);
+    let mut remarks = Vec::new();
     let used = usage::mediated(&node.config.state_dir, &after).ok().flatten().unwrap_or_default();
     for card in &after.cards {
         let used = used.cards.iter().find(|reported| reported.uuid == card.uuid);
         if let Some(used) = used.filter(|reported| reported.used > card.memory) {
-            super::say(&format!(
-                "egpu: the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
-                used.used, card.index
+            remarks.push(format!(
+                "the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
+                human(used.used),
+                card.index
             ));
         }
     }
     let (schedules, _) = Schedules::read(&node.config.state_dir, std::slice::from_ref(&after));
-    let changed = LimitChange::new(before, &after, &schedules, in_force);
-    super::show(arguments.output, &changed, || changed.text())
+    Ok((LimitChange::new(before, &after, &schedules, in_force), remarks))
+}
+
+/// Asks the ledger whether the change would fit, and returns what would change; nothing does.
+pub(super) fn preview(node: &Node, before: &Record, change: &Change) -> Result<String, CliError> {
+    let limits = Limits::from(&node.config);
+    let after = node
+        .ledger()?
+        .preview_set(&node.inventory, &limits, &before.container, change)
+        .map_err(|error| CliError::Set(Box::new(error)))?;
+    let in_force = InForce { from_us: None, in_us: 0 };
+    let (text, _) = LimitChange::new(before, &after, &Schedules::default(), in_force).changes();
+    Ok(text)
 }
 
 fn change(arguments: &SetArguments, record: &Record) -> Change {
@@ -87,7 +114,7 @@ fn change(arguments: &SetArguments, record: &Record) -> Change {
 }
 
 /// Keeps a cap that is lifted while the container is alone of that kind: only its number changes.
-fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<ComputeShare> {
+pub(super) fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<ComputeShare> {
     let is_lifted = |grant: &CardGrant| matches!(grant.compute, ComputeShare::Cap { lifted_when_alone: true, .. });
     let shared: Vec<&CardGrant> = record.cards.iter().filter(|grant| grant.is_shared()).collect();
     // A list of another length is refused by the ledger.
@@ -104,7 +131,7 @@ fn keep_lifted(compute: &PerCard<ComputeShare>, record: &Record) -> PerCard<Comp
 
 /// Limits of a container before and after, as `--output json` shows them. Keys are fixed.
 #[derive(Debug, Serialize)]
-struct LimitChange {
+pub(super) struct LimitChange {
     id: String,
     namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,14 +199,27 @@ impl LimitChange {
         }
     }
 
-    fn text(&self) -> String {
-        let mut text = format!("{}\n", self.name);
+    pub(super) fn text(&self) -> String {
+        let (changes, is_changed) = self.changes();
+        let mut text = format!("{}\n{changes}", self.name);
+        if is_changed {
+            text.push_str(&format!("{}\n", self.in_force));
+        }
+        if is_changed && self.pod.is_some() {
+            text.push_str("a restart of the container undoes this; to keep it, change the request of the pod\n");
+        }
+        text
+    }
+
+    /// Returns a line for each change, and whether there is one.
+    fn changes(&self) -> (String, bool) {
+        let mut text = String::new();
         let mut is_changed = false;
         for card in &self.cards {
             let mut parts = Vec::new();
             let memory = &card.memory_limit_bytes;
             if memory.before != memory.after {
-                parts.push(format!("memory {} -> {}", memory.before, memory.after));
+                parts.push(format!("memory {} -> {}", human(memory.before), human(memory.after)));
             }
             let share = |percent: Option<u8>, weight: Option<u16>| match (percent, weight) {
                 (Some(percent), _) => format!("{percent}%"),
@@ -211,14 +251,10 @@ impl LimitChange {
                 ));
             }
         }
-        match is_changed {
-            true => text.push_str(&format!("{}\n", self.in_force)),
-            false => text.push_str("nothing has changed: these are its limits already\n"),
+        if !is_changed {
+            text.push_str("nothing has changed: these are its limits already\n");
         }
-        if is_changed && self.pod.is_some() {
-            text.push_str("a restart of the container undoes this; to keep it, change the request of the pod\n");
-        }
-        text
+        (text, is_changed)
     }
 }
 
@@ -325,7 +361,7 @@ mod tests {
         let changed = LimitChange::new(before, &after, &node.schedules, in_force);
         assert_eq!(
             changed.text(),
-            "default/training\ncard 0: memory 3276MiB -> 6GiB, compute 10% -> weight 2 (10.0% of its time)\n\
+            "default/training\ncard 0: memory 3.2 GiB -> 6 GiB, compute 10% -> weight 2 (10.0% of its time)\n\
              priority high -> low\ncard 0: the low priority has no effect: its part of the time is its own\nin force in 150 ms\n"
         );
         let value = serde_json::to_value(&changed).unwrap();

@@ -41,6 +41,14 @@ pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage
 /// Measures the use, and returns warnings of what failed. Nothing computes on simulated cards, so
 /// nothing uses their memory.
 pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
+    measure_with(node, || cards::processes(&node.config).map_err(|error| super::chain(&error)))
+}
+
+/// [`measure`] that asks the driver in its own way, where it has to be asked.
+pub(super) fn measure_with(
+    node: &Node,
+    processes: impl FnOnce() -> Result<Vec<ProcessMemory>, String>,
+) -> (MemoryUsage, Vec<String>) {
     let (mut reported, mut warnings) = (HashMap::new(), Vec::new());
     for record in &node.records {
         match mediated(&node.config.state_dir, record) {
@@ -54,10 +62,10 @@ pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
     if node.inventory.source == Source::Simulated || is_told {
         return (MemoryUsage { processes: Some(Vec::new()), mediated: reported }, warnings);
     }
-    let processes = match cards::processes(&node.config) {
+    let processes = match processes() {
         Ok(processes) => Some(processes),
         Err(error) => {
-            warnings.push(format!("cannot read the used memory: {}", super::chain(&error)));
+            warnings.push(format!("cannot read the used memory: {error}"));
             None
         }
     };

@@ -204,3 +204,24 @@ int nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t d, unsigned *count, nv
 		return NOT_SUPPORTED;
 	return processes(have, d->card == 0, count, infos);
 }
+
+int nvmlDeviceGetTemperature(nvmlDevice_t d, unsigned sensor, unsigned *celsius)
+{
+	*celsius = 40 + d->card;
+	return d->card == BARE || sensor ? NOT_SUPPORTED : SUCCESS;
+}
+int nvmlDeviceGetPowerUsage(nvmlDevice_t d, unsigned *milliwatts)
+{
+	*milliwatts = 120000;
+	return d->card == BARE ? NOT_SUPPORTED : SUCCESS;
+}
+int nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t d, unsigned *milliwatts)
+{
+	*milliwatts = 700000;
+	return d->card == BARE ? NOT_SUPPORTED : SUCCESS;
+}
+int nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, unsigned kind, unsigned counter, unsigned long long *count)
+{
+	*count = d->card;
+	return d->card == BARE || kind != 1 || counter ? NOT_SUPPORTED : SUCCESS;
+}

@@ -141,6 +141,24 @@ fn processes_and_persistence() {
     assert_eq!(modes.iter().map(|(_, on)| *on).collect::<Vec<_>>(), [true, false, false, false, false]);
 }
 
+#[test]
+fn sensors_report_what_a_card_has() {
+    let node = FakeNode::new();
+    if !install(node.tree.path()) {
+        return;
+    }
+    let sensors = Sensors::open(&node.roots, node.tree.path()).unwrap().unwrap();
+    let readings = sensors.read();
+    assert_eq!(readings.len(), 6, "the lost card does not answer");
+    let first = &readings[0];
+    assert_eq!(first.card, "GPU-00000000-0000-0000-0000-000000000000");
+    assert_eq!((first.temperature_celsius, first.uncorrected_ecc_errors), (Some(40), Some(0)));
+    assert_eq!((first.power_mw, first.power_limit_mw), (Some(120_000), Some(700_000)));
+    let bare = SensorReading { card: "GPU-00000000-0000-0000-0000-000000000005".into(), ..SensorReading::default() };
+    assert_eq!(readings[4], bare);
+    assert_eq!(sensors.processes(), processes(&node.roots, node.tree.path()).unwrap().unwrap());
+}
+
 /// The whole way: NVML asked, health from the kernel's log, stored and found again.
 #[test]
 fn what_the_driver_calls_sound_is_forgiven_and_the_rest_is_not() {

@@ -9,6 +9,7 @@ mod fake_tests;
 mod library;
 mod links;
 mod processes;
+mod sensors;
 
 use std::path::Path;
 
@@ -16,6 +17,7 @@ use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
 pub use library::DriverError;
 pub use processes::ProcessMemory;
+pub use sensors::{SensorReading, Sensors};
 
 use super::{
     Card, Health, Inventory, Roots, Source,

@@ -249,6 +249,27 @@ fn changes_hold_together_or_not_at_all() {
 }
 
 #[test]
+fn a_preview_answers_as_the_change_would_and_changes_nothing() {
+    let bench = Bench::new(1);
+    bench.admit("first", &share(&[0], cap(30))).unwrap();
+    bench.admit("second", &share(&[0], cap(60))).unwrap();
+    bench.take_log();
+    let (ledger, inventory, limits) = (&bench.ledger, &bench.inventory, &bench.limits);
+    let change = |percent| Change { compute: Some(PerCard::same(cap(percent))), ..Change::default() };
+    let soft = CardSetting { policy: Some(CardPolicy::Soft), period_us: None };
+    let files = bench.files();
+    let granted = ledger.preview_set(inventory, limits, &key("first"), &change(40)).unwrap();
+    let refused = ledger.preview_set(inventory, limits, &key("first"), &change(41)).unwrap_err();
+    let policy = ledger.preview_policy(inventory, limits, uuid(&bench, 0), soft).unwrap_err();
+    assert_eq!((bench.files(), bench.take_log()), (files, Vec::new()));
+    let set = |percent| ledger.set(inventory, limits, &key("first"), &change(percent), &bench.log);
+    assert_eq!(set(41).unwrap_err().to_string(), refused.to_string());
+    let soft = ledger.set_policy(inventory, limits, uuid(&bench, 0), soft, &bench.log).unwrap_err();
+    assert_eq!(soft.to_string(), policy.to_string());
+    assert_eq!(set(40).unwrap(), granted);
+}
+
+#[test]
 fn some_grants_cannot_be_changed() {
     let bench = Bench::new(3);
     let fixed = GpuRequest { live_update: false, ..share(&[0], cap(30)) };

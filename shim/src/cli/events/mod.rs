@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use nvidia_glue::event_log::{self, Entry, Kind};
 use serde_json::Value;
 
-use self::{files::EventFiles, wait::EventWait};
+pub(super) use self::files::EventFiles;
+use self::wait::EventWait;
 use super::{
     Exit, Output,
     container_name::ContainerEvents,

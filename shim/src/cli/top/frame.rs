@@ -1,176 +1,143 @@
-//! `egpu top`: each container's use of card time and memory, refreshed at an interval.
-
-use std::{
-    io::{self, IsTerminal},
-    thread,
-    time::Duration,
-};
+//! One look at the node's cards and containers: JSON, plain table and screen are made of it.
 
 use nvidia_glue::{
-    ledger::{CardState, Record},
+    cards::{Health, SensorReading, Source},
+    ledger::{CardGrant, CardState, ContainerKey, Record},
     schedule::{CardStatus, Running},
+    usage::Usage,
 };
 use runtime_config::{
-    Bytes,
+    Bytes, Percent,
     request::{PodContainer, Priority},
 };
 use serde::Serialize;
 
-use super::{
-    Exit, Output,
-    error::CliError,
+use crate::cli::{
     node::Node,
-    output::{self, Format, printable},
+    output::printable,
     schedules::{self, CardTime, Schedules},
-    usage::{self, MemoryUsage},
-    value_parsers,
+    usage::MemoryUsage,
 };
 
-/// Arguments of `egpu top`.
-#[derive(Debug, clap::Args)]
-pub(super) struct TopArguments {
-    /// Time between two frames, 100ms or more
-    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = value_parsers::interval)]
-    interval: Duration,
-    /// Number of frames [default: until interrupted; with `--output json`: one]
-    #[arg(long, short = 'n', value_name = "N", value_parser = value_parsers::repetitions)]
-    count: Option<u64>,
-    #[command(flatten)]
-    output: Output,
-}
-
-/// Cursor home, and clear to the end of the screen (ECMA-48).
-const CLEAR: &str = "\x1b[H\x1b[J";
-
-pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
-    let is_json = arguments.output.output == Format::Json;
-    let count = arguments.count.or(is_json.then_some(1));
-    let is_screen = !is_json && count != Some(1) && io::stdout().is_terminal();
-    let mut before: Option<Schedules> = None;
-    let mut frames = 0;
-    loop {
-        let node = Node::read()?;
-        let (usage, warnings) = usage::measure(&node);
-        let frame = Frame::new(&node, &usage, before.as_ref());
-        output::print(&match arguments.output.output {
-            Format::Json => output::json_line(&frame)?,
-            Format::Table if is_screen => format!("{CLEAR}{}", frame.table()),
-            Format::Table if frames > 0 => format!("\n{}", frame.table()),
-            Format::Table => frame.table(),
-        })?;
-        for warning in warnings {
-            super::say(&format!("egpu: {warning}"));
-        }
-        before = Some(node.schedules);
-        frames += 1;
-        if count.is_some_and(|count| frames >= count) {
-            return Ok(Exit::Success);
-        }
-        thread::sleep(arguments.interval);
-    }
-}
-
 /// One frame, as `--output json` shows it: a line for each. Keys are fixed.
-#[derive(Debug, Serialize)]
-struct Frame {
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Frame {
     /// The instant, microseconds of CLOCK_MONOTONIC.
-    at_us: u64,
-    cards: Vec<CardLine>,
-    containers: Vec<ContainerLines>,
+    pub(super) at_us: u64,
+    pub(super) cards: Vec<CardLine>,
+    pub(super) containers: Vec<ContainerLines>,
 }
 
 /// A card, with sums over its containers.
-#[derive(Debug, Serialize)]
-struct CardLine {
-    index: u32,
-    uuid: String,
-    policy: &'static str,
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct CardLine {
+    pub(super) index: u32,
+    pub(super) uuid: String,
+    pub(super) policy: &'static str,
     #[serde(flatten)]
-    time: CardTime,
-    memory_used_bytes: Option<Bytes>,
-    memory_granted_bytes: Bytes,
-    memory_total_bytes: Bytes,
-    containers: usize,
+    pub(super) time: CardTime,
+    pub(super) memory_used_bytes: Option<Bytes>,
+    pub(super) memory_granted_bytes: Bytes,
+    pub(super) memory_total_bytes: Bytes,
+    pub(super) containers: usize,
+    /// For the screen only, as everything below.
+    #[serde(skip)]
+    pub(super) model: String,
+    #[serde(skip)]
+    pub(super) pci: String,
+    #[serde(skip)]
+    pub(super) period_us: u64,
+    /// Part of its time that is promised, also while its containers do nothing.
+    #[serde(skip)]
+    pub(super) promised_percent: u32,
+    /// The reason why it is not offered.
+    #[serde(skip)]
+    pub(super) unusable: Option<String>,
+    /// It cannot take containers off: caps on it are weights.
+    #[serde(skip)]
+    pub(super) has_weights_only: bool,
+    #[serde(skip)]
+    pub(super) is_simulated: bool,
+    /// `None`: nobody has asked, or the driver does not say.
+    #[serde(skip)]
+    pub(super) sensors: Option<SensorReading>,
 }
 
-#[derive(Debug, Serialize)]
-struct ContainerLines {
-    id: String,
-    namespace: String,
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ContainerLines {
+    pub(super) id: String,
+    pub(super) namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pod: Option<PodContainer>,
-    priority: Priority,
-    cards: Vec<ContainerCardLine>,
+    pub(super) pod: Option<PodContainer>,
+    pub(super) priority: Priority,
+    pub(super) cards: Vec<ContainerCardLine>,
+    /// For the screen only, as everything below.
+    #[serde(skip)]
+    pub(super) key: ContainerKey,
+    /// Calls that were refused for want of memory or of anything else; `None`: it has no mediator.
+    #[serde(skip)]
+    pub(super) denials: Option<u64>,
+    #[serde(skip)]
+    pub(super) processes: Option<usize>,
 }
 
 /// One container on one card.
-#[derive(Debug, Serialize)]
-struct ContainerCardLine {
-    index: u32,
-    uuid: String,
-    policy: &'static str,
-    exclusive: bool,
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct ContainerCardLine {
+    pub(super) index: u32,
+    pub(super) uuid: String,
+    pub(super) policy: &'static str,
+    pub(super) exclusive: bool,
     #[serde(flatten)]
-    time: CardTime,
+    pub(super) time: CardTime,
     /// Part of the time since the last frame (in the first one: of its life) in which its work was
     /// held back.
-    throttled_percent: Option<f64>,
-    throttled_us: u64,
+    pub(super) throttled_percent: Option<f64>,
+    pub(super) throttled_us: u64,
     /// Part of the last second for which it had work and not the card, and all such time; null:
     /// not known.
-    waited_1s_percent: Option<f64>,
-    waited_us: Option<u64>,
-    memory_used_bytes: Option<Bytes>,
-    memory_limit_bytes: Bytes,
+    pub(super) waited_1s_percent: Option<f64>,
+    pub(super) waited_us: Option<u64>,
+    pub(super) memory_used_bytes: Option<Bytes>,
+    pub(super) memory_limit_bytes: Bytes,
     /// True if it has work for the card; null where that is not known.
-    busy: Option<bool>,
+    pub(super) busy: Option<bool>,
     /// Null where it has no mediator.
-    running: Option<Running>,
-    channels: usize,
-    edges: u64,
-    late_edges: u64,
+    pub(super) running: Option<Running>,
+    pub(super) channels: usize,
+    pub(super) edges: u64,
+    pub(super) late_edges: u64,
     /// Edges with calls that took more than 5 ms, the longest, and what all calls waited for.
-    slow_edges: u64,
-    longest_edge_us: u64,
-    edge_wait_us: u64,
+    pub(super) slow_edges: u64,
+    pub(super) longest_edge_us: u64,
+    pub(super) edge_wait_us: u64,
     /// Time of its turns that it did not get and will not: in all, and in the last second.
-    lost_us: u64,
-    lost_1s_us: u64,
-    failures: u64,
+    pub(super) lost_us: u64,
+    pub(super) lost_1s_us: u64,
+    pub(super) failures: u64,
     /// Processor time of the thread that schedules it there, and the part of it in driver calls.
-    scheduler_cpu_us: u64,
-    scheduler_driver_cpu_us: u64,
+    pub(super) scheduler_cpu_us: u64,
+    pub(super) scheduler_driver_cpu_us: u64,
+    /// Its hard cap, where it has one.
+    #[serde(skip)]
+    pub(super) cap_percent: Option<u8>,
     /// The card cannot take it off: its part of the time is only a weight.
     #[serde(skip)]
-    is_weight_only: bool,
+    pub(super) is_weight_only: bool,
 }
 
 impl Frame {
-    fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
-        let holds = |record: &&Record| record.cards.iter().any(nvidia_glue::ledger::CardGrant::holds);
+    pub(super) fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
+        let holds = |record: &&Record| record.cards.iter().any(CardGrant::holds);
         let containers: Vec<ContainerLines> =
             node.records.iter().filter(holds).map(|record| container(node, record, usage, before)).collect();
         let cards = node.cards.iter().map(|state| card(node, state, &containers)).collect();
         Self { at_us: node.schedules.now_us, cards, containers }
     }
-
-    fn table(&self) -> String {
-        const TITLES: [&str; 10] =
-            ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "THROTTLED", "WAITED", "MEMORY", "BUSY", "CONTAINER"];
-        let of_card = |card: &CardLine| {
-            let lines = self.containers.iter().flat_map(|container| {
-                let own = container.cards.iter().filter(|line| line.uuid == card.uuid);
-                own.map(move |line| line.row(container))
-            });
-            std::iter::once(card.row()).chain(lines).collect::<Vec<_>>()
-        };
-        let rows: Vec<Vec<String>> = self.cards.iter().flat_map(of_card).collect();
-        output::table(&TITLES, &rows)
-    }
 }
 
 fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&Schedules>) -> ContainerLines {
-    let line = |grant: &nvidia_glue::ledger::CardGrant| {
+    let line = |grant: &CardGrant| {
         let reported = node.schedules.card(record, &grant.uuid);
         let earlier = before.and_then(|before| before.card(record, &grant.uuid));
         let count = |number: fn(&CardStatus) -> u64| reported.map_or(0, number);
@@ -199,15 +166,23 @@ fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&
             failures: count(|reported| reported.failures),
             scheduler_cpu_us: count(|reported| reported.scheduler_cpu_us),
             scheduler_driver_cpu_us: count(|reported| reported.scheduler_driver_cpu_us),
+            cap_percent: grant.compute.cap().map(Percent::get),
             is_weight_only: node.schedules.is_weight_only(record, grant),
         }
     };
+    let mediated = usage.mediated(record);
     ContainerLines {
         id: record.container.id.clone(),
         namespace: record.container.namespace.clone(),
         pod: record.request.pod.clone(),
         priority: record.priority(),
         cards: record.cards.iter().filter(|grant| grant.holds()).map(line).collect(),
+        key: record.container.clone(),
+        denials: mediated.map(|usage| {
+            let Usage { denials, refused_by_bounds, refused_by_driver, .. } = usage;
+            denials.saturating_add(*refused_by_bounds).saturating_add(*refused_by_driver)
+        }),
+        processes: mediated.map(|usage| usage.processes.len()),
     }
 }
 
@@ -229,6 +204,7 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
         .iter()
         .map(|line| line.memory_used_bytes)
         .try_fold(Bytes(0), |sum, used| Some(Bytes(sum.0.saturating_add(used?.0))));
+    let card = node.inventory.by_uuid(&state.uuid);
     CardLine {
         index: state.index,
         uuid: state.uuid.clone(),
@@ -244,68 +220,35 @@ fn card(node: &Node, state: &CardState, containers: &[ContainerLines]) -> CardLi
         memory_granted_bytes: state.memory_granted,
         memory_total_bytes: state.memory_total,
         containers: state.containers.len(),
+        model: card.map(|card| card.model.clone()).unwrap_or_default(),
+        pci: card.map(|card| card.pci.to_string()).unwrap_or_default(),
+        period_us: node.period_us(state),
+        promised_percent: state.compute_granted_percent,
+        unusable: card.and_then(|card| match &card.health {
+            Health::Ok => None,
+            Health::Unusable { reason } => Some(reason.clone()),
+        }),
+        has_weights_only: card.is_some_and(|card| !card.hard_caps),
+        is_simulated: node.inventory.source == Source::Simulated,
+        sensors: None,
     }
 }
 
 impl CardLine {
-    fn row(&self) -> Vec<String> {
-        let Self { index, policy, time, memory_used_bytes, memory_total_bytes, containers, .. } = self;
-        vec![
-            index.to_string(),
-            (*policy).to_owned(),
-            known_or_dash(time.granted_percent),
-            known_or_dash(time.achieved_1s_percent),
-            known_or_dash(time.achieved_60s_percent),
-            "-".to_owned(),
-            "-".to_owned(),
-            memory(*memory_used_bytes, *memory_total_bytes),
-            "-".to_owned(),
-            format!("({containers})"),
-        ]
+    /// Returns the part of its time that its containers are to have, in percent.
+    pub(super) fn promised(&self) -> f64 {
+        self.time.granted_percent.unwrap_or_else(|| f64::from(self.promised_percent))
     }
 }
 
-impl ContainerCardLine {
-    fn row(&self, container: &ContainerLines) -> Vec<String> {
-        let busy = match (self.running, self.busy) {
-            (Some(Running::Waiting), _) => "waits",
-            (_, Some(true)) => "yes",
-            (_, Some(false)) => "no",
-            (_, None) => "?",
-        };
-        let granted = if self.exclusive { "whole".to_owned() } else { schedules::shown(self.time.granted_percent) };
-        let how = match (container.priority, self.is_weight_only) {
-            (Priority::High, false) => "",
-            (Priority::High, true) => "weight only",
-            (Priority::Low, false) => "low",
-            (Priority::Low, true) => "low, weight only",
-        };
-        vec![
-            String::new(),
-            how.to_owned(),
-            granted,
-            schedules::shown(self.time.achieved_1s_percent),
-            schedules::shown(self.time.achieved_60s_percent),
-            known_or_dash(self.throttled_percent),
-            known_or_dash(self.waited_1s_percent),
-            memory(self.memory_used_bytes, self.memory_limit_bytes),
-            busy.to_owned(),
-            match &container.pod {
-                Some(pod) => printable(&pod.to_string()),
-                None => format!("{}/{}", container.namespace, container.id),
-            },
-        ]
+impl ContainerLines {
+    /// Returns its name in Kubernetes, else containerd's.
+    pub(super) fn name(&self) -> String {
+        printable(&match &self.pod {
+            Some(pod) => pod.to_string(),
+            None => format!("{}/{}", self.namespace, self.id),
+        })
     }
-}
-
-/// Formats a percentage; `-` if there is nothing to know.
-fn known_or_dash(percent: Option<f64>) -> String {
-    percent.map_or_else(|| "-".to_owned(), |_| schedules::shown(percent))
-}
-
-fn memory(used: Option<Bytes>, of: Bytes) -> String {
-    let used = used.map_or_else(|| "?".to_owned(), |used| format!("{}MiB", used.whole_mib()));
-    format!("{used} / {}MiB", of.whole_mib())
 }
 
 #[cfg(test)]
@@ -349,42 +292,10 @@ mod tests {
         assert_eq!(card.time.achieved_1s_percent, Some(9.87));
         assert_eq!(frame.containers[0].cards[0].throttled_percent, Some(90.0));
         assert_eq!(frame.cards[2].time, CardTime::default(), "nothing is known of an empty card's");
-        let text = frame.table();
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(
-            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          -       0MiB / 32768MiB  -     (1)"),
-            "{text}"
-        );
-        assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");
-        assert!(lines[4].contains("whole") && lines[4].ends_with("default/whole"), "{text}");
-        assert_eq!(lines.len(), 6);
-    }
-
-    #[test]
-    fn a_pods_container_is_shown_by_its_name() {
-        let mut node = test_support::node();
-        node.records[0].request.pod = Some(test_support::pod());
-        let frame = Frame::new(&node, &MemoryUsage::nothing_runs(), None);
-        let text = frame.table();
-        assert!(text.contains("yes   team/train-0/main\n") && text.contains("default/whole\n"), "{text}");
-        let value = serde_json::to_value(&frame.containers).unwrap();
-        assert_eq!((&value[0]["id"], &value[0]["pod"]["pod"]), (&"training".into(), &"train-0".into()));
-    }
-
-    #[test]
-    fn a_cap_that_is_only_a_weight_is_shown_as_one() {
-        assert!(!frame(None).table().contains("weight only"));
-        let mut node = test_support::node();
-        for status in node.schedules.status.values_mut() {
-            status.cards[0].running = Running::Degraded;
-        }
-        let text = Frame::new(&node, &MemoryUsage::nothing_runs(), None).table();
-        assert!(text.contains("weight only"), "{text}");
     }
 
     #[test]
     fn waits_are_those_of_the_last_second() {
-        assert!(frame(None).table().contains("90.0%      3.5%    0MiB / 3276MiB"), "{}", frame(None).table());
         let mut node = test_support::node();
         let mut waited = |us, late_us| {
             node.schedules.now_us = test_support::NOW_US + late_us;

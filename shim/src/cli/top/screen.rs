@@ -1,0 +1,145 @@
+//! The terminal: taken, painted, and given back whatever happens.
+
+use std::{
+    io,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    thread,
+    time::Duration,
+};
+
+use nix::sys::signal::{SigSet, Signal, raise};
+use ratatui::{
+    DefaultTerminal,
+    crossterm::event::{self, Event, KeyEvent},
+};
+
+use super::{
+    changes, gather, input,
+    state::{Effect, State},
+    view::{self, Theme},
+};
+use crate::cli::{Exit, error::CliError};
+
+/// News for the screen.
+enum Message {
+    Look(gather::Look),
+    Key(KeyEvent),
+    /// The terminal has another size.
+    Resized,
+    /// The terminal cannot be read any more.
+    Lost(io::Error),
+    Signal(Signal),
+}
+
+/// Gives the terminal back when dropped. A panic does so, too, by the hook that ratatui sets.
+struct Restored;
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure.
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// Shows the screen until the operator leaves it, or a signal ends it.
+pub(super) fn run(interval: Duration, theme: &Theme) -> Result<Exit, CliError> {
+    let (sender, messages) = mpsc::channel();
+    // Before there is another thread, so that every thread has them blocked.
+    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+    signals.thread_block().map_err(|error| CliError::Screen(error.into()))?;
+    let ended_by = {
+        let _restored = Restored;
+        let mut terminal = ratatui::try_init().map_err(CliError::Screen)?;
+        let wake = start_threads(interval, signals, &sender);
+        show(&mut terminal, theme, State::new(interval), (&messages, &wake))?
+    };
+    if let Some(signal) = ended_by {
+        // As it would have been without a screen.
+        let _ = raise(signal).and_then(|()| signals.thread_unblock());
+    }
+    Ok(Exit::Success)
+}
+
+fn start_threads(interval: Duration, signals: SigSet, sender: &Sender<Message>) -> Sender<()> {
+    let (wake, woken) = mpsc::channel();
+    let looks = sender.clone();
+    thread::spawn(move || gather::run(interval, &woken, |look| looks.send(Message::Look(look)).is_ok()));
+    let keys = sender.clone();
+    thread::spawn(move || {
+        loop {
+            let message = match event::read() {
+                Ok(Event::Key(key)) => Message::Key(key),
+                Ok(Event::Resize(..)) => Message::Resized,
+                Ok(_) => continue,
+                Err(error) => Message::Lost(error),
+            };
+            let is_lost = matches!(message, Message::Lost(_));
+            if keys.send(message).is_err() || is_lost {
+                return;
+            }
+        }
+    });
+    let sender = sender.clone();
+    thread::spawn(move || {
+        if let Ok(signal) = signals.wait() {
+            let _ = sender.send(Message::Signal(signal));
+        }
+    });
+    wake
+}
+
+/// Paints whenever there is news. Returns the signal that ends it; `None`: the operator does.
+fn show(
+    terminal: &mut DefaultTerminal,
+    theme: &Theme,
+    mut state: State,
+    (messages, wake): (&Receiver<Message>, &Sender<()>),
+) -> Result<Option<Signal>, CliError> {
+    // A look takes milliseconds.
+    let patience = state.interval * 2 + Duration::from_secs(3);
+    loop {
+        terminal.draw(|frame| view::draw(&state, theme, frame.buffer_mut())).map_err(CliError::Screen)?;
+        let first = match messages.recv_timeout(patience) {
+            Ok(message) => message,
+            Err(RecvTimeoutError::Timeout) => {
+                state.miss();
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+        };
+        for message in std::iter::once(first).chain(messages.try_iter()) {
+            let key = match message {
+                Message::Look(look) => {
+                    state.see(look);
+                    continue;
+                }
+                Message::Resized => continue,
+                Message::Lost(error) => return Err(CliError::Screen(error)),
+                Message::Signal(signal) => return Ok(Some(signal)),
+                Message::Key(key) => key,
+            };
+            match input::action(key, &state.mode).and_then(|action| state.act(action)) {
+                None => {}
+                Some(Effect::Quit) => return Ok(None),
+                Some(Effect::Redraw) => redraw(terminal)?,
+                Some(Effect::Preview(request)) => {
+                    let answer = changes::preview(&request);
+                    state.previewed(request, answer);
+                }
+                Some(Effect::Apply(request)) => {
+                    let answer = changes::apply(&request);
+                    state.applied(&request, answer);
+                    // A warning may have gone to stderr.
+                    redraw(terminal)?;
+                    let _ = wake.send(());
+                }
+            }
+        }
+    }
+}
+
+/// Has the next frame painted whole.
+fn redraw(terminal: &mut DefaultTerminal) -> Result<(), CliError> {
+    let area = terminal.size().map_err(CliError::Screen)?;
+    terminal.resize(area.into()).map_err(CliError::Screen)
+}
