@@ -88,6 +88,7 @@ build:
 build-kubernetes:
 	scripts/setup.sh build
 	$(CARGO) build --release --locked --package egpu-kubelet-plugin --package egpu-scorer --package kubectl-egpu --package egpu-webhook $(REPRODUCIBLE)
+	scripts/check-linking.sh $(addprefix $(RELEASE)/,egpu-kubelet-plugin egpu-scorer kubectl-egpu egpu-webhook)
 
 demo: build rm-client
 	scripts/setup.sh containerd

@@ -38,7 +38,7 @@ print(blob(json.load(open("index.json"))["manifests"][0]["digest"])["layers"][0]
 look() {
     local tree=$work/$1 odd name
     odd=$(grep --invert-match --extended-regexp \
-        '^(drwxr-xr-x|-rw-r--r--) 0/0 |^-rwxr-xr-x 0/0 .*/(egpu|containerd-shim-egpu-v1|ld-linux[^/]*|lib[^/]*\.so\.[0-9]+)$' "$tree.list" || true)
+        '^(drwxr-xr-x|-rw-r--r--) 0/0 |^-rwxr-xr-x 0/0 .*/(egpu(-kubelet-plugin|-scorer|-webhook)?|containerd-shim-egpu-v1|ld-linux[^/]*|lib[^/]*\.so\.[0-9]+)$' "$tree.list" || true)
     [ -z "$odd" ] || fail "$1: modes or owners: $odd"
     for name in egpu containerd-shim-egpu-v1; do
         cmp "$release/$name" "$(find "$tree" -name $name -type f -perm 755)" || fail "$1: $name is not what was built"

@@ -1,5 +1,5 @@
 //! Links libgcc's unwinder into the binaries, so that they need no library but libc's own at run
-//! time.
+//! time. The programs for clusters have this script, too.
 //!
 //! The standard library names `gcc_s` on the linker's command line, which `-static-libgcc` does not
 //! change. The linker finds ours first: a script that stands for the static libraries. A newer
@@ -13,7 +13,7 @@
 use std::{env, error::Error, fs, path::Path};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=CARGO_CFG_TARGET_ENV");
     if env::var("CARGO_CFG_TARGET_OS")? == "linux" && env::var("CARGO_CFG_TARGET_ENV")? == "gnu" {
         let directory = env::var("OUT_DIR")?;
         fs::write(Path::new(&directory).join("libgcc_s.so"), "GROUP ( -lgcc_eh -lgcc )\n")?;

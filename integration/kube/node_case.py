@@ -28,12 +28,12 @@ class NodeCase(ClaimCase):
         shutil.copy(EGPU_CONFIG, "/etc/egpu/config.toml")
         shutil.copy(self.cluster.plugin, "/usr/local/bin/egpu-kubelet-plugin")
 
-    def service(self):
-        """Stands for kube-proxy: the address at which pods find the API server."""
-        address = f"{SERVICE[0]}/32"
+    def service(self, service=SERVICE, endpoint=API):
+        """Stands for kube-proxy: a Service's address, by default that at which pods find the API server."""
+        address = f"{service[0]}/32"
         subprocess.run(["busybox", "ip", "addr", "add", address, "dev", "lo"], check=True)
         self.addCleanup(subprocess.run, ["busybox", "ip", "addr", "del", address, "dev", "lo"], check=True)
-        listener = socket.create_server(SERVICE)
+        listener = socket.create_server(service)
         self.addCleanup(listener.close)
         # A thread that waits in it would keep it open.
         self.addCleanup(listener.shutdown, socket.SHUT_RDWR)
@@ -44,7 +44,7 @@ class NodeCase(ClaimCase):
                     client, _ = listener.accept()
                 except OSError:
                     return
-                server = socket.create_connection(API)
+                server = socket.create_connection(endpoint)
                 for ends in ((client, server), (server, client)):
                     threading.Thread(target=copy, args=ends, daemon=True).start()
         threading.Thread(target=accept, daemon=True).start()

@@ -13,6 +13,9 @@ use nix::{
 
 use crate::wait::eventually;
 
+/// Names the file for the marks of egpu's processes, if that is wanted: `scripts/timeline.py`.
+const SPANS: &str = "EGPU_SPANS";
+
 /// One build of containerd that tests run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerdRelease {
@@ -141,6 +144,7 @@ fn spawn(command: &DaemonCommand) -> Child {
         .env_clear()
         .env("PATH", &command.path)
         .envs(command.environment.iter().map(|(name, value)| (name, value)))
+        .envs(std::env::var_os(SPANS).map(|file| (SPANS, file)))
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("duplicate the log"))
         .stderr(log)

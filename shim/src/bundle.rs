@@ -17,6 +17,8 @@ use crate::{
 };
 
 const NOTE: &str = "egpu.json";
+/// The note of a container that its shim has deleted.
+const DELETED_NOTE: &str = "egpu-deleted.json";
 const SOCKET_NOTE: &str = "address";
 const SPEC: &str = "config.json";
 
@@ -125,7 +127,22 @@ impl Note {
 
     /// The note of an earlier shim; `None` when it left none, so that nothing had been begun.
     pub fn read(bundle: &Path) -> Result<Option<Self>, BundleError> {
-        let path = bundle.join(NOTE);
+        Self::read_file(bundle.join(NOTE))
+    }
+
+    /// Marks the container as deleted: nothing of it is left, so that `delete` has nothing to look
+    /// for. The note is there under another name.
+    pub fn mark_deleted(bundle: &Path) -> Result<(), BundleError> {
+        let path = bundle.join(DELETED_NOTE);
+        fs::rename(bundle.join(NOTE), &path).map_err(|source| BundleError::Write { path, source })
+    }
+
+    /// The note of a container that its shim has deleted; `None`: it did not, or not to the end.
+    pub fn read_deleted(bundle: &Path) -> Result<Option<Self>, BundleError> {
+        Self::read_file(bundle.join(DELETED_NOTE))
+    }
+
+    fn read_file(path: PathBuf) -> Result<Option<Self>, BundleError> {
         match fs::read(&path) {
             Ok(text) => {
                 serde_json::from_slice(&text).map(Some).map_err(|source| BundleError::Malformed { path, source })
@@ -287,7 +304,12 @@ mod tests {
         assert_eq!(Note::read(bundle.path()).unwrap(), Some(first.clone()));
         let later = Note { init_pid: Some(42), ..first };
         later.write().unwrap();
-        assert_eq!(Note::read(bundle.path()).unwrap(), Some(later));
+        assert_eq!(Note::read(bundle.path()).unwrap(), Some(later.clone()));
+        assert_eq!(Note::read_deleted(bundle.path()).unwrap(), None);
+        Note::mark_deleted(bundle.path()).unwrap();
+        assert_eq!(Note::read(bundle.path()).unwrap(), None, "nobody has to clean up");
+        assert_eq!(Note::read_deleted(bundle.path()).unwrap(), Some(later));
+        assert!(Note::mark_deleted(bundle.path()).is_err());
         fs::write(bundle.path().join(NOTE), "{").unwrap();
         assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
     }

@@ -20,6 +20,7 @@ use crate::{
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
     registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
+    spans,
     task::chain,
 };
 
@@ -53,6 +54,22 @@ pub enum DeleteCommandError {
     /// The answer.
     #[error("cannot answer containerd on stdout")]
     Answer(#[source] io::Error),
+}
+
+/// Answers for a container that its shim has deleted, as it does for every container but those of
+/// shims that were killed: nothing is left of it. Returns `false` where `delete` has to look.
+///
+/// # Errors
+/// When containerd cannot be answered.
+pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool, DeleteCommandError> {
+    // containerd runs it in the bundle.
+    let bundle = bundle.unwrap_or(Path::new("."));
+    // What cannot be read is for `delete` to complain about.
+    let Ok(Some(note)) = Note::read_deleted(bundle) else { return Ok(false) };
+    // The shim removes its socket itself, unless it was killed since.
+    remove_if_dead(&Registry::of_this_node(), &socket(identity, bundle));
+    answer(&note)?;
+    Ok(true)
 }
 
 /// Runs `delete`. `zygote` was forked before the first thread.
@@ -165,23 +182,32 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
 }
 
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket
-/// of a group outlives its members as long as the group's shim does. containerd may have removed
-/// the bundle already; the socket is then looked for where it usually is.
+/// of a group outlives its members as long as the group's shim does.
 fn remove_dead_sockets(identity: &Identity, bundle: &Path, registry: &Registry) {
+    remove_if_dead(registry, &socket(identity, bundle));
+    if let Err(error) = registry.sweep(&identity.address) {
+        tracing::warn!(error = chain(&error), "sockets of dead shims may be left");
+    }
+}
+
+/// Returns the shim's socket. containerd may have removed the bundle already; the socket is then
+/// where it usually is.
+fn socket(identity: &Identity, bundle: &Path) -> PathBuf {
     let address = bundle::read_socket_address(bundle).unwrap_or_else(|| {
         let spec = SpecView::read(bundle).unwrap_or_default();
         containerd_shim::socket_address(&identity.address, &identity.namespace, spec.group(&identity.id))
     });
-    match registry.lock() {
-        Ok(locked) => {
-            locked.remove_dead(Path::new(address.strip_prefix("unix://").unwrap_or(&address)));
-            locked.sweep(&identity.address);
-        }
-        Err(error) => tracing::warn!(error = chain(&error), "a dead shim's socket may be left"),
+    PathBuf::from(address.strip_prefix("unix://").unwrap_or(&address))
+}
+
+fn remove_if_dead(registry: &Registry, socket: &Path) {
+    if let Err(error) = registry.remove_dead(socket) {
+        tracing::warn!(error = chain(&error), "a dead shim's socket may be left");
     }
 }
 
 fn answer(note: &Note) -> Result<(), DeleteCommandError> {
+    spans::mark("delete command answers", &note.id);
     let answer = DeleteResponse {
         pid: note.init_pid.map_or(0, i32::unsigned_abs),
         exit_status: KILLED,

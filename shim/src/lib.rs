@@ -24,6 +24,7 @@ mod process_instance;
 pub mod reaper;
 pub mod registry;
 pub mod server;
+pub mod spans;
 pub mod start;
 mod sync;
 pub mod sys;

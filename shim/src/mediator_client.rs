@@ -51,7 +51,7 @@ pub enum MediatorError {
     Sockets(#[source] io::Error),
     /// It did not begin.
     #[error("the container's driver calls cannot be mediated")]
-    Begin(#[source] HelperError),
+    Begin(#[source] Arc<HelperError>),
     /// It has ended already.
     #[error("the mediator {pid} has ended")]
     Ended {
@@ -98,6 +98,8 @@ pub struct Mediator {
     intake: OwnedFd,
     control: AsyncFd<OwnedFd>,
     exit: watch::Receiver<Option<ProcessExit>>,
+    /// Set once it is ready, or cannot begin.
+    began: watch::Receiver<Option<Result<(), Arc<HelperError>>>>,
     /// Its end was asked for.
     is_ending: AtomicBool,
     /// True if no call is being handled since the last [`ToMediator::Pause`]; set by the reader of
@@ -111,7 +113,8 @@ pub struct Mediator {
 }
 
 impl Mediator {
-    /// Has the helper fork a mediator; returns once it is ready.
+    /// Has the helper fork a mediator. It becomes ready while the container is created; listeners
+    /// wait in its socket until then.
     pub async fn start(helper: &HelperClient, reaper: &Arc<Reaper>, setup: Setup) -> Result<Arc<Self>, MediatorError> {
         let pair = || {
             let made = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
@@ -119,7 +122,8 @@ impl Mediator {
         };
         let ((intake, intake_end), (control, control_end)) = (pair()?, pair()?);
         let expectation = reaper.expect();
-        let child = helper.mediate(setup, vec![intake_end, control_end]).await.map_err(MediatorError::Begin)?;
+        let asked = helper.mediate(setup, vec![intake_end, control_end]).await;
+        let (child, ready) = asked.map_err(|error| MediatorError::Begin(Arc::new(error)))?;
         let ended = expectation.claim(child.pid);
         drop(expectation);
         let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
@@ -129,6 +133,8 @@ impl Mediator {
                 sender.send_replace(Some(exit));
             }
         });
+        let (sender, began) = watch::channel(None);
+        tokio::spawn(async move { sender.send_replace(Some(ready.await.map_err(Arc::new))) });
         nonblocking(&control).map_err(MediatorError::Sockets)?;
         Ok(Arc::new(Self {
             process,
@@ -136,11 +142,22 @@ impl Mediator {
             intake,
             control: sys::async_fd(control).map_err(MediatorError::Sockets)?,
             exit,
+            began,
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
             left: watch::Sender::new(None),
         }))
+    }
+
+    /// Waits until it is ready to take listeners.
+    ///
+    /// # Errors
+    /// When it cannot begin.
+    pub async fn ready(&self) -> Result<(), MediatorError> {
+        let mut began = self.began.clone();
+        let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
+        began.unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "mediate" }))).map_err(MediatorError::Begin)
     }
 
     /// Returns its process.
@@ -318,6 +335,7 @@ mod tests {
             intake,
             control: sys::async_fd(control).unwrap(),
             exit: watch::channel(None).1,
+            began: watch::channel(None).1,
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),

@@ -26,6 +26,7 @@ use crate::{
     logging,
     reaper::Reaper,
     registry::Registry,
+    spans,
     start::TTRPC_ADDRESS,
     task::{Context, TaskService, chain},
 };
@@ -105,6 +106,7 @@ pub async fn serve(
     let listener = Listener::try_from(prepared.listener).map_err(ServeError::Socket)?;
     let mut server = Server::new().add_listener(listener).register_service(service.versions());
     server.start().await.map_err(ServeError::Serve)?;
+    spans::mark("serving", "");
     tracing::debug!(socket = %socket.display(), "serving");
     let sweeping = tokio::spawn({
         let (context, socket) = (Arc::clone(&context), socket.clone());

@@ -26,7 +26,7 @@ use crate::{
     bundle::{self, BundleError, SpecView},
     options::{OptionsError, ParsedOptions},
     registry::{Registry, is_listened_to},
-    sys,
+    spans, sys,
     task::chain,
 };
 
@@ -109,6 +109,7 @@ pub fn start(identity: Identity) -> Result<(), StartCommandError> {
     }
     bundle::write_socket_address(&bundle, &address).map_err(StartCommandError::Bundle)?;
     let answer = params.reply.encode(&address).map_err(StartCommandError::Bootstrap)?;
+    spans::mark("start answers", &params.identity.id);
     let mut stdout = io::stdout().lock();
     stdout
         .write_all(&answer)

@@ -6,8 +6,9 @@
 //! themselves: an aim below that is that floor and 15 %. Exit status 1 when a run missed an aim.
 //!
 //! Arguments: `--runs N` (default 1), `--pairs N` (rounds of single containers, default 30),
-//! `--bursts N` (rounds of 32 containers, default 5), `--only PART` (comparisons whose name has
-//! it), `--save` (writes `docs/results/bench-VERSION.json` besides).
+//! `--bursts N` (rounds of 32 containers, default 5), `--only PART` and `--without PART`
+//! (comparisons by a part of their name), `--save` (writes `docs/results/bench-VERSION.json`
+//! besides).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,13 +42,15 @@ struct Arguments {
     pairs: usize,
     bursts: usize,
     only: Option<String>,
+    without: Option<String>,
     save: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = arguments();
     let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
-    let node = Node::start(&release, &Setup::images());
+    // egpu's state is on a tmpfs, as /run/egpu is.
+    let node = Node::start(&release, &Setup { state_tmpfs: Some("64m".to_owned()), ..Setup::images() });
     let runtimes = Runtime::all();
     // Unpacked once, before the first round.
     workloads::run(&node, Runtime::runc(&runtimes), "warm", &[]);
@@ -68,7 +71,9 @@ fn main() -> ExitCode {
 }
 
 fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comparison> {
-    let is_chosen = |name: &str| arguments.only.as_ref().is_none_or(|part| name.contains(part.as_str()));
+    let has = |name: &str, part: &Option<String>| part.as_ref().map(|part| name.contains(part.as_str()));
+    let is_chosen =
+        |name: &str| has(name, &arguments.only).unwrap_or(true) && !has(name, &arguments.without).unwrap_or(false);
     let mut results = Vec::new();
     let plans = [
         Plan { name: "run --rm true", aim: Some(0.55), rounds: arguments.pairs, workload: Workload::Run },
@@ -101,7 +106,7 @@ fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comp
 }
 
 fn arguments() -> Arguments {
-    let mut parsed = Arguments { runs: 1, pairs: 30, bursts: 5, only: None, save: false };
+    let mut parsed = Arguments { runs: 1, pairs: 30, bursts: 5, only: None, without: None, save: false };
     let mut arguments = std::env::args().skip(1);
     let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).filter(|&number| number > 0);
     while let Some(argument) = arguments.next() {
@@ -110,10 +115,13 @@ fn arguments() -> Arguments {
             "--pairs" => parsed.pairs = number(arguments.next()).expect("--pairs wants a number"),
             "--bursts" => parsed.bursts = number(arguments.next()).expect("--bursts wants a number"),
             "--only" => parsed.only = Some(arguments.next().expect("--only wants a part of a name")),
+            "--without" => parsed.without = Some(arguments.next().expect("--without wants a part of a name")),
             "--save" => parsed.save = true,
             // Cargo adds it.
             "--bench" => {}
-            other => panic!("unknown argument {other}; there are --runs, --pairs, --bursts N, --only PART and --save"),
+            other => panic!(
+                "unknown argument {other}; there are --runs, --pairs, --bursts N, --only, --without PART and --save"
+            ),
         }
     }
     parsed

@@ -1,5 +1,6 @@
 """The admission webhook: pods in HAMi's, ACK's and egpu's older words run by claims."""
 
+import json
 import os
 import re
 import subprocess
@@ -12,7 +13,8 @@ from objects import DEFAULT, PODS, SLEEP, TEMPLATES, container, request
 from part import Part
 
 MANIFEST, SETTINGS = f"{MANIFESTS}/optional/webhook.yaml", "/run/node/webhook.toml"
-CONFIGURATION, NOTES = "egpu-webhook", "webhook.egpu.io/notes"
+CONFIGURATION, SECRET, NOTES = "egpu-webhook", "egpu-webhook-certificate", "webhook.egpu.io/notes"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 DEPLOYMENTS = f"/apis/apps/v1/{DEFAULT}/deployments"
 LIFETIME_S = 4
 MANAGED = f"{TEMPLATES}?labelSelector=app.kubernetes.io/managed-by%3Degpu-webhook"
@@ -197,6 +199,35 @@ class Webhook(ClaimCase):
         with self.assertRaisesRegex(RuntimeError, "managed-by=egpu-webhook only"):
             self.cluster.kubectl(*delete)
         self.cluster.kubectl(*delete[:-1])
+
+    def test_its_certificate_stays_when_its_manifest_is_applied_again(self):
+        def read():
+            [webhook] = self.cluster.api.get(f"{CONFIGURATIONS}/{CONFIGURATION}")["webhooks"]
+            secret = self.cluster.api.get(f"/api/v1/namespaces/egpu/secrets/{SECRET}")
+            return secret["data"], webhook["clientConfig"]["caBundle"]
+        before = read()
+        self.assertEqual(before[0]["ca.crt"], before[1])
+        self.cluster.apply(self.manifest)
+        self.assertEqual(read(), before)
+
+    def test_its_rights_end_at_its_certificate(self):
+        own = "--as=system:serviceaccount:egpu:egpu-webhook"
+        patch = ["patch", "mutatingwebhookconfiguration", CONFIGURATION, "--type=json", own, "-p"]
+        [first] = self.cluster.api.get(f"{CONFIGURATIONS}/{CONFIGURATION}")["webhooks"]
+        self.assertTrue(first["clientConfig"]["caBundle"])
+        changes = {"failurePolicy": "Fail", "timeoutSeconds": 30, "namespaceSelector": {}, "matchConditions": [],
+                   "objectSelector": {"matchLabels": {"a": "b"}}, "reinvocationPolicy": "IfNeeded", "matchPolicy": "Exact",
+                   "sideEffects": "None", "rules": [], "clientConfig/service/namespace": "default",
+                   "clientConfig/service/path": "/other", "admissionReviewVersions": ["v1", "v2"], "name": "x.egpu.io"}
+        changes = {f"/webhooks/0/{field}": value for field, value in changes.items()}
+        for path, value in {**changes, "/metadata/labels": {"a": "b"}, "/webhooks/-": {**first, "name": "x.egpu.io"}}.items():
+            with self.assertRaisesRegex(RuntimeError, "the caBundle of its configuration and nothing else"):
+                self.cluster.kubectl(*patch, json.dumps([{"op": "add", "path": path, "value": value}]))
+        for verb, what, answer in (("create", "secrets", "no"), ("list", "secrets", "no"), ("get", "secrets/other", "no"),
+                                   ("delete", f"secrets/{SECRET}", "no"), ("update", f"secrets/{SECRET}", "yes"),
+                                   ("patch", "mutatingwebhookconfigurations/other", "no")):
+            may = self.cluster.kubectl("auth", "can-i", verb, what, own, "--namespace", "egpu", check=False)
+            self.assertEqual(may.splitlines()[-1], answer, (verb, what))
 
     def test_its_death_stops_no_other_pod(self):
         self.made("before", HAMI)

@@ -3,52 +3,75 @@
 //! The time that `ctr` takes with it is that of containerd, `ctr` and starting a shim: the floor
 //! under what any runtime can reach. A "process" ends when it is started.
 
-use std::{process, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    env,
+    error::Error,
+    fs,
+    io::{self, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixListener, process::CommandExt},
+    },
+    path::Path,
+    process::{self, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
-use containerd_shim::{
-    Config, Flags, StartOpts, TtrpcContext, TtrpcResult,
-    asynchronous::{ExitSignal, Shim, publisher::RemotePublisher, run, spawn},
-    protos::api,
+use containerd_shim::{Flags, TtrpcContext, TtrpcResult, parse, protos::api, socket_address};
+use containerd_shim_protos::shim_async::{Task, create_task};
+use tokio::{
+    sync::{Notify, watch},
+    time::sleep,
 };
-use containerd_shim_protos::shim_async::Task;
-use tokio::sync::watch;
+use ttrpc::r#async::{Server, Service, transport::Listener};
 
-struct NullShim {
-    exit: Arc<ExitSignal>,
+/// The name by which containerd before 2.0 calls the service; the generated code knows v3 alone.
+const V2: &str = "containerd.task.v2.Task";
+/// Time for the answer to Shutdown to reach containerd, as egpu's.
+const ANSWER_GRACE: Duration = Duration::from_millis(20);
+
+/// Starts the process that serves, which gets the socket as its stdin, and answers in the form that
+/// every containerd takes.
+fn start(flags: &Flags) -> Result<(), Box<dyn Error>> {
+    let address = socket_address(&flags.address, &flags.namespace, &flags.id);
+    let path = Path::new(address.trim_start_matches("unix://"));
+    fs::create_dir_all(path.parent().unwrap_or(path))?;
+    let listener = UnixListener::bind(path)?;
+    Command::new(env::current_exe()?)
+        .args(["-namespace", &flags.namespace, "-id", &flags.id, "-address", &flags.address])
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok(io::stdout().write_all(address.as_bytes())?)
 }
 
-#[async_trait]
-impl Shim for NullShim {
-    type T = NullTask;
-
-    async fn new(_runtime_id: &str, _flags: &Flags, _config: &mut Config) -> Self {
-        Self { exit: Arc::default() }
-    }
-
-    async fn start_shim(&mut self, options: StartOpts) -> containerd_shim::Result<String> {
-        let group = options.id.clone();
-        spawn(options, &group, Vec::new()).await
-    }
-
-    async fn delete_shim(&mut self) -> containerd_shim::Result<api::DeleteResponse> {
-        Ok(api::DeleteResponse::default())
-    }
-
-    async fn wait(&mut self) {
-        self.exit.wait().await;
-    }
-
-    async fn create_task_service(&self, _publisher: RemotePublisher) -> NullTask {
-        NullTask { exit: Arc::clone(&self.exit), started: watch::Sender::default() }
-    }
+async fn serve() -> Result<(), Box<dyn Error>> {
+    let listener = UnixListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let task = Arc::new(NullTask::default());
+    let service = || create_task(Arc::clone(&task) as _);
+    let mut versions: HashMap<String, Service> = service();
+    versions.extend(service().into_values().map(|v3| (V2.to_owned(), v3)));
+    let mut server = Server::new().add_listener(Listener::try_from(listener)?).register_service(versions);
+    server.start().await?;
+    task.exit.notified().await;
+    address.as_pathname().map_or(Ok(()), fs::remove_file)?;
+    sleep(ANSWER_GRACE).await;
+    Ok(())
 }
 
-/// A task and its execs. containerd's client waits for one at a time.
+/// A task and its execs.
+#[derive(Default)]
 struct NullTask {
-    exit: Arc<ExitSignal>,
-    /// Count of those that were started; a wait ends with the next.
-    started: watch::Sender<u32>,
+    exit: Notify,
+    /// Ids of those that were started, and have ended with that; the task's is empty.
+    started: watch::Sender<HashSet<String>>,
 }
 
 fn own_pid() -> u32 {
@@ -61,8 +84,10 @@ impl Task for NullTask {
         Ok(api::CreateTaskResponse { pid: own_pid(), ..Default::default() })
     }
 
-    async fn start(&self, _: &TtrpcContext, _: api::StartRequest) -> TtrpcResult<api::StartResponse> {
-        self.started.send_modify(|count| *count += 1);
+    async fn start(&self, _: &TtrpcContext, request: api::StartRequest) -> TtrpcResult<api::StartResponse> {
+        self.started.send_modify(|started| {
+            started.insert(request.exec_id);
+        });
         Ok(api::StartResponse { pid: own_pid(), ..Default::default() })
     }
 
@@ -71,13 +96,14 @@ impl Task for NullTask {
     }
 
     async fn state(&self, _: &TtrpcContext, request: api::StateRequest) -> TtrpcResult<api::StateResponse> {
-        let status = if *self.started.borrow() == 0 { api::Status::CREATED } else { api::Status::STOPPED };
+        let is_over = self.started.borrow().contains(&request.exec_id);
+        let status = if is_over { api::Status::STOPPED } else { api::Status::CREATED };
         Ok(api::StateResponse { id: request.id, pid: own_pid(), status: status.into(), ..Default::default() })
     }
 
-    async fn wait(&self, _: &TtrpcContext, _: api::WaitRequest) -> TtrpcResult<api::WaitResponse> {
+    async fn wait(&self, _: &TtrpcContext, request: api::WaitRequest) -> TtrpcResult<api::WaitResponse> {
         // The sender lives as long as the shim.
-        let _ = self.started.subscribe().changed().await;
+        let _ = self.started.subscribe().wait_for(|started| started.contains(&request.exec_id)).await;
         Ok(api::WaitResponse::default())
     }
 
@@ -98,12 +124,19 @@ impl Task for NullTask {
     }
 
     async fn shutdown(&self, _: &TtrpcContext, _: api::ShutdownRequest) -> TtrpcResult<api::Empty> {
-        self.exit.signal();
+        self.exit.notify_one();
         Ok(api::Empty::default())
     }
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
-    run::<NullShim>("io.containerd.null.v1", None).await;
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<_> = env::args_os().skip(1).collect();
+    let flags = parse(&arguments)?;
+    match flags.action.as_str() {
+        "start" => start(&flags),
+        // An empty DeleteResponse.
+        "delete" => Ok(()),
+        _ => serve().await,
+    }
 }

@@ -119,10 +119,16 @@ impl Api {
         Ok(Self { client: Client::try_from(config)? })
     }
 
+    /// An API server of a test's.
+    #[cfg(test)]
+    pub(crate) fn of_client(client: Client) -> Self {
+        Self { client }
+    }
+
     /// An API server that is not there.
     #[cfg(test)]
     pub(crate) fn nowhere() -> Self {
-        Self { client: Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap() }
+        Self::of_client(Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap())
     }
 
     /// The namespace that this program is in.
@@ -227,16 +233,13 @@ impl Api {
     }
 
     /// Reads a secret.
-    pub(crate) async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, ApiError> {
-        answer(kube::Api::<Secret>::namespaced(self.client.clone(), namespace).get_opt(name)).await
+    pub(crate) async fn secret(&self, namespace: &str, name: &str) -> Result<Secret, ApiError> {
+        answer(kube::Api::<Secret>::namespaced(self.client.clone(), namespace).get(name)).await
     }
 
-    /// Creates a secret, or replaces the one that it was read from.
-    pub(crate) async fn put_secret(&self, namespace: &str, secret: &Secret) -> Result<Secret, ApiError> {
+    /// Replaces the secret that this one was read from, unless it has changed.
+    pub(crate) async fn replace_secret(&self, namespace: &str, secret: &Secret) -> Result<Secret, ApiError> {
         let secrets: kube::Api<Secret> = kube::Api::namespaced(self.client.clone(), namespace);
-        if secret.metadata.resource_version.is_none() {
-            return answer(secrets.create(&parameters(), secret)).await;
-        }
         let name = secret.metadata.name.as_deref().unwrap_or_default();
         answer(secrets.replace(name, &parameters(), secret)).await
     }

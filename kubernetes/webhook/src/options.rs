@@ -20,7 +20,7 @@ pub struct Options {
     /// Key of the certificate, PEM
     #[arg(long, value_name = "FILE", requires = "certificate")]
     pub key: Option<PathBuf>,
-    /// Secret, as NAME or NAMESPACE/NAME, for a certificate of its own making
+    /// Secret that is there, as NAME or NAMESPACE/NAME, for a certificate of its own making
     #[arg(long, value_name = "SECRET", conflicts_with = "certificate", requires = "webhook_configuration")]
     pub own_certificate: Option<String>,
     /// MutatingWebhookConfiguration that names this webhook, and is told who signs the certificate

@@ -11,7 +11,6 @@ use k8s_openapi::{
     ByteString,
     api::{admissionregistration::v1::MutatingWebhookConfiguration, core::v1::Secret},
 };
-use kube::core::ObjectMeta;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -61,7 +60,7 @@ pub enum OwnCertificateError {
         source: rcgen::Error,
     },
     /// It cannot be served.
-    #[error("the certificate in the Secret cannot be served; delete the Secret, and another is made")]
+    #[error("the certificate in the Secret cannot be served")]
     Served(#[from] TlsError),
     /// No name to make it for.
     #[error("MutatingWebhookConfiguration {0} names no service and no URL")]
@@ -93,48 +92,27 @@ impl OwnCertificate {
         if names.is_empty() {
             return Err(OwnCertificateError::NoName(self.configuration.clone()));
         }
-        let data = self.kept(&names).await?.data.unwrap_or_default();
-        let of = |key: &str| data.get(key).map(|bytes| bytes.0.clone()).unwrap_or_default();
-        self.tell(&configuration, &ByteString(of(AUTHORITY))).await?;
-        Ok(tls::KeyPair { certificate: of(CERTIFICATE), key: of(KEY) })
+        let secret = self.kept(&names).await?;
+        self.tell(&configuration, &ByteString(part(&secret, AUTHORITY))).await?;
+        Ok(key_pair(&secret))
     }
 
     /// The Secret with a certificate for these names that is good for a while.
     async fn kept(&self, names: &[String]) -> Result<Secret, OwnCertificateError> {
         loop {
             let read = self.api.secret(&self.namespace, &self.secret).await;
-            let before = read.map_err(failed("the Secret of the certificate cannot be read"))?;
-            if let Some(secret) = before.as_ref().filter(|secret| is_good(secret, names, Timestamp::now())) {
-                return Ok(secret.clone());
+            let secret = read.map_err(failed("the Secret for the certificate cannot be read; it may be empty"))?;
+            if is_good(&secret, names, Timestamp::now()) {
+                return Ok(secret);
             }
-            let made = self.made(names, before.as_ref());
-            let secret = made.map_err(|source| OwnCertificateError::Made { names: names.join(", "), source })?;
-            match self.api.put_secret(&self.namespace, &secret).await {
+            let renewed = renewed(secret, names, Timestamp::now() + LIFETIME);
+            let secret = renewed.map_err(|source| OwnCertificateError::Made { names: names.join(", "), source })?;
+            match self.api.replace_secret(&self.namespace, &secret).await {
                 // Another instance has made one.
                 Err(error) if error.is(CONFLICT) => {}
-                put => return put.map_err(failed("the Secret of the certificate cannot be written")),
+                replaced => return replaced.map_err(failed("the Secret for the certificate cannot be written")),
             }
         }
-    }
-
-    fn made(&self, names: &[String], before: Option<&Secret>) -> Result<Secret, rcgen::Error> {
-        let end = Timestamp::now() + LIFETIME;
-        let issued = issue(names, end)?;
-        let authority_before = before.and_then(|secret| secret.data.as_ref()?.get(AUTHORITY));
-        let authorities = format!("{}{}", issued.authority, first_certificate(authority_before));
-        let data = [(AUTHORITY, authorities), (CERTIFICATE, issued.certificate), (KEY, issued.key)];
-        let annotations = [(NAMES, names.join(",")), (END, end.to_string())];
-        Ok(Secret {
-            metadata: ObjectMeta {
-                name: Some(self.secret.clone()),
-                resource_version: before.and_then(|secret| secret.metadata.resource_version.clone()),
-                annotations: Some(annotations.map(|(name, value)| (name.to_owned(), value)).into()),
-                ..ObjectMeta::default()
-            },
-            type_: Some("kubernetes.io/tls".to_owned()),
-            data: Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).into()),
-            ..Secret::default()
-        })
     }
 
     /// Tells the API server whom to believe, where it does not know.
@@ -198,16 +176,38 @@ fn names(configuration: &MutatingWebhookConfiguration) -> Vec<String> {
     names
 }
 
+fn part(secret: &Secret, key: &str) -> Vec<u8> {
+    secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| bytes.0.clone()).unwrap_or_default()
+}
+
+fn key_pair(secret: &Secret) -> tls::KeyPair {
+    tls::KeyPair { certificate: part(secret, CERTIFICATE), key: part(secret, KEY) }
+}
+
 fn is_good(secret: &Secret, names: &[String], now: Timestamp) -> bool {
     let Some(annotations) = &secret.metadata.annotations else { return false };
     let end: Option<Timestamp> = annotations.get(END).and_then(|end| end.parse().ok());
-    annotations.get(NAMES) == Some(&names.join(",")) && end.is_some_and(|end| now + RENEWED_BEFORE < end)
+    annotations.get(NAMES) == Some(&names.join(","))
+        && end.is_some_and(|end| now + RENEWED_BEFORE < end)
+        && key_pair(secret).server_config().is_ok()
+}
+
+/// The Secret with another certificate in it.
+fn renewed(mut secret: Secret, names: &[String], end: Timestamp) -> Result<Secret, rcgen::Error> {
+    let issued = issue(names, end)?;
+    let authorities = format!("{}{}", issued.authority, first_certificate(&part(&secret, AUTHORITY)));
+    let data = [(AUTHORITY, authorities), (CERTIFICATE, issued.certificate), (KEY, issued.key)];
+    secret.data = Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).into());
+    let annotations = [(NAMES, names.join(",")), (END, end.to_string())];
+    let kept = secret.metadata.annotations.get_or_insert_default();
+    kept.extend(annotations.map(|(name, value)| (name.to_owned(), value)));
+    Ok(secret)
 }
 
 /// The newest of several authorities.
-fn first_certificate(authorities: Option<&ByteString>) -> String {
+fn first_certificate(authorities: &[u8]) -> String {
     const END_OF_ONE: &str = "-----END CERTIFICATE-----\n";
-    let text = authorities.map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned()).unwrap_or_default();
+    let text = String::from_utf8_lossy(authorities);
     text.split_inclusive(END_OF_ONE).next().filter(|one| one.ends_with(END_OF_ONE)).unwrap_or_default().to_owned()
 }
 
@@ -255,21 +255,31 @@ fn day(time: Timestamp) -> (i32, u8, u8) {
 mod tests {
     use super::*;
 
-    fn secret(names: &str, end: Timestamp) -> Secret {
-        let annotations = [(NAMES, names.to_owned()), (END, end.to_string())];
-        let annotations = annotations.map(|(name, value)| (name.to_owned(), value)).into();
-        Secret { metadata: ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() }, ..Secret::default() }
+    #[test]
+    fn it_is_renewed_before_its_end_for_other_names_and_when_it_cannot_be_served() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let names = ["a.egpu.svc".to_owned(), "b".to_owned()];
+        let secret = |names: &[String], days: i64| {
+            renewed(Secret::default(), names, now + SignedDuration::from_hours(24 * days)).unwrap()
+        };
+        assert!(is_good(&secret(&names, 91), &names, now));
+        assert!(!is_good(&secret(&names, 89), &names, now));
+        assert!(!is_good(&secret(&names[..1], 91), &names, now));
+        assert!(!is_good(&Secret { data: None, ..secret(&names, 91) }, &names, now));
+        assert!(!is_good(&Secret::default(), &names, now));
     }
 
     #[test]
-    fn it_is_renewed_before_its_end_and_for_other_names() {
-        let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let names = ["a.egpu.svc".to_owned(), "b".to_owned()];
-        let days = |days: i64| now + SignedDuration::from_hours(24 * days);
-        assert!(is_good(&secret("a.egpu.svc,b", days(91)), &names, now));
-        assert!(!is_good(&secret("a.egpu.svc,b", days(89)), &names, now));
-        assert!(!is_good(&secret("a.egpu.svc", days(91)), &names, now));
-        assert!(!is_good(&Secret::default(), &names, now));
+    fn renewed_it_keeps_what_others_wrote_and_the_authority_before() {
+        let names = ["a.egpu.svc".to_owned()];
+        let end = Timestamp::now() + LIFETIME;
+        let mut empty = Secret::default();
+        empty.metadata.annotations = Some([("meta.helm.sh/release-name".to_owned(), "egpu".to_owned())].into());
+        let first = renewed(empty, &names, end).unwrap();
+        assert_eq!(first.metadata.annotations.as_ref().map(|annotations| annotations.len()), Some(3));
+        let second = renewed(first.clone(), &names, end).unwrap();
+        assert!(part(&second, AUTHORITY).ends_with(&part(&first, AUTHORITY)));
+        assert_ne!(key_pair(&second).key, key_pair(&first).key);
     }
 
     #[test]
@@ -293,7 +303,7 @@ mod tests {
         let crossed = tls::KeyPair { key: other.key.into_bytes(), ..pair };
         assert!(crossed.server_config().is_err(), "a key of another certificate");
         let two = format!("{}{}", issued.authority, other.authority);
-        assert_eq!(first_certificate(Some(&ByteString(two.into_bytes()))), issued.authority);
-        assert_eq!(first_certificate(None), "");
+        assert_eq!(first_certificate(two.as_bytes()), issued.authority);
+        assert_eq!(first_certificate(b""), "");
     }
 }

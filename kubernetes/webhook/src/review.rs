@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, Operation};
 use runtime_config::{Bytes, Percent, request::MemoryLimit};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     api::{Api, ApiError},
@@ -31,17 +32,26 @@ pub(crate) enum ReviewError {
     /// The template cannot be made, for example for lack of a quota. The pod would wait for ever.
     #[error("the pod's claim template cannot be made")]
     Template(#[from] ApiError),
+    /// The API server's answers to this program, all together.
+    #[error("the API server answers too slowly for its own timeout of the webhook; make the pod anew")]
+    Late,
     /// A pod that is none.
     #[error("the pod cannot be written as JSON")]
     Json(#[from] serde_json::Error),
 }
 
-/// Answers the request for a pod. Nothing is made for a dry run.
-pub(crate) async fn answer(request: &AdmissionRequest<Pod>, settings: &Settings, api: &Api) -> AdmissionResponse {
+/// Answers the request for a pod by `end`. Nothing is made for a dry run.
+pub(crate) async fn answer(
+    request: &AdmissionRequest<Pod>,
+    settings: &Settings,
+    api: &Api,
+    end: Instant,
+) -> AdmissionResponse {
     let response = AdmissionResponse::from(request);
     let Some(pod) = request.object.as_ref().filter(|_| request.operation == Operation::Create) else { return response };
     let namespace = request.namespace.as_deref().unwrap_or("default");
-    match rewritten(pod, namespace, request.dry_run, settings, api).await {
+    let rewritten = timeout_at(end, rewritten(pod, namespace, request.dry_run, settings, api)).await;
+    match rewritten.unwrap_or(Err(ReviewError::Late)) {
         Ok(None) => response,
         Ok(Some(rewritten)) => {
             let mut response = response.with_patch(rewritten.patch).unwrap_or_else(AdmissionResponse::invalid);

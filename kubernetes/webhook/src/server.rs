@@ -4,7 +4,7 @@ use std::{convert::Infallible, io, sync::Arc, time::Duration};
 
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{
-    Method, Request, Response, StatusCode, body::Bytes, body::Incoming, server::conn::http1, service::service_fn,
+    Method, Request, Response, StatusCode, Uri, body::Bytes, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use k8s_openapi::api::core::v1::Pod;
@@ -13,6 +13,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::JoinSet,
+    time::{Instant, timeout_at},
 };
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
@@ -27,8 +28,13 @@ const MOST_CONNECTIONS: usize = 32;
 /// Longest body; the API server's objects have 3 MiB at the most. All connections' together are
 /// half of what the manifest lets the program have.
 const LONGEST_BODY: usize = 4 << 20;
-/// Longest wait for a client's side of TLS, and for the body of a request.
+/// Longest wait for a client's side of TLS.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The API server's timeout of a webhook where it names none, and the longest that there is.
+const USUAL_TIMEOUT_S: u64 = 10;
+const LONGEST_TIMEOUT_S: u64 = 30;
+/// Time for the way there and back. The API server rounds what it has left up to whole seconds.
+const MARGIN: Duration = Duration::from_secs(2);
 /// Longest wait for the next request of a connection: the API server keeps idle ones for 90 s.
 const IDLE: Duration = Duration::from_secs(100);
 /// Time for what is under way at the end.
@@ -108,21 +114,24 @@ impl Server {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
         match (request.method(), request.uri().path()) {
-            (&Method::POST, MUTATE) => self.mutate(request.into_body()).await,
+            (&Method::POST, MUTATE) => {
+                let end = Instant::now() + time_to_answer(request.uri());
+                self.mutate(request.into_body(), end).await
+            }
             (_, MUTATE) => plain(StatusCode::METHOD_NOT_ALLOWED, "POST is accepted"),
             (&Method::GET, READY) => plain(StatusCode::OK, "ok"),
             _ => plain(StatusCode::NOT_FOUND, "there are /mutate and /readyz"),
         }
     }
 
-    async fn mutate(&self, body: Incoming) -> Response<Full<Bytes>> {
-        let body = match tokio::time::timeout(PATIENCE, Limited::new(body, LONGEST_BODY).collect()).await {
+    async fn mutate(&self, body: Incoming, end: Instant) -> Response<Full<Bytes>> {
+        let body = match timeout_at(end, Limited::new(body, LONGEST_BODY).collect()).await {
             Ok(Ok(body)) => body.to_bytes(),
             Ok(Err(error)) => return plain(StatusCode::BAD_REQUEST, &error.to_string()),
             Err(_) => return plain(StatusCode::REQUEST_TIMEOUT, "the body does not come"),
         };
         let review = match request(&body) {
-            Ok(request) => review::answer(&request, &self.settings, &self.api).await.into_review(),
+            Ok(request) => review::answer(&request, &self.settings, &self.api, end).await.into_review(),
             Err(reason) => {
                 tracing::warn!(reason, "a request is no review of a pod");
                 return plain(StatusCode::BAD_REQUEST, &reason);
@@ -143,6 +152,15 @@ async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> io::Result<(
     Ok((stream, place))
 }
 
+/// The time for all of a review: the API server's own timeout, which it names in the query, less a
+/// margin.
+fn time_to_answer(uri: &Uri) -> Duration {
+    let mut named = uri.query().into_iter().flat_map(|query| query.split('&'));
+    let seconds = named.find_map(|pair| pair.strip_prefix("timeout=")?.strip_suffix('s')?.parse().ok());
+    let timeout = Duration::from_secs(seconds.unwrap_or(USUAL_TIMEOUT_S).min(LONGEST_TIMEOUT_S));
+    timeout.saturating_sub(MARGIN).max(timeout / 2)
+}
+
 fn request(body: &[u8]) -> Result<AdmissionRequest<Pod>, String> {
     let review: AdmissionReview<Pod> = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     review.try_into().map_err(|_| "an AdmissionReview with a request is accepted".to_owned())
@@ -157,4 +175,25 @@ fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<F
     *response.status_mut() = status;
     response.headers_mut().insert(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_due_before_the_api_server_gives_up() {
+        for (query, milliseconds) in [
+            ("?timeout=10s", 8000),
+            ("?timeout=30s&x=1", 28000),
+            ("?timeout=3s", 1500),
+            ("?timeout=1s", 500),
+            ("", 8000),
+            ("?timeout=soon", 8000),
+            ("?timeout=86400s", 28000),
+        ] {
+            let uri = format!("{MUTATE}{query}").parse().unwrap();
+            assert_eq!(time_to_answer(&uri), Duration::from_millis(milliseconds), "{query}");
+        }
+    }
 }

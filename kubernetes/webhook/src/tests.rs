@@ -2,13 +2,17 @@
 
 use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
+use http_body_util::Full;
+use hyper::{Request, Response, body::Bytes};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::admission::AdmissionReview;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
     sync::{oneshot, watch},
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -22,6 +26,7 @@ use tokio_rustls::{
 use crate::{
     api::Api,
     own_certificate::{Issued, issue},
+    review,
     server::Server,
     settings::Settings,
     tls::{self, KeyPair},
@@ -122,6 +127,29 @@ async fn reviews_are_answered() {
     assert!(message.starts_with("the pod's claim template cannot be made: "), "{message}");
     running.end.send(()).unwrap();
     timeout(PATIENCE, running.task).await.unwrap().unwrap();
+}
+
+/// An API server that answers each call in time, and has nothing.
+fn slow_api() -> Api {
+    let nothing = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404});
+    let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+        let body = Full::new(Bytes::from(nothing.to_string()));
+        async move {
+            sleep(Duration::from_secs(3)).await;
+            Response::builder().status(404).body(body)
+        }
+    });
+    Api::of_client(kube::Client::new(service, "egpu"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_answers_of_the_api_server_do_not_add_up() {
+    let review: AdmissionReview<Pod> =
+        serde_json::from_str(&review(&json!({"nvidia.com/gpumem": "1024"}), false)).unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    let response = review::answer(&review.try_into().unwrap(), &Settings::default(), &slow_api(), end).await;
+    assert_eq!((response.allowed, Instant::now()), (false, end));
+    assert!(response.result.message.contains("answers too slowly"), "{:?}", response.result);
 }
 
 #[tokio::test]

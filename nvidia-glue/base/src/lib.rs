@@ -9,6 +9,7 @@ pub mod cgroup_tree;
 mod clock;
 mod container;
 mod error_chain;
+pub mod file_lock;
 pub mod format;
 pub mod grant_files;
 mod granted_card;

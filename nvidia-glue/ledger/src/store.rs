@@ -28,16 +28,12 @@ use std::{
     io::{self, ErrorKind, Write as _},
     os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
-    thread,
     time::{Duration, Instant},
 };
 
-use base::format;
+use base::{file_lock::lock_exclusive, format};
 pub use error::StoreError;
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-};
+use nix::fcntl::Flock;
 use schedule::Timetable;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -145,20 +141,14 @@ impl Store {
     pub(super) fn lock(&self) -> Result<Locked<'_>, StoreError> {
         let path = self.state_dir.join("ledger.lock");
         let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let mut file = opened.map_err(failed("open", &path))?;
+        let file = opened.map_err(failed("open", &path))?;
         let start = Instant::now();
-        let mut pause = Duration::from_micros(100);
-        loop {
-            file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(Locked { store: self, _lock: lock }),
-                Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
-                Err((_, error)) => return Err(failed("lock", &path)(error.into())),
-            };
-            if start.elapsed() >= self.lock_patience {
-                return Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() });
+        match lock_exclusive(file, self.lock_patience) {
+            Ok(lock) => Ok(Locked { store: self, _lock: lock }),
+            Err(error) if error.kind() == ErrorKind::TimedOut => {
+                Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() })
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(2));
+            Err(error) => Err(failed("lock", &path)(error)),
         }
     }
 

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use claim::ClaimRequest;
 pub use error::{RequestError, Said, Shown, is_control_or_format};
-pub use parse::{asked, parse};
+pub use parse::{asked, is_of_a_request, parse};
 pub use per_card::{CardCountError, PerCard};
 pub use requirement::{Platform, UnsatisfiedRequirement};
 pub use selector::{DeviceSelector, ParseSelectorError};

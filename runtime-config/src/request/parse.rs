@@ -363,8 +363,9 @@ pub(super) fn is_annotation_of_a_request(name: &str, annotations: &Statements<'_
         || nvidia_fractions::is_own(name, annotations)
 }
 
-pub(super) fn is_of_a_request(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
+/// Returns whether a variable of this name may be about GPUs, in one of the languages.
+pub fn is_of_a_request(name: &str) -> bool {
+    const NAMES: [&str; 16] = [
         "EGPU",
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_DRIVER_CAPABILITIES",
@@ -380,6 +381,7 @@ pub(super) fn is_of_a_request(name: &str) -> bool {
         "CUDA_DISABLE_CONTROL",
         "GPU_PORTION",
         "RUNAI_GPU_MEMORY_LIMIT",
+        "RUNAI_NUM_OF_GPUS",
     ];
     const PREFIXES: [&str; 8] = [
         "EGPU_",

@@ -37,6 +37,11 @@ fn shares() {
                 "GPU-ab mem 1GiB&5/10 time 30% policy:fixed",
             ),
             (&[CARD, "GPU_PORTION="], "GPU-ab exclusive"),
+            // KAI before 0.7.6; a whole number is no share.
+            (&[CARD, "RUNAI_NUM_OF_GPUS=0.5", "gpu-fraction=0.5", SCHEDULED], "GPU-ab mem 5/10&5/10 time free"),
+            (&[CARD, "RUNAI_NUM_OF_GPUS=0.25", "GPU_PORTION=1"], "GPU-ab mem 1/1&25/100 time free"),
+            (&[CARD, "RUNAI_NUM_OF_GPUS=1"], "GPU-ab exclusive"),
+            (&["NVIDIA_VISIBLE_DEVICES=GPU-ab,GPU-cd", "RUNAI_NUM_OF_GPUS=2"], "GPU-ab,GPU-cd exclusive"),
         ],
     );
     let mut hook = source(&["NVIDIA_VISIBLE_DEVICES=all", "gpu-fraction=0.5"]);

@@ -11,7 +11,7 @@ use runtime_config::{
 
 use crate::golden::{config, source};
 
-const NAMES: [&str; 64] = [
+const NAMES: [&str; 65] = [
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "NVIDIA_REQUIRE_CUDA",
@@ -69,6 +69,7 @@ const NAMES: [&str; 64] = [
     "nvidia.com/container.main.gpus.devices",
     "GPU_PORTION",
     "RUNAI_GPU_MEMORY_LIMIT",
+    "RUNAI_NUM_OF_GPUS",
     "gpu-fraction",
     "gpu-memory",
     "gpu-fraction-num-devices",

@@ -4,8 +4,8 @@ use std::{env, error::Error, ffi::OsString, io::Write, path::Path, process::Exit
 
 use egpu_shim::{
     args::Invocation,
-    delete::{delete, sweep},
-    helper, info, logging, server,
+    delete::{answer_deleted, delete, sweep},
+    helper, info, logging, server, spans,
     start::start,
     sys,
     task::chain,
@@ -30,13 +30,18 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Info => Ok(info::print_info()?),
         Invocation::Start(identity) => {
             // Not stderr: containerd 1.6 takes all that `start` prints for its answer.
+            spans::mark("start", &identity.id);
             logging::to_bundle(Path::new("."), identity.debug);
             Ok(start(identity)?)
         }
         Invocation::Delete { identity, bundle } => {
+            spans::mark("delete command", &identity.id);
+            logging::to_stderr(identity.debug);
+            if answer_deleted(&identity, bundle.as_deref())? {
+                return Ok(());
+            }
             // Before the first thread.
             let zygote = helper::spawn()?;
-            logging::to_stderr(identity.debug);
             runtime()?.block_on(delete(&identity, bundle, zygote))?;
             Ok(())
         }
@@ -49,6 +54,7 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         }
         Invocation::Helper => Ok(helper::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
+            spans::mark("serve", &identity.id);
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
             // After the helper, whose mediators allocate from many threads at once.

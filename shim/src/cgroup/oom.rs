@@ -14,7 +14,7 @@ use nix::{
         inotify::{AddWatchFlags, InitFlags, Inotify},
     },
 };
-use tokio::io::unix::AsyncFd;
+use tokio::{io::unix::AsyncFd, runtime::Handle};
 
 use super::{Cgroup, CgroupError, Layout, files};
 use crate::sys;
@@ -47,7 +47,21 @@ enum OomSource {
     },
     /// `memory.events`, which the kernel reports as modified
     /// (`Documentation/admin-guide/cgroup-v2.rst`).
-    V2 { notifications: AsyncFd<OwnedFd>, directory: PathBuf, kills: u64 },
+    V2 { notifications: SlowToClose, directory: PathBuf, kills: u64 },
+}
+
+/// An inotify instance. The kernel closes it only after a grace period, 5 to 20 ms; another thread
+/// than the runtime's waits for that.
+#[derive(Debug)]
+struct SlowToClose(Option<AsyncFd<OwnedFd>>);
+
+impl Drop for SlowToClose {
+    fn drop(&mut self) {
+        let inotify = self.0.take();
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(inotify));
+        }
+    }
 }
 
 impl Cgroup {
@@ -77,7 +91,7 @@ impl OomWatch {
                 Some(OomEvent { kills: files::keyed(&control, "oom_kill").unwrap_or(0) })
             }
             OomSource::V2 { notifications, directory, kills } => loop {
-                wait(notifications).await?;
+                wait(notifications.0.as_ref()?).await?;
                 let now = v2_kills(directory)?;
                 if now > *kills {
                     *kills = now;
@@ -119,7 +133,7 @@ fn watch_v2(directory: &Path) -> Result<OomSource, CgroupError> {
             .map_err(|errno| CgroupError::Watch { path: path.clone(), source: io::Error::from(errno) })?;
     }
     Ok(OomSource::V2 {
-        notifications: sys::async_fd(inotify.into()).map_err(watch)?,
+        notifications: SlowToClose(Some(sys::async_fd(inotify.into()).map_err(watch)?)),
         directory: directory.to_owned(),
         // Counted after the watch is set, so that no kill falls between the two.
         kills: v2_kills(directory).unwrap_or(0),

@@ -76,7 +76,7 @@ mod tests {
                 without_gpu,
                 egpu_version: None,
             };
-            registry.lock().unwrap().save_note(&note).unwrap();
+            registry.save_note(&note).unwrap();
         }
         let all = list(directory.path());
         let [reported] = all.as_slice() else { panic!("{all:?}") };

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::protocol::{
     Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
@@ -249,10 +250,20 @@ impl HelperClient {
         }
     }
 
-    /// Forks a mediator, and returns once it is ready to take listeners. `sockets`: its ends of
-    /// intake and control.
-    pub async fn mediate(&self, setup: Setup, sockets: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
-        self.process("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await
+    /// Forks a mediator, and returns it with what waits until it is ready to take listeners.
+    /// `sockets`: its ends of intake and control.
+    pub async fn mediate(
+        &self,
+        setup: Setup,
+        sockets: Vec<OwnedFd>,
+    ) -> Result<(ContainerProcess, impl Future<Output = Result<(), HelperError>> + use<>), HelperError> {
+        let mut call = self.ask("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
+        let Hello { pid } = call.hello().await?;
+        let pidfd = call.received.worker.as_ref().ok_or(unexpected("mediate"))?.try_clone();
+        let pidfd =
+            pidfd.map_err(|error| HelperError::Frame { operation: "mediate", source: FrameError::Socket(error) })?;
+        let ready = async move { call.reply().await.map(drop) };
+        Ok((ContainerProcess { pid, pidfd, warnings: vec![] }, ready))
     }
 
     async fn process(
@@ -282,6 +293,19 @@ impl HelperClient {
         fds: Vec<OwnedFd>,
         limit: Duration,
     ) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
+        let mut call = self.ask(operation, content, fds, limit).await?;
+        call.hello().await?;
+        call.reply().await
+    }
+
+    /// Hands an operation to the zygote.
+    async fn ask(
+        &self,
+        operation: &'static str,
+        content: Operation,
+        fds: Vec<OwnedFd>,
+        limit: Duration,
+    ) -> Result<Call, HelperError> {
         let failed = |source| HelperError::Frame { operation, source };
         let (ours, theirs) = frame::pair().map_err(|e| failed(FrameError::Socket(e)))?;
         let packed = frame::pack(&content).map_err(failed)?;
@@ -290,17 +314,60 @@ impl HelperClient {
         self.send(operation, &packed, &beside).await?;
         drop(beside);
         drop((theirs, packed, fds));
-        let ours = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
-        let mut received = ReceivedPidfds::default();
-        let answer = tokio::time::timeout(limit, read_answer(operation, &ours, &mut received)).await;
-        match answer.unwrap_or(Err(HelperError::Deadline { operation, limit })) {
-            // It has undone what it had begun.
-            Err(HelperError::Failed(failure)) => Err(HelperError::Failed(failure)),
-            Err(lost) => {
-                received.end();
-                Err(lost)
+        let socket = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
+        Ok(Call { operation, socket, limit, deadline: Instant::now() + limit, received: ReceivedPidfds::default() })
+    }
+}
+
+/// An operation under way.
+#[derive(Debug)]
+struct Call {
+    operation: &'static str,
+    socket: AsyncFd<OwnedFd>,
+    limit: Duration,
+    deadline: Instant,
+    received: ReceivedPidfds,
+}
+
+impl Call {
+    /// Reads what the worker says first.
+    async fn hello(&mut self) -> Result<Hello, HelperError> {
+        let (hello, mut fds) = self.receive().await?;
+        self.received.worker = fds.pop();
+        frame::unpack(hello).map_err(|error| self.lost(error))
+    }
+
+    /// Reads the answer. The pidfds that come before it are kept: when the worker is lost, its
+    /// processes are ended.
+    async fn reply(&mut self) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
+        loop {
+            let (reply, mut fds) = self.receive().await?;
+            match frame::unpack::<WorkerReply>(reply).map_err(|error| self.lost(error))? {
+                WorkerReply::Launched => self.received.process = fds.pop(),
+                // It has undone what it had begun.
+                WorkerReply::Failed(failure) => return Err(HelperError::Failed(failure)),
+                reply => return Ok((reply, fds.pop())),
             }
-            answer => answer,
+        }
+    }
+
+    async fn receive(&self) -> Result<(OwnedFd, Vec<OwnedFd>), HelperError> {
+        let read = self.socket.async_io(Interest::READABLE, |socket| frame::receive(socket.as_fd()).map_err(to_io));
+        match tokio::time::timeout_at(self.deadline, read).await {
+            Ok(received) => received.map_err(|error| self.lost(from_io(error))),
+            Err(_) => {
+                self.received.end();
+                Err(HelperError::Deadline { operation: self.operation, limit: self.limit })
+            }
+        }
+    }
+
+    /// Ends what there is of an operation whose worker is lost.
+    fn lost(&self, error: FrameError) -> HelperError {
+        self.received.end();
+        match error {
+            FrameError::Closed => HelperError::WorkerDied { operation: self.operation },
+            source => HelperError::Frame { operation: self.operation, source },
         }
     }
 }
@@ -321,33 +388,6 @@ impl ReceivedPidfds {
             let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
         }
     }
-}
-
-/// Reads the worker's frames. `received` gets the pidfds as soon as they arrive.
-async fn read_answer(
-    operation: &'static str,
-    socket: &AsyncFd<OwnedFd>,
-    received: &mut ReceivedPidfds,
-) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
-    let lost = |e: FrameError| match e {
-        FrameError::Closed => HelperError::WorkerDied { operation },
-        source => HelperError::Frame { operation, source },
-    };
-    let (hello, mut fds) = receive(socket).await.map_err(lost)?;
-    frame::unpack::<Hello>(hello).map_err(lost)?;
-    received.worker = fds.pop();
-    loop {
-        let (reply, mut fds) = receive(socket).await.map_err(lost)?;
-        match frame::unpack::<WorkerReply>(reply).map_err(lost)? {
-            WorkerReply::Launched => received.process = fds.pop(),
-            WorkerReply::Failed(failure) => return Err(HelperError::Failed(failure)),
-            reply => return Ok((reply, fds.pop())),
-        }
-    }
-}
-
-async fn receive(socket: &AsyncFd<OwnedFd>) -> Result<(OwnedFd, Vec<OwnedFd>), FrameError> {
-    socket.async_io(Interest::READABLE, |socket| frame::receive(socket.as_fd()).map_err(to_io)).await.map_err(from_io)
 }
 
 /// tokio's readiness loop wants an `io::Error`; ours travels inside one.

@@ -34,8 +34,8 @@ use super::rlimits;
 use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
 use crate::cgroup::takes_no_process;
-use crate::frame;
 use crate::sys::{self, Forked};
+use crate::{frame, spans};
 
 /// A process that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -153,6 +153,7 @@ impl Launch<'_> {
         let mut to_intermediate = channel::intermediate_channel()?;
         let mut to_init = channel::init_channel()?;
 
+        spans::mark("fork", "");
         let intermediate = match self.fork().map_err(LaunchError::Fork)? {
             Forked::Parent { pid } => Pid::from_raw(pid),
             Forked::Child => {
@@ -186,6 +187,7 @@ impl Launch<'_> {
         to_intermediate.close()?;
 
         let pid = from_intermediate.wait_for_intermediate_ready()?;
+        spans::mark("init made", "");
         let pidfd = sys::pidfd_open(pid.as_raw());
         if let Ok(pidfd) = &pidfd {
             // A shim that is gone has nobody to end it for: whoever deletes the container does.
@@ -256,7 +258,9 @@ impl Launch<'_> {
         let is_init = matches!(self.args.container_type, ContainerType::InitContainer);
         if is_init && self.args.spec.hooks().is_some() {
             from_init.wait_for_hook_request()?;
+            spans::mark("init mounted", "");
             self.rootfs_setup.map_or(Ok(()), |work| work.finish(pid)).map_err(LaunchError::Finish)?;
+            spans::mark("root file system finished", "");
             self.run_hooks(pid)?;
             to_init.hook_done()?;
         }
@@ -268,6 +272,7 @@ impl Launch<'_> {
         }
         to_init.close()?;
         from_init.wait_for_init_ready()?;
+        spans::mark("init ready", "");
         self.rootfs_setup.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
     }
 

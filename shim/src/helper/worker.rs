@@ -6,7 +6,7 @@ use super::launch::Launched;
 use super::log_capture::LogCapture;
 use super::protocol::{Failure, FailureKind, Hello, Operation, WorkerReply};
 use super::{create, delete, exec, image, inventory, start};
-use crate::{frame, mediator, sys};
+use crate::{frame, mediator, spans, sys};
 
 /// The result of an operation: the reply, and a descriptor beside it.
 struct Answer {
@@ -31,6 +31,7 @@ pub(crate) fn run(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &Owne
 }
 
 fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<(), frame::FrameError> {
+    spans::mark("worker", "");
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;
@@ -51,6 +52,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
         Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| with_log(failure, &log)),
         Err(e) => WorkerReply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
     };
+    spans::mark("worker answers", "");
     let beside: Vec<BorrowedFd<'_>> = answer.beside.iter().map(AsFd::as_fd).collect();
     frame::send_value(reply, &answer.reply, &beside)
 }

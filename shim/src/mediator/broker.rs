@@ -21,7 +21,7 @@ mod server;
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
     path::PathBuf,
     sync::Arc,
     thread,
@@ -101,13 +101,17 @@ fn to_wire(numbers: &[Number]) -> Vec<(u64, i32)> {
 ///
 /// `intake` is where the helper sends listeners and pid namespaces. Returns the socket on which the
 /// mediator gets the listeners.
-pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>) -> io::Result<(Broker, OwnedFd)> {
+///
+/// `lingering` is what takes the kernel milliseconds to close. The broker has it open, too, to its
+/// end, for which nobody waits, as for the mediator's.
+pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>, lingering: &impl AsFd) -> io::Result<(Broker, OwnedFd)> {
     let mediator = nix::unistd::getpid().as_raw();
     let (forward, forwarded) = frame::pair()?;
     let pairs = (0..=SOCKETS).map(|_| frame::pair()).collect::<io::Result<Vec<_>>>()?;
     let (ours, theirs): (Vec<OwnedFd>, Vec<OwnedFd>) = pairs.into_iter().unzip();
     if let Forked::Child = sys::fork()? {
-        let kept: Vec<i32> = theirs.iter().chain([intake, &forward]).map(AsRawFd::as_raw_fd).collect();
+        let mut kept: Vec<i32> = theirs.iter().chain([intake, &forward]).map(AsRawFd::as_raw_fd).collect();
+        kept.push(lingering.as_fd().as_raw_fd());
         // A copy of a file of another process would keep it open.
         let code = sys::close_all_but(&kept).map_or(1, |()| run(mediator, intake, forward, theirs, cgroups));
         sys::exit_now(code);
@@ -154,7 +158,6 @@ fn is_packed(fd: &OwnedFd) -> bool {
 /// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is
 /// closed.
 fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
-    use std::os::fd::AsFd;
     loop {
         match frame::receive(intake.as_fd()) {
             Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),

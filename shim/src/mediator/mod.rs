@@ -60,7 +60,7 @@ use self::{
     processes::ProcessTable,
     scheduler::Scheduler,
 };
-use crate::sys;
+use crate::{spans, sys};
 
 /// Error that keeps a mediator from beginning.
 #[derive(Debug, thiserror::Error)]
@@ -139,9 +139,12 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let [intake, control] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| BeginError::Descriptors { wanted: 2, got })?;
     sys::set_name(c"egpu-mediator");
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
+    let timetables = Scheduler::new_watch().map_err(BeginError::Scheduler)?;
     // Before this process has anything that the broker should not have.
-    let (broker, listeners) = broker::start(&intake, setup.cgroups.clone()).map_err(BeginError::Broker)?;
+    let started = broker::start(&intake, setup.cgroups.clone(), &timetables);
+    let (broker, listeners) = started.map_err(BeginError::Broker)?;
     drop(intake);
+    spans::mark("mediator broker", "");
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
@@ -152,8 +155,9 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
     let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::EventLoop)?);
-    let prepared = Scheduler::prepare(&setup).map_err(BeginError::Scheduler)?;
+    let prepared = Scheduler::prepare(&setup, timetables).map_err(BeginError::Scheduler)?;
 
+    spans::mark("mediator files", "");
     mount_namespace::enter(parent, &setup.visible_paths()).map_err(BeginError::MountNamespace)?;
     privileges::drop_privileges(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
     let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;

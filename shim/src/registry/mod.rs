@@ -5,7 +5,8 @@
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
 //! STATE_DIR/shims/NAME.json      a socket, and the shim that listens there
 //! STATE_DIR/containers/NAME.json a container's note, as in its bundle
-//! STATE_DIR/registry.tmp         one of these files, being written
+//! STATE_DIR/registry.tmp         one of a socket's files, being written
+//! STATE_DIR/containers/NAME.tmp  a note that is being written
 //! STATE_DIR/runtime/             libcontainer's state
 //! ```
 //! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies
@@ -21,14 +22,11 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-};
+use nix::fcntl::Flock;
+use nvidia_glue::base::file_lock::lock_exclusive;
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -41,7 +39,8 @@ use crate::{bundle::Note, process_instance::ProcessInstance};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A cleaning that takes longer has failed in its own way.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(90);
-const LOCK_RETRY: Duration = Duration::from_millis(1);
+/// Extension of a note that is being written.
+const TEMPORARY: &str = "tmp";
 
 /// A registry that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -120,13 +119,19 @@ impl Registry {
     /// When the lock's file cannot be made, or somebody holds it for seconds.
     pub fn lock(&self) -> Result<RegistryLock<'_>, RegistryError> {
         let path = self.state_dir.join("registry.lock");
+        self.make_directories()?;
+        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let lock =
+            lock_exclusive(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
+        Ok(RegistryLock { registry: self, _lock: lock })
+    }
+
+    fn make_directories(&self) -> Result<(), RegistryError> {
         for (directory, mode) in [(&self.state_dir, 0o711), (&self.shims(), 0o700), (&self.containers(), 0o700)] {
             let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
             made.map_err(failed("make the directory", directory))?;
         }
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let lock = wait_for(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
-        Ok(RegistryLock { registry: self, _lock: lock })
+        Ok(())
     }
 
     /// The note of a container, and the right to clean up after it: two processes that do so take
@@ -141,7 +146,7 @@ impl Registry {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", &path)(error)),
         };
-        let lock = wait_for(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
+        let lock = lock_exclusive(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
         Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
     }
 
@@ -153,7 +158,9 @@ impl Registry {
 
     /// Removes the note: nothing of the container is left.
     pub fn remove_note(&self, containerd: &str, namespace: &str, id: &str) {
-        remove(&self.note_path(containerd, namespace, id));
+        let path = self.note_path(containerd, namespace, id);
+        remove(&path.with_extension(TEMPORARY));
+        remove(&path);
     }
 
     /// The notes of all containers.
@@ -165,6 +172,52 @@ impl Registry {
     /// them.
     pub fn abandoned(&self, containerd: &str) -> Vec<Note> {
         self.notes().filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
+    }
+
+    /// Removes the sockets that dead shims of `containerd` left. The lock is only taken where there
+    /// are such: to look at every shim of the node takes a while.
+    ///
+    /// # Errors
+    /// When the lock cannot be taken.
+    pub fn sweep(&self, containerd: &str) -> Result<(), RegistryError> {
+        if self.dead_shims(containerd).next().is_some() {
+            self.lock()?.sweep(containerd);
+        }
+        Ok(())
+    }
+
+    /// Removes a socket on which nobody listens.
+    ///
+    /// # Errors
+    /// When there is one, and the lock cannot be taken.
+    pub fn remove_dead(&self, socket: &Path) -> Result<(), RegistryError> {
+        if is_dead_socket(socket) {
+            let locked = self.lock()?;
+            // Another shim may have taken it meanwhile.
+            if is_dead_socket(socket) {
+                locked.retire(socket);
+            }
+        }
+        Ok(())
+    }
+
+    /// Entries of `containerd`'s shims that are gone.
+    fn dead_shims(&self, containerd: &str) -> impl Iterator<Item = (PathBuf, ShimEntry)> {
+        let found = entries(&self.shims()).filter_map(|path| Some((read::<ShimEntry>(&path).ok()??, path)));
+        found
+            .filter(move |(entry, _)| entry.containerd == containerd && entry.is_gone())
+            .map(|(entry, path)| (path, entry))
+    }
+
+    /// Keeps a container's note until [`Registry::remove_note`]. Needs no lock: there is one shim of
+    /// a container.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn save_note(&self, note: &Note) -> Result<(), RegistryError> {
+        self.make_directories()?;
+        let path = self.note_path(&note.containerd, &note.namespace, &note.id);
+        write(&path, &path.with_extension(TEMPORARY), note)
     }
 
     fn note_path(&self, containerd: &str, namespace: &str, id: &str) -> PathBuf {
@@ -192,14 +245,6 @@ pub struct RegistryLock<'r> {
 }
 
 impl RegistryLock<'_> {
-    /// Keeps a container's note until [`Registry::remove_note`].
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub fn save_note(&self, note: &Note) -> Result<(), RegistryError> {
-        self.write(&self.registry.note_path(&note.containerd, &note.namespace, &note.id), note)
-    }
-
     /// Records a socket and this process as its starter. To be called before the socket is made.
     ///
     /// # Errors
@@ -234,39 +279,32 @@ impl RegistryLock<'_> {
         remove(&self.registry.shim_path(socket));
     }
 
-    /// Removes a socket on which nobody listens.
-    pub fn remove_dead(&self, socket: &Path) {
-        if is_dead_socket(socket) {
-            self.retire(socket);
-        }
-    }
-
     /// Removes the sockets that dead shims of `containerd` left.
-    pub fn sweep(&self, containerd: &str) {
-        for path in entries(&self.registry.shims()) {
-            let Ok(Some(entry)) = read::<ShimEntry>(&path) else { continue };
-            if entry.containerd == containerd && entry.is_gone() {
-                tracing::info!(socket = %entry.socket.display(), "removed after a shim that was killed");
-                remove(&entry.socket);
-                remove(&path);
-            }
+    fn sweep(&self, containerd: &str) {
+        for (path, entry) in self.registry.dead_shims(containerd) {
+            tracing::info!(socket = %entry.socket.display(), "removed after a shim that was killed");
+            remove(&entry.socket);
+            remove(&path);
         }
     }
 
-    /// Elsewhere and renamed, so that a reader sees the old or the new whole. Who is killed
-    /// meanwhile leaves a file that the next one overwrites.
-    fn write<T: Serialize>(&self, path: &Path, value: &T) -> Result<(), RegistryError> {
-        let temporary = self.registry.state_dir.join("registry.tmp");
-        let written = serde_json::to_vec(value)
-            .map_err(io::Error::from)
-            .and_then(|text| fs::write(&temporary, text))
-            .and_then(|()| fs::rename(&temporary, path));
-        written.map_err(|error| {
-            // It takes up room on a disk that may be full.
-            let _ = fs::remove_file(&temporary);
-            failed("write", path)(error)
-        })
+    fn write(&self, path: &Path, entry: &ShimEntry) -> Result<(), RegistryError> {
+        write(path, &self.registry.state_dir.join("registry.tmp"), entry)
     }
+}
+
+/// Writes elsewhere and renames, so that a reader sees the old or the new whole. Who is killed
+/// meanwhile leaves a file that the next one overwrites.
+fn write<T: Serialize>(path: &Path, temporary: &Path, value: &T) -> Result<(), RegistryError> {
+    let written = serde_json::to_vec(value)
+        .map_err(io::Error::from)
+        .and_then(|text| fs::write(temporary, text))
+        .and_then(|()| fs::rename(temporary, path));
+    written.map_err(|error| {
+        // It takes up room on a disk that may be full.
+        let _ = fs::remove_file(temporary);
+        failed("write", path)(error)
+    })
 }
 
 /// Returns whether some process accepts connections there. A listener with a full queue counts.
@@ -283,19 +321,6 @@ fn is_dead_socket(socket: &Path) -> bool {
         connect(client, &SocketAddrUnix::new(socket)?)
     };
     connect() == Err(rustix::io::Errno::CONNREFUSED)
-}
-
-fn wait_for(mut file: File, patience: Duration) -> io::Result<Flock<File>> {
-    let start = Instant::now();
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => return Ok(lock),
-            Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) if start.elapsed() < patience => file,
-            Err((_, Errno::EWOULDBLOCK | Errno::EINTR)) => return Err(ErrorKind::TimedOut.into()),
-            Err((_, error)) => return Err(error.into()),
-        };
-        sleep(LOCK_RETRY);
-    }
 }
 
 fn name(parts: &[&str]) -> String {
@@ -337,7 +362,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Regist
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
+    use std::{os::unix::net::UnixListener, time::Instant};
 
     use super::*;
 
@@ -368,7 +393,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(60);
         while is_listened_to(socket) {
             assert!(Instant::now() < deadline, "{} is still listened to", socket.display());
-            sleep(LOCK_RETRY);
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -413,7 +438,9 @@ mod tests {
         for name in ["starting", "killed", "unwritten", "foreign", "elsewhere"] {
             until_nobody_listens(&path(name));
         }
-        locked.sweep("/c.sock");
+        drop(locked);
+        registry.sweep("/c.sock").unwrap();
+        let locked = registry.lock().unwrap();
         let mut left: Vec<String> = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -437,10 +464,10 @@ mod tests {
         let (lives, dead, untold) =
             (ProcessInstance::current().unwrap(), ProcessInstance::gone_for_tests(), note("c", None));
         for note in [note("a", Some(lives)), note("b", Some(dead.clone())), untold] {
-            registry.lock().unwrap().save_note(&note).unwrap();
+            registry.save_note(&note).unwrap();
         }
         let other = Note { containerd: "/other.sock".into(), ..note("d", Some(dead)) };
-        registry.lock().unwrap().save_note(&other).unwrap();
+        registry.save_note(&other).unwrap();
         let abandoned: Vec<String> = registry.abandoned("/c.sock").into_iter().map(|note| note.id).collect();
         assert_eq!(abandoned, ["b"], "not those of a living shim, of an unknown one, or of another containerd");
         let claim = registry.claim("/c.sock", "ns", "b").unwrap().unwrap();

@@ -25,7 +25,10 @@ use super::{
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, sync::lock};
+use crate::{
+    bundle::Note, cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, spans,
+    sync::lock,
+};
 
 /// Time for which an exit waits for the ledger before it is reported.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -139,6 +142,7 @@ impl Container {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
         tokio::spawn(async move {
             let Ok(exit) = exit.await else { return };
+            spans::mark("init exited", &container.fixed.id);
             lock(&container.lifecycle).init_ended = true;
             // The start is published first, by whoever is starting it.
             drop(container.init.operation.lock().await);
@@ -147,6 +151,7 @@ impl Container {
             }
             container.wait_for_execs().await;
             container.give_back(&context).await;
+            spans::mark("exit published", &container.fixed.id);
             container.init.set_exited(exit);
             container.publish_exit(&context, &container.init, exit);
         });
@@ -161,6 +166,7 @@ impl Container {
             tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             return;
         }
+        spans::mark("mediator ended", &self.fixed.id);
         let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
         match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
@@ -384,12 +390,17 @@ impl Container {
             runtime_root: self.fixed.runtime_root.clone(),
             bundle: self.fixed.bundle.clone(),
         };
+        spans::mark("io finished", &self.fixed.id);
         context.remove(delete).await?;
+        spans::mark("removed", &self.fixed.id);
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         self.end_mediation().await?;
         let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
+        if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {
+            tracing::debug!(container = self.fixed.id, error = super::error::chain(&error), "`delete` looks again");
+        }
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();
         }

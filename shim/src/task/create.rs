@@ -26,6 +26,7 @@ use crate::{
     helper::{ContainerProcess, protocol},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
+    spans,
     sync::lock,
     task::Slot,
     version,
@@ -52,18 +53,22 @@ pub(super) async fn create(
     if !request.checkpoint.is_empty() {
         return Err(TaskError::Unsupported { feature: "restoring a container from a checkpoint" });
     }
+    spans::mark("create", &request.id);
     let reservation = Reservation::new(&context, &request.id, &wait)?;
     let plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     wait_for_cleanup(&context, &plan.id).await?;
     let created = async {
         plan.write_note(&context, plan.note.clone()).await?;
+        spans::mark("note written", &plan.id);
         let prepared = plan.prepare(&context, &wait).await?;
+        spans::mark("granted", &plan.id);
         plan.create(&context, prepared).await
     };
     match created.await {
         Ok(container) => {
             let pid = container.init.pid();
+            spans::mark("create answers", &plan.id);
             reservation.fill(container);
             Ok(pid)
         }
@@ -124,7 +129,7 @@ impl Plan {
     async fn write_note(&self, context: &Context, note: Note) -> Result<(), TaskError> {
         let registry = context.registry.clone();
         let written = tokio::task::spawn_blocking(move || {
-            if let Err(error) = registry.lock().and_then(|locked| locked.save_note(&note)) {
+            if let Err(error) = registry.save_note(&note) {
                 // A state directory that is full. The bundle's copy serves as long as there is a
                 // bundle.
                 tracing::warn!(
@@ -152,12 +157,13 @@ impl Plan {
     }
 
     /// Its driver calls find their mediator from the first on. When the create fails, that has
-    /// ended before the grant goes.
+    /// ended before the grant goes. The mediator gets ready while the helper works.
     async fn create(&self, context: &Arc<Context>, mut prepared: PreparedGrant) -> Result<Arc<Container>, TaskError> {
         let mediated = match prepared.mediation.take() {
             Some(mediation) => Some(Mediated::start(context, &self.id, *mediation).await?),
             None => None,
         };
+        spans::mark("mediator forked", &self.id);
         let created = self.create_mediated(context, prepared, mediated.clone()).await;
         if let (Err(_), Some(mediated)) = (&created, &mediated)
             && let Err(error) = mediated.end(&self.id).await
@@ -179,13 +185,16 @@ impl Plan {
         let is_mediated = mediated::pass_listener(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
-        let child = context
-            .helper
-            .create(request, ends.descriptors)
-            .await
-            .map_err(|source| TaskError::Helper { operation: "create", source })?;
+        let child = context.helper.create(request, ends.descriptors).await;
+        if let Some(mediated) = &mediated {
+            // A create that fails for want of its mediator fails with its reason.
+            mediated.ready().await?;
+            spans::mark("mediator ready", &self.id);
+        }
+        let child = child.map_err(|source| TaskError::Helper { operation: "create", source })?;
         let exit = expectation.claim(child.pid);
         drop(expectation);
+        spans::mark("init waits", &self.id);
         for warning in &child.warnings {
             tracing::warn!(container = self.id, "{warning}");
         }
@@ -194,6 +203,7 @@ impl Plan {
         let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
         self.write_note(context, note).await?;
         let mediator = mediated.as_ref().map(|mediated| mediated.process());
+        spans::mark("note completed", &self.id);
         context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(

@@ -64,7 +64,8 @@ pub(super) struct Mediated {
 }
 
 impl Mediated {
-    /// Starts the mediator of a container, or makes the container a user of its claim's.
+    /// Starts the mediator of a container, or makes the container a user of its claim's. It may not
+    /// be [ready](Self::ready) yet.
     pub(super) async fn start(context: &Context, id: &str, mediation: MediationPlan) -> Result<Arc<Self>, TaskError> {
         if mediation.is_shared {
             return context.mediators.join(context, id, mediation).await;
@@ -98,6 +99,11 @@ impl Mediated {
             has_processes: watch::Sender::new(false),
             is_watched: AtomicBool::new(false),
         })
+    }
+
+    /// Waits until the mediator is ready: without it the container must not come to be.
+    pub(super) async fn ready(&self) -> Result<(), TaskError> {
+        self.mediator.ready().await.map_err(TaskError::Mediator)
     }
 
     /// The mediator's pid and start time.

@@ -36,8 +36,8 @@ impl Context {
         let looked = tokio::task::spawn_blocking(move || {
             let locked = registry.lock()?;
             locked.adopt(&socket, &containerd)?;
-            locked.sweep(&containerd);
             drop(locked);
+            registry.sweep(&containerd)?;
             Ok::<_, RegistryError>(!registry.abandoned(&containerd).is_empty())
         });
         match looked.await {

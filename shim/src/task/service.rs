@@ -27,7 +27,7 @@ use super::{
     error::{TaskError, chain},
     process::Process,
 };
-use crate::{bundle::ProcessView, gpu::AdmissionWait, io::StdioPaths, reaper::ProcessExit, sync::lock, sys};
+use crate::{bundle::ProcessView, gpu::AdmissionWait, io::StdioPaths, reaper::ProcessExit, spans, sync::lock, sys};
 
 const V2: &str = "containerd.task.v2.Task";
 /// Signals that ask a container's init to end.
@@ -119,6 +119,7 @@ impl Task for TaskService {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
         let work = async move {
+            spans::mark("start process", &request.id);
             let container = context.container(&request.id).await?;
             if request.exec_id.is_empty() {
                 container.start_init(&context).await
@@ -128,6 +129,7 @@ impl Task for TaskService {
             }
         };
         let pid = self.carry_out("start", &id, work).await?;
+        spans::mark("started", &id);
         tokio::spawn(async {
             sleep(STARTED).await;
             sys::give_back_free_memory();
@@ -159,6 +161,7 @@ impl Task for TaskService {
     async fn exec(&self, _: &TtrpcContext, request: ExecProcessRequest) -> TtrpcResult<Empty> {
         let context = Arc::clone(&self.0);
         let id = request.id.clone();
+        spans::mark("exec", &id);
         let work = async move {
             let container = context.container(&request.id).await?;
             container.add_exec(&context, new_exec(request)?)
@@ -247,6 +250,7 @@ impl Task for TaskService {
         if request.exec_id.is_empty() {
             self.0.end_wait(&id);
         }
+        spans::mark("delete", &id);
         let work = async move {
             let container = context.container(&request.id).await?;
             let process = container.process(&request.exec_id)?;
@@ -260,6 +264,7 @@ impl Task for TaskService {
             Ok((process.pid(), exit))
         };
         let (pid, exit) = self.carry_out("delete", &id, work).await?;
+        spans::mark("delete answers", &id);
         Ok(DeleteResponse {
             pid: wire_pid(pid),
             exit_status: exit.status,
@@ -280,6 +285,7 @@ impl Task for TaskService {
 
     async fn shutdown(&self, _: &TtrpcContext, _: ShutdownRequest) -> TtrpcResult<Empty> {
         if lock(&self.0.containers).is_empty() {
+            spans::mark("shutdown", "");
             self.0.shutdown.notify_one();
         }
         Ok(Empty::new())

@@ -248,7 +248,8 @@ impl Mediator {
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()
         };
         let ((intake, intake_end), (control, control_end)) = (pair(), pair());
-        let process = bench.client.mediate(setup, vec![intake_end, control_end]).await?;
+        let (process, ready) = bench.client.mediate(setup, vec![intake_end, control_end]).await?;
+        ready.await?;
         Ok(Self { process: process.into(), intake: intake.into(), control: control.into() })
     }
 

@@ -14,6 +14,8 @@ use super::{Asked, ContainerList, Demand, DemandError, MOST_CARDS, Memory, PodDe
 use crate::selectors;
 
 const PREFIX: &str = "egpu.io/";
+/// The annotation by which a container's runtime is told the container's name.
+const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 
 /// Annotations that ask for a share; others only describe it.
 const ASKING: [&str; 5] = ["memory", "compute", "weight", "cards", "devices"];
@@ -26,27 +28,25 @@ pub(super) fn is_spoken(pod: &Pod) -> bool {
 
 /// Reads the demands of a pod in this language.
 pub(super) fn of_pod(pod: &Pod) -> Result<Asked, DemandError> {
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let said: Vec<(&String, &String)> =
-        annotations.filter(|(name, _)| name.starts_with(PREFIX) && *name != NODE_PLACEMENT_ANNOTATION).collect();
+    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    let is_said = annotations.keys().any(|name| name.starts_with(PREFIX) && name != NODE_PLACEMENT_ANNOTATION);
     let has_claims =
         pod.spec.as_ref().and_then(|spec| spec.resource_claims.as_ref()).is_some_and(|all| !all.is_empty());
-    if said.is_empty() || has_claims {
+    if !is_said || has_claims {
         return Ok(Asked::Nothing);
     }
     let mut asked = PodDemand::default();
     for (list, position, container) in containers(pod) {
-        let source = Source {
-            env: variables(container),
-            annotations: said.iter().map(|(name, value)| ((*name).clone(), (*value).clone())).collect(),
-            ..Source::default()
-        };
+        // Those of other languages, too: some are for the container of a name.
+        let mut annotations = annotations.clone();
+        annotations.insert(CONTAINER_NAME.to_owned(), container.name.clone());
+        let source = Source { env: variables(container), annotations, ..Source::default() };
         // The node's own configuration decides there.
         let config = Config { allow_isolation_none: true, ..Config::default() };
         let parsed = request::parse(&source, &config)
             .map_err(|source| DemandError::Request { container: container.name.clone(), source: Box::new(source) })?;
         let ContainerRequest::Gpu(request) = parsed else { continue };
-        let demand = match of_request(&request) {
+        let demand = match of_request(&request, container) {
             Ok(demand) => demand,
             Err(why) => {
                 return Ok(Asked::OfItsNode(format!("container {} is for its node alone: {why}", container.name)));
@@ -81,9 +81,17 @@ fn place(demands: &mut Vec<Demand>, demand: Demand, may_join: bool) -> usize {
 }
 
 /// The demand of a request, or why a claim cannot say it.
-fn of_request(request: &GpuRequest) -> Result<Demand, &'static str> {
+fn of_request(request: &GpuRequest, container: &Container) -> Result<Demand, &'static str> {
     if request.dialect != Dialect::Native || request.within.is_some() || request.whole_cards != CardRequest::None {
-        return Err("variables of the container ask as well");
+        return Err("it asks in another language as well, of which the tighter holds there");
+    }
+    if container
+        .env
+        .iter()
+        .flatten()
+        .any(|variable| variable.value_from.is_some() && request::is_of_a_request(&variable.name))
+    {
+        return Err("a variable asks as well whose value is not in the pod");
     }
     let (cards, mut selectors) = cards(&request.cards)?;
     // A cap needs no word: cards of other policies publish no percents.

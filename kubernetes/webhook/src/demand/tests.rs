@@ -224,6 +224,8 @@ fn annotations_are_read_as_a_node_does() {
         })
     };
     let soft = "device.attributes[\"gpu.egpu.io\"].policy == \"soft\"";
+    let beside =
+        "container main is for its node alone: it asks in another language as well, of which the tighter holds there";
     for (annotations, expected) in [
         (&[("egpu.io/memory", "6GiB"), ("egpu.io/compute", "25%")][..], "1 x 6Gi 25%"),
         (&[("egpu.io/memory", "40%"), ("egpu.io/cards", "2"), ("egpu.io/oom", "kill")], "2 x 40% of memory oom kill"),
@@ -243,6 +245,9 @@ fn annotations_are_read_as_a_node_does() {
             "1 x 1Gi | egpu.io/placement has no effect: a claim cannot say it",
         ),
         (&[("egpu.io/devices", "all")], "container main is for its node alone: a claim asks for a number of cards"),
+        (&[("egpu.io/memory", "1GiB"), ("gpu-fraction", "0.5")], beside),
+        (&[("egpu.io/memory", "1GiB"), ("nvidia.com/container.main.gpu-memory.limit", "2Gi")], beside),
+        (&[("egpu.io/memory", "1GiB"), ("nvidia.com/container.other.gpu-memory.limit", "2Gi")], "1 x 1Gi"),
         (
             &[("egpu.io/devices", "0"), ("egpu.io/memory", "1GiB")],
             "container main is for its node alone: a claim chooses cards by their UUIDs",
@@ -273,6 +278,20 @@ fn containers_of_a_pod_have_a_share_each_and_those_that_end_before_have_theirs()
     assert_eq!(asked.demands.iter().map(words).collect::<Vec<_>>(), ["1 x 1Gi", "1 x 1Gi 10%", "1 x 1Gi"]);
     let uses: Vec<_> = asked.uses.iter().map(|used| (used.list.field(), used.container, used.demand)).collect();
     assert_eq!(uses, [("containers", 0, 0), ("containers", 1, 1), ("initContainers", 0, 0), ("initContainers", 1, 2)]);
+}
+
+#[test]
+fn a_variable_from_elsewhere_is_read_by_the_node() {
+    let of = |name: &str| {
+        let from = json!({"name": name, "valueFrom": {"configMapKeyRef": {"name": "shares", "key": "it"}}});
+        read(&annotated(&[("egpu.io/memory", "1GiB")], json!({"containers": [{"name": "main", "env": [from]}]})))
+            .unwrap()
+    };
+    for name in ["EGPU_MEMORY", "GPU_PORTION"] {
+        let why = "container main is for its node alone: a variable asks as well whose value is not in the pod";
+        assert_eq!(of(name), Asked::OfItsNode(why.to_owned()), "{name}");
+    }
+    assert!(matches!(of("PASSWORD"), Asked::Cards(_)));
 }
 
 #[test]

@@ -12,6 +12,8 @@ use crate::{
 };
 
 const PORTION: &str = "GPU_PORTION";
+/// The same as KAI before 0.7.6 writes it, and Run:ai. A whole number is a number of whole cards.
+const NUMBER: &str = "RUNAI_NUM_OF_GPUS";
 /// Run:ai's limit, above which a request may not grow.
 const LIMIT: &str = "RUNAI_GPU_MEMORY_LIMIT";
 const FRACTION: &str = "gpu-fraction";
@@ -29,7 +31,7 @@ const MAX_CARDS: u64 = 1024;
 /// The first statement of this language that asks for a share.
 pub(super) fn selected_by<'a>(env: &Statements<'a>, annotations: &Statements<'a>) -> Option<Statement<'a>> {
     let annotated = || [FRACTION, MEMORY, CARDS].iter().find_map(|key| own(env, annotations, key));
-    env.any(PORTION).or_else(annotated)
+    portions(env).next().or_else(annotated)
 }
 
 pub(super) fn parse(
@@ -43,10 +45,10 @@ pub(super) fn parse(
         let reason = "the one is a part of each card, the other MiB; set one of them";
         return Err(RequestError::contradiction(fraction, memory, reason));
     }
-    let Some(request) = by_annotation.or_else(|| env.any(PORTION)) else {
+    let Some(request) = by_annotation.or_else(|| portions(env).next()) else {
         return Err(RequestError::invalid(said, format!("accompanied by {FRACTION} or {MEMORY}")));
     };
-    let mut requested = env.spoken(PORTION).map(portion).collect::<Result<Vec<_>, _>>()?;
+    let mut requested = portions(env).map(portion).collect::<Result<Vec<_>, _>>()?;
     requested.extend(annotation(FRACTION).map(portion).transpose()?);
     requested.extend(annotation(MEMORY).map(mebibytes).transpose()?);
     let limits = env.spoken(LIMIT).map(limit).collect::<Result<Vec<_>, _>>()?;
@@ -64,6 +66,14 @@ pub(super) fn parse(
     Ok(Foreign { dialect: Dialect::Kai, terms, cards: ForeignCards::Counted(count), by_annotation })
 }
 
+/// The variables that say a part of each card.
+fn portions<'a>(env: &Statements<'a>) -> impl Iterator<Item = Statement<'a>> + use<'a> {
+    let is_part = |statement: &Statement<'_>| {
+        Portion::read(statement.value.trim()).is_some_and(|portion| portion.numerator < portion.denominator)
+    };
+    env.spoken(PORTION).chain(env.spoken(NUMBER).filter(is_part))
+}
+
 /// The pod's annotation under a key, where it is for this container.
 fn own<'a>(env: &Statements<'a>, annotations: &Statements<'a>, key: &str) -> Option<Statement<'a>> {
     annotations.all(key).next().filter(|_| are_for_this_container(env, annotations))
@@ -75,7 +85,7 @@ fn are_for_this_container(env: &Statements<'_>, annotations: &Statements<'_>) ->
     if let Some(named) = annotations.any(CONTAINER) {
         return nvidia_fractions::container_name(annotations).is_none_or(|own| own == named.value.trim());
     }
-    if env.any(PORTION).is_some() {
+    if portions(env).next().is_some() {
         return true;
     }
     let is_scheduled = annotations.all(SCHEDULED).next().is_some();

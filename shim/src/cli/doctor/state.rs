@@ -165,7 +165,7 @@ mod tests {
         note.shim = None;
         for (id, version) in [("a", Some("2")), ("b", Some("2")), ("c", Some("1 (abc)")), ("d", None)] {
             (note.id, note.egpu_version) = (id.to_owned(), version.map(str::to_owned));
-            registry.lock().unwrap().save_note(&note).unwrap();
+            registry.save_note(&note).unwrap();
         }
         let shown = versions(state.path(), "2").unwrap().detail;
         assert_eq!(

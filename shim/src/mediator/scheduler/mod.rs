@@ -113,10 +113,15 @@ impl Wakers {
 }
 
 impl Scheduler {
+    /// Makes the watch that [`Scheduler::prepare`] sets on the timetables. Its last descriptor is
+    /// closed only after a grace period of the kernel, about 5 ms.
+    pub(super) fn new_watch() -> io::Result<Inotify> {
+        Ok(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?)
+    }
+
     /// Opens what takes privileges. To be called while the mediator has them.
-    pub(super) fn prepare(setup: &Setup) -> io::Result<PreparedScheduler> {
+    pub(super) fn prepare(setup: &Setup, watch: Inotify) -> io::Result<PreparedScheduler> {
         // The watch is added before the first read, so that no change is missed.
-        let watch = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?;
         watch.add_watch(&timetable_dir(&setup.state_dir), AddWatchFlags::IN_MOVED_TO)?;
         let mailboxes = setup.cards.iter().map(|card| Ok((Arc::new(Mailbox::new(card.uuid.clone())?), card.is_capped)));
         let mailboxes = mailboxes.collect::<io::Result<Vec<_>>>()?;

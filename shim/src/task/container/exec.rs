@@ -13,6 +13,7 @@ use crate::{
     helper::{ContainerProcess, protocol},
     io::{ChildEnds, ProcessIo, StreamContext},
     reaper::ProcessExit,
+    spans,
     sync::lock,
     task::{
         Context,
@@ -137,6 +138,7 @@ impl Container {
         let (container, context) = (Arc::clone(self), Arc::clone(context));
         tokio::spawn(async move {
             let Ok(exit) = exit.await else { return };
+            spans::mark("exec exited", &container.fixed.id);
             drop(exec.operation.lock().await);
             exec.set_exited(exit);
             container.publish_exit(&context, &exec, exit);
