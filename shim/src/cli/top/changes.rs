@@ -4,7 +4,7 @@ use nvidia_glue::{
     cards::Card,
     ledger::{CardSetting, Change, ContainerKey, Record},
 };
-use runtime_config::request::PerCard;
+use runtime_config::request::{CardPolicy, PerCard};
 
 use crate::cli::{
     chain,
@@ -109,7 +109,9 @@ fn parse<'a>(request: &Request, node: &'a Node) -> Result<Parsed<'a>, String> {
     match &request.target {
         Target::Card(uuid) => {
             let card = node.inventory.by_uuid(uuid).ok_or("the card is gone")?;
-            Ok(Parsed::Policy(card, CardSetting { policy: Some(value_parsers::policy(value)?), period_us: None }))
+            let policy = CardPolicy::named(value);
+            let policy = policy.ok_or_else(|| format!("one of {} is accepted", CardPolicy::names()))?;
+            Ok(Parsed::Policy(card, CardSetting { policy: Some(policy), period_us: None }))
         }
         Target::Container(key) => {
             let record = node.records.iter().find(|record| record.container == *key);
