@@ -16,7 +16,7 @@ mod fabric;
 mod free;
 mod heap;
 mod mapping;
-mod object_alloc;
+pub(crate) mod object_alloc;
 mod pin;
 mod preemption;
 mod quota;
