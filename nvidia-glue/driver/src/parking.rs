@@ -58,16 +58,13 @@ impl Raw<'_> {
     ///
     /// # Errors
     /// When the driver cannot be called.
-    pub fn pin(
-        &self,
-        card: &DeviceFile,
-        (device, memory): (Handle, Handle),
-        pages: &HostPages,
-    ) -> io::Result<Status> {
+    pub fn pin(&self, card: &DeviceFile, (device, memory): (Handle, Handle), pages: &HostPages) -> io::Result<Status> {
         let mut args = encode!(nv_ioctl_register_fd_t {});
-        let control = FileField { holder: Holder::Args, offset: nv_ioctl_register_fd_t::ctl_fd.at(), file: self.file.clone() };
+        let control =
+            FileField { holder: Holder::Args, offset: nv_ioctl_register_fd_t::ctl_fd.at(), file: self.file.clone() };
         let number = command(NV_ESC_REGISTER_FD, args.len());
-        self.driver.ioctl(card, DriverCall { command: number, args: &mut args, buffers: &mut [], files: &[control] })?;
+        self.driver
+            .ioctl(card, DriverCall { command: number, args: &mut args, buffers: &mut [], files: &[control] })?;
         let mut args = encode!(AllocMemory {
             hRoot: self.client,
             hObjectParent: device,
@@ -120,12 +117,8 @@ impl Raw<'_> {
             entry.iter_mut().skip(FORMAT).for_each(|byte| *byte = 0);
         }
         let control = FileField { holder: Holder::Args, offset: MapExternal::rmCtrlFd.at(), file: self.file.clone() };
-        let call = DriverCall {
-            command: UVM_MAP_EXTERNAL_ALLOCATION,
-            args: &mut args,
-            buffers: &mut [],
-            files: &[control],
-        };
+        let call =
+            DriverCall { command: UVM_MAP_EXTERNAL_ALLOCATION, args: &mut args, buffers: &mut [], files: &[control] };
         self.driver.ioctl(uvm, call)?;
         Ok(Status(MapExternal::rmStatus.get(&args).unwrap_or(u32::MAX)))
     }

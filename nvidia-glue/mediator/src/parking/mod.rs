@@ -29,13 +29,8 @@ use schedule::EdgeError;
 
 use self::table::{Asked, Table};
 use crate::{
-    Session,
-    calls::object_alloc::AllocSource,
-    channels::gate::CardGate,
-    grant::OwnCard,
-    in_flight::InFlightCall,
-    locks::lock,
-    objects::named_locks::LockName,
+    Session, calls::object_alloc::AllocSource, channels::gate::CardGate, grant::OwnCard, in_flight::InFlightCall,
+    locks::lock, objects::named_locks::LockName,
 };
 
 /// Smallest object that leaves; places in the host's memory are multiples of it.
@@ -89,7 +84,10 @@ pub trait Copier {
 pub enum ParkError {
     /// Not one card that the container shares.
     #[error("a container is parked only if it has one card that it computes on, not {cards}")]
-    Cards { cards: usize },
+    Cards {
+        /// Cards that it has.
+        cards: usize,
+    },
     /// An old driver.
     #[error("memory can be parked with drivers since 550 only")]
     Release,
@@ -101,17 +99,29 @@ pub enum ParkError {
     Pages(#[source] io::Error),
     /// The program has allocated since.
     #[error("{needed} bytes are to leave, and there is room for {room}; try again")]
-    Grown { needed: u64, room: u64 },
+    Grown {
+        /// Bytes that are to leave.
+        needed: u64,
+        /// Bytes of the pages.
+        room: u64,
+    },
     /// The channels.
     #[error("the container's channels are not taken off its card")]
     Channels(#[source] EdgeError),
     /// The driver.
     #[error("the driver refuses to {step} with status {:#x}", status.0)]
-    Refused { step: &'static str, status: Status },
+    Refused {
+        /// What it was asked.
+        step: &'static str,
+        /// Its status.
+        status: Status,
+    },
     /// A call could not be made.
     #[error("the driver cannot be called to {step}")]
     Call {
+        /// What it was to be asked.
         step: &'static str,
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -167,7 +177,13 @@ impl Session {
     }
 
     /// Notes an object that was made.
-    pub(crate) fn note_made(&self, flight: &InFlightCall<'_>, source: AllocSource<'_>, name: ObjectName, parent: Handle) {
+    pub(crate) fn note_made(
+        &self,
+        flight: &InFlightCall<'_>,
+        source: AllocSource<'_>,
+        name: ObjectName,
+        parent: Handle,
+    ) {
         let asked = match source {
             AllocSource::Class(alloc, _) if alloc.class == NV01_MEMORY_LOCAL_USER => Some(flight.asked.clone()),
             _ => None,
@@ -218,8 +234,10 @@ impl Session {
     pub fn park(&self, pages: &File, length: u64, copier: &mut dyn Copier) -> Result<Parked<'_>, ParkError> {
         let (card, gate) = self.parked_card()?;
         let pages = HostPages::map(pages, length).map_err(ParkError::Pages)?;
-        let card_file =
-            self.driver.open(Node::Card(card.granted.minor)).map_err(|source| ParkError::Call { step: "open the card", source })?;
+        let card_file = self
+            .driver
+            .open(Node::Card(card.granted.minor))
+            .map_err(|source| ParkError::Call { step: "open the card", source })?;
         done("pin the host's pages", self.own_raw().pin(&card_file, (card.device, OWN_PAGES), &pages))?;
         let parked = self.leave((card, gate), pages, length, copier);
         if parked.is_err() {
@@ -355,7 +373,8 @@ impl Session {
         direction: Copying,
         copier: &mut dyn Copier,
     ) -> Result<(), ParkError> {
-        let pieces: Result<Vec<Piece>, ParkError> = objects.iter().map(|object| self.export_for_copy(card, object)).collect();
+        let pieces: Result<Vec<Piece>, ParkError> =
+            objects.iter().map(|object| self.export_for_copy(card, object)).collect();
         // The exports go with their files, once the copier has closed its own.
         copier.copy(direction, pieces?).map_err(ParkError::Copy)
     }
@@ -380,7 +399,8 @@ impl Session {
         }
         let ObjectName { client, object: handle } = object.name;
         let file = lock(&self.objects.files).control_of(client).map(|kept| kept.file);
-        let freed = file.map(|file| self.objects.locks.with(&[LockName::Client(client)], || self.raw(&file, client).free(handle)));
+        let freed = file
+            .map(|file| self.objects.locks.with(&[LockName::Client(client)], || self.raw(&file, client).free(handle)));
         match freed {
             Some(Ok(status)) if status.is_ok() => Ok(true),
             _ => self.map_all(object, None).map(|()| false).map_err(|_| ParkError::Lost),
@@ -404,7 +424,8 @@ impl Session {
                 }
             };
             let names = [LockName::Client(object.name.client), LockName::Uvm(*id)];
-            let mapped = self.objects.locks.with(&names, || raw.map_external(&uvm.file, memory, &mapping, pages.is_none()));
+            let mapped =
+                self.objects.locks.with(&names, || raw.map_external(&uvm.file, memory, &mapping, pages.is_none()));
             done("map memory", mapped)?;
         }
         Ok(())
