@@ -176,6 +176,7 @@ def run(kind, options):
             child and child.end()
 
 
-for one in KINDS:
-    run(one.split(":")[0], one.split(":")[1:])
-sys.exit(failures != 0)
+if __name__ == "__main__":
+    for one in KINDS:
+        run(one.split(":")[0], one.split(":")[1:])
+    sys.exit(failures != 0)

@@ -54,25 +54,41 @@ const RM_OBJECT: u32 = 1;
 const FORMAT: usize = 24;
 
 impl Raw<'_> {
-    /// Pins pages as memory of the client's below a device, through an open file of the card's.
+    /// Registers an open file of a card's for [`Raw::pin`].
     ///
     /// # Errors
     /// When the driver cannot be called.
-    pub fn pin(&self, card: &DeviceFile, (device, memory): (Handle, Handle), pages: &HostPages) -> io::Result<Status> {
+    pub fn register_card_file(&self, card: &DeviceFile) -> io::Result<()> {
         let mut args = encode!(nv_ioctl_register_fd_t {});
-        let control =
-            FileField { holder: Holder::Args, offset: nv_ioctl_register_fd_t::ctl_fd.at(), file: self.file.clone() };
+        let field = nv_ioctl_register_fd_t::ctl_fd.at();
+        let control = FileField { holder: Holder::Args, offset: field, file: self.file.clone() };
         let number = command(NV_ESC_REGISTER_FD, args.len());
-        self.driver
-            .ioctl(card, DriverCall { command: number, args: &mut args, buffers: &mut [], files: &[control] })?;
+        let call = DriverCall { command: number, args: &mut args, buffers: &mut [], files: &[control] };
+        self.driver.ioctl(card, call).map(drop)
+    }
+
+    /// Pins a range of pages (offset and bytes) as memory of the client's below a device, through an
+    /// open file of the card's that is registered. The pages must outlive it.
+    ///
+    /// # Errors
+    /// When the driver cannot be called, or the range is not in the pages.
+    pub fn pin(
+        &self,
+        card: &DeviceFile,
+        (device, memory): (Handle, Handle),
+        pages: &HostPages,
+        (offset, length): (u64, u64),
+    ) -> io::Result<Status> {
+        let end = offset.checked_add(length).filter(|end| *end <= pages.0.len() as u64);
+        end.ok_or(io::ErrorKind::InvalidInput)?;
         let mut args = encode!(AllocMemory {
             hRoot: self.client,
             hObjectParent: device,
             hObjectNew: memory,
             hClass: NV01_MEMORY_SYSTEM_OS_DESCRIPTOR,
             flags: OS_DESCRIPTOR_FLAGS,
-            pMemory: pages.0.address(),
-            limit: (pages.0.len() as u64).saturating_sub(1),
+            pMemory: pages.0.address().saturating_add(offset),
+            limit: length.saturating_sub(1),
             fd: -1,
         });
         Raw { file: card, ..*self }.call(NV_ESC_RM_ALLOC_MEMORY, &mut args, &mut [], &[])

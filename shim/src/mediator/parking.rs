@@ -76,7 +76,7 @@ pub(crate) enum Word {
         objects: usize,
         /// Their bytes.
         bytes: u64,
-        /// From the first call that waited to the end; microseconds.
+        /// From the first call that waited, or the first step back, to the end; microseconds.
         whole_us: u64,
         /// The copy's part of that.
         copy_us: u64,
@@ -197,11 +197,11 @@ fn park<'m>(mediation: &'m Mediation, socket: &OwnedFd) -> Result<(Away<'m>, Wor
     let (Word::Pool { bytes: length }, Some(pages)) = hear(socket, PATIENCE).map_err(io)? else {
         return Err("the command brings no pages".to_owned());
     };
-    let (pages, began) = (File::from(pages), Instant::now());
+    let pages = File::from(pages);
     let mut command = Command { socket, copied: Duration::ZERO };
     let parked = mediation.session.park(&pages, length, &mut command).map_err(|error| text(mediation, &error))?;
     let (objects, bytes) = parked.away();
-    let word = Word::Done { objects, bytes, whole_us: micros(began.elapsed()), copy_us: micros(command.copied) };
+    let word = Word::Done { objects, bytes, whole_us: micros(parked.took()), copy_us: micros(command.copied) };
     Ok((Away { parked, pages, length }, word))
 }
 
@@ -213,11 +213,11 @@ fn unpark<'m>(mediation: &'m Mediation, socket: &OwnedFd, away: Away<'m>) -> Unp
     if !matches!(brought, Ok((Word::Pool { .. }, _))) {
         return Err((Some(Away { parked, pages, length }), "the command does not map the pages".to_owned()));
     }
-    let ((objects, bytes), began) = (parked.away(), Instant::now());
+    let (objects, bytes) = parked.away();
     let mut command = Command { socket, copied: Duration::ZERO };
     match mediation.session.unpark(parked, &mut command) {
-        Ok(()) => {
-            let (whole_us, copy_us) = (micros(began.elapsed()), micros(command.copied));
+        Ok(took) => {
+            let (whole_us, copy_us) = (micros(took), micros(command.copied));
             Ok((None, Word::Done { objects, bytes, whole_us, copy_us }))
         }
         Err((parked, error)) => {

@@ -38,8 +38,10 @@ const GRANULE: u64 = 2 << 20;
 /// Longest wait for calls that are being handled to end.
 const QUIET_LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(1);
-/// The host's memory in the mediator's own client.
-const OWN_PAGES: Handle = Handle(0xe692_0000);
+/// The host's memory in the mediator's own client: one object for each that leaves, as it takes UVM
+/// long to map a part of a large one. The number of the first one, and the most.
+const OWN_PAGES: u32 = 0xe692_0000;
+const MOST_OBJECTS: u32 = 1 << 16;
 
 /// Notes for parking, and the lock that calls wait for.
 #[derive(Debug, Default)]
@@ -97,14 +99,9 @@ pub enum ParkError {
     /// The pages.
     #[error("the host's pages cannot be mapped")]
     Pages(#[source] io::Error),
-    /// The program has allocated since.
-    #[error("{needed} bytes are to leave, and there is room for {room}; try again")]
-    Grown {
-        /// Bytes that are to leave.
-        needed: u64,
-        /// Bytes of the pages.
-        room: u64,
-    },
+    /// The program has allocated or freed since.
+    #[error("the container's memory has changed meanwhile; try again")]
+    Changed,
     /// The channels.
     #[error("the container's channels are not taken off its card")]
     Channels(#[source] EdgeError),
@@ -150,6 +147,8 @@ struct Object {
     mappings: Vec<(UvmFile, ExternalMapping)>,
     size: u64,
     at: u64,
+    /// The host's memory for it.
+    pages: Handle,
 }
 
 /// A container that is parked: its calls wait for as long as this is there. To be given to
@@ -158,14 +157,36 @@ struct Object {
 pub struct Parked<'s> {
     objects: Vec<Object>,
     channels: Vec<ObjectName>,
-    pages: HostPages,
+    took: Duration,
     _calls: RwLockWriteGuard<'s, ()>,
+    /// After the calls, which need not wait for that.
+    _pins: Pins<'s>,
+}
+
+/// Pinned pages of the host's.
+#[derive(Debug)]
+struct Pins<'s> {
+    session: &'s Session,
+    count: u32,
+    /// Unmapped after the driver has let them go.
+    _pages: HostPages,
+}
+
+impl Drop for Pins<'_> {
+    fn drop(&mut self) {
+        (0..self.count).for_each(|at| self.session.free_own(Handle(OWN_PAGES + at)));
+    }
 }
 
 impl Parked<'_> {
     /// Number of objects that are away, and their bytes.
     pub fn away(&self) -> (usize, u64) {
         (self.objects.len(), self.objects.iter().map(|object| object.size).sum())
+    }
+
+    /// Time from the first call that waited.
+    pub const fn took(&self) -> Duration {
+        self.took
     }
 }
 
@@ -233,49 +254,43 @@ impl Session {
     /// When the container goes on as if nothing had been tried; but for [`ParkError::Lost`].
     pub fn park(&self, pages: &File, length: u64, copier: &mut dyn Copier) -> Result<Parked<'_>, ParkError> {
         let (card, gate) = self.parked_card()?;
-        let pages = HostPages::map(pages, length).map_err(ParkError::Pages)?;
-        let card_file = self
-            .driver
-            .open(Node::Card(card.granted.minor))
-            .map_err(|source| ParkError::Call { step: "open the card", source })?;
-        done("pin the host's pages", self.own_raw().pin(&card_file, (card.device, OWN_PAGES), &pages))?;
-        let parked = self.leave((card, gate), pages, length, copier);
-        if parked.is_err() {
-            self.free_own(OWN_PAGES);
-        }
-        parked
-    }
-
-    fn leave(
-        &self,
-        (card, gate): (&OwnCard, &CardGate),
-        pages: HostPages,
-        length: u64,
-        copier: &mut dyn Copier,
-    ) -> Result<Parked<'_>, ParkError> {
+        let planned = self.movable_objects();
+        let pins = self.pin_pages(card, HostPages::map(pages, length).map_err(ParkError::Pages)?, &planned)?;
+        let began = Instant::now();
         let calls = self.wait_for_calls()?;
         let channels = gate.take_off().map_err(ParkError::Channels)?;
-        let put_back = |error| {
-            gate.put_back(&channels);
-            error
-        };
         let objects = self.movable_objects();
-        let needed = objects.last().map_or(0, |last| last.at.saturating_add(last.size));
-        if needed > length {
-            return Err(put_back(ParkError::Grown { needed, room: length }));
+        let plan = |objects: &[Object]| objects.iter().map(|object| (object.name, object.size)).collect::<Vec<_>>();
+        let is_planned = if plan(&objects) == plan(&planned) { Ok(()) } else { Err(ParkError::Changed) };
+        let copied = is_planned.and_then(|()| self.copy(card, &objects, Copying::Out, copier));
+        if let Err(error) = copied {
+            gate.put_back(&channels);
+            return Err(error);
         }
-        self.copy(card, &objects, Copying::Out, copier).map_err(put_back)?;
         let mut away = Vec::new();
         for object in objects {
             if self.exchange(&object)? {
                 away.push(object);
             }
         }
-        Ok(Parked { objects: away, channels, pages, _calls: calls })
+        Ok(Parked { objects: away, channels, took: began.elapsed(), _calls: calls, _pins: pins })
     }
 
-    /// Brings the container's memory back, and the container onto its card. What belonged to
-    /// processes that have ended meanwhile is left out.
+    fn pin_pages(&self, card: &OwnCard, pages: HostPages, objects: &[Object]) -> Result<Pins<'_>, ParkError> {
+        let call = |source| ParkError::Call { step: "pin the host's pages", source };
+        let file = self.driver.open(Node::Card(card.granted.minor)).map_err(call)?;
+        self.own_raw().register_card_file(&file).map_err(call)?;
+        let mut pins = Pins { session: self, count: 0, _pages: pages };
+        for object in objects {
+            let (memory, range) = ((card.device, object.pages), (object.at, object.size));
+            done("pin the host's pages", self.own_raw().pin(&file, memory, &pins._pages, range))?;
+            pins.count += 1;
+        }
+        Ok(pins)
+    }
+
+    /// Brings the container's memory back, and the container onto its card; returns the time that
+    /// took. What belonged to processes that have ended meanwhile is left out.
     ///
     /// # Errors
     /// When it stays parked, with the reason.
@@ -283,7 +298,8 @@ impl Session {
         &'s self,
         mut parked: Parked<'s>,
         copier: &mut dyn Copier,
-    ) -> Result<(), (Option<Parked<'s>>, ParkError)> {
+    ) -> Result<Duration, (Option<Parked<'s>>, ParkError)> {
+        let began = Instant::now();
         let (card, gate) = match self.parked_card() {
             Ok(found) => found,
             Err(error) => return Err((Some(parked), error)),
@@ -300,16 +316,11 @@ impl Session {
             parked.objects.iter().for_each(|object| self.free_memory(object.name));
             return Err((Some(parked), error));
         }
-        if parked.objects.iter().any(|object| self.map_all(object, None).is_err()) {
+        if parked.objects.iter().any(|object| self.map_all(object, false).is_err()) {
             return Err((None, ParkError::Lost));
         }
         gate.put_back(&parked.channels);
-        let Parked { pages, _calls, .. } = parked;
-        drop(_calls);
-        // Pinned pages end before their mapping does.
-        self.free_own(OWN_PAGES);
-        drop(pages);
-        Ok(())
+        Ok(began.elapsed())
     }
 
     /// The one card that a container has.
@@ -344,12 +355,14 @@ impl Session {
         let accounts = lock(&self.objects.accounts);
         let mut at = 0_u64;
         let mut objects = Vec::new();
+        let mut handles = (0..MOST_OBJECTS).map(|number| Handle(OWN_PAGES + number));
         for (name, (asked, mut mappings)) in mapped {
             // A file that was given up has no mappings any more.
             mappings.retain(|(file, _)| files.contains(file));
             let bytes = accounts.movable(name, u32::try_from(mappings.len()).unwrap_or(u32::MAX));
-            if let Some(size) = bytes.map(|bytes| bytes.0).filter(|size| *size >= GRANULE) {
-                objects.push(Object { name, asked, mappings, size, at });
+            let size = bytes.map(|bytes| bytes.0).filter(|size| *size >= GRANULE);
+            if let Some((size, pages)) = size.and_then(|size| Some((size, handles.next()?))) {
+                objects.push(Object { name, asked, mappings, size, at, pages });
                 at = at.saturating_add(size.next_multiple_of(GRANULE));
             }
         }
@@ -394,8 +407,8 @@ impl Session {
     /// Maps the host's memory over an object's mappings, and frees the object. `false`: it is where
     /// it was.
     fn exchange(&self, object: &Object) -> Result<bool, ParkError> {
-        if self.map_all(object, Some(OWN_PAGES)).is_err() {
-            return self.map_all(object, None).map(|()| false).map_err(|_| ParkError::Lost);
+        if self.map_all(object, true).is_err() {
+            return self.map_all(object, false).map(|()| false).map_err(|_| ParkError::Lost);
         }
         let ObjectName { client, object: handle } = object.name;
         let file = lock(&self.objects.files).control_of(client).map(|kept| kept.file);
@@ -403,30 +416,21 @@ impl Session {
             .map(|file| self.objects.locks.with(&[LockName::Client(client)], || self.raw(&file, client).free(handle)));
         match freed {
             Some(Ok(status)) if status.is_ok() => Ok(true),
-            _ => self.map_all(object, None).map(|()| false).map_err(|_| ParkError::Lost),
+            _ => self.map_all(object, false).map(|()| false).map_err(|_| ParkError::Lost),
         }
     }
 
-    /// Has all mappings of an object lead to the host's memory (`Some`) or to itself.
-    fn map_all(&self, object: &Object, pages: Option<Handle>) -> Result<(), ParkError> {
+    /// Has all mappings of an object lead to the host's memory, or to itself.
+    fn map_all(&self, object: &Object, to_host: bool) -> Result<(), ParkError> {
         let files = lock(&self.objects.files).all_uvm();
+        let of_program = self.raw(&self.own.control, object.name.client);
+        let (raw, memory) = if to_host { (self.own_raw(), object.pages) } else { (of_program, object.name.object) };
         for (id, mapping) in &object.mappings {
             // With a file that was given up went its mappings.
             let Some(uvm) = files.iter().find(|kept| kept.id == *id) else { continue };
-            let (raw, memory, mapping) = match pages {
-                Some(pages) => {
-                    let offset = object.at.saturating_add(mapping.offset);
-                    (self.own_raw(), pages, ExternalMapping { offset, ..*mapping })
-                }
-                None => {
-                    let own = self.raw(&self.own.control, object.name.client);
-                    (own, object.name.object, *mapping)
-                }
-            };
             let names = [LockName::Client(object.name.client), LockName::Uvm(*id)];
-            let mapped =
-                self.objects.locks.with(&names, || raw.map_external(&uvm.file, memory, &mapping, pages.is_none()));
-            done("map memory", mapped)?;
+            let map = || raw.map_external(&uvm.file, memory, mapping, !to_host);
+            done("map memory", self.objects.locks.with(&names, map))?;
         }
         Ok(())
     }
