@@ -134,5 +134,4 @@ with Node(os.path.dirname(HERE), HERE, settings) as one:
     other = Neighbour()
     for each in ARGUMENTS:
         run(one, each, other)
-    say(*one.read(one.log).splitlines()[-30:], sep="\n")
 sys.exit(programs.failures != 0)
