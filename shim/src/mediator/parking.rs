@@ -26,7 +26,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::stat::{Mode, umask},
 };
-use nvidia_glue::mediate::{Copier, Copying, ParkError, Parked, Piece};
+use nvidia_glue::mediate::{Copier, Copying, ParkError, Parked, Piece, StillParked};
 use serde::{Deserialize, Serialize};
 
 use super::{mediation::Mediation, message, message::FromMediator};
@@ -149,32 +149,23 @@ struct Away<'s> {
 }
 
 /// Does what commands ask for, one after the other.
-pub(super) fn run(mediation: &Mediation, door: &UnixDatagram) {
+fn run(mediation: &Mediation, door: &UnixDatagram) {
     let mut away = None;
     loop {
         let asked = message::receive::<Request>(door.as_fd());
         let Ok(Some((request, Some(socket)))) = asked else { continue };
-        let result = match (request, away.take()) {
-            (Request::Park, None) => park(mediation, &socket).map(|(now, word)| (Some(now), word)),
-            (Request::Unpark, Some(before)) => unpark(mediation, &socket, before).or_else(|(before, error)| {
-                away = before;
-                Err(error)
-            }),
-            (Request::Park, before @ Some(_)) => {
-                away = before;
-                Err("the container is parked already".to_owned())
-            }
-            (Request::Unpark, None) => Err("the container is not parked".to_owned()),
-        };
-        let word = match result {
-            Ok((now, word)) => {
-                away = now;
-                word
-            }
-            Err(text) => Word::Failed { text },
+        let result;
+        (away, result) = match (request, away.take()) {
+            (Request::Park, None) => match park(mediation, &socket) {
+                Ok((now, word)) => (Some(now), Ok(word)),
+                Err(text) => (None, Err(text)),
+            },
+            (Request::Unpark, Some(before)) => unpark(mediation, &socket, before),
+            (Request::Park, before) => (before, Err("the container is parked already".to_owned())),
+            (Request::Unpark, None) => (None, Err("the container is not parked".to_owned())),
         };
         // A command that is gone hears nothing.
-        let _ = say(&socket, &word, None);
+        let _ = say(&socket, &result.unwrap_or_else(|text| Word::Failed { text }), None);
     }
 }
 
@@ -205,24 +196,24 @@ fn park<'m>(mediation: &'m Mediation, socket: &OwnedFd) -> Result<(Away<'m>, Wor
     Ok((Away { parked, pages, length }, word))
 }
 
-type Unparked<'m> = Result<(Option<Away<'m>>, Word), (Option<Away<'m>>, String)>;
-
-fn unpark<'m>(mediation: &'m Mediation, socket: &OwnedFd, away: Away<'m>) -> Unparked<'m> {
+/// Returns what is left parked, too.
+fn unpark<'m>(mediation: &'m Mediation, socket: &OwnedFd, away: Away<'m>) -> (Option<Away<'m>>, Result<Word, String>) {
     let Away { parked, pages, length } = away;
     let brought = say(socket, &Word::Pool { bytes: length }, Some(&pages)).and_then(|()| hear(socket, PATIENCE));
     if !matches!(brought, Ok((Word::Pool { .. }, _))) {
-        return Err((Some(Away { parked, pages, length }), "the command does not map the pages".to_owned()));
+        let text = "the command does not map the pages".to_owned();
+        return (Some(Away { parked, pages, length }), Err(text));
     }
     let (objects, bytes) = parked.away();
     let mut command = Command { socket, copied: Duration::ZERO };
     match mediation.session.unpark(parked, &mut command) {
         Ok(took) => {
             let (whole_us, copy_us) = (micros(took), micros(command.copied));
-            Ok((None, Word::Done { objects, bytes, whole_us, copy_us }))
+            (None, Ok(Word::Done { objects, bytes, whole_us, copy_us }))
         }
-        Err((parked, error)) => {
-            let text = text(mediation, &error);
-            Err((parked.map(|parked| Away { parked, pages, length }), text))
+        Err(failed) => {
+            let StillParked { parked, error } = *failed;
+            (parked.map(|parked| Away { parked, pages, length }), Err(text(mediation, &error)))
         }
     }
 }

@@ -16,7 +16,9 @@ mod fabric;
 mod free;
 mod heap;
 mod mapping;
-pub(crate) mod object_alloc;
+#[cfg(feature = "parking")]
+mod movable;
+mod object_alloc;
 mod pin;
 mod preemption;
 mod quota;

@@ -80,7 +80,7 @@ pub struct Session {
     unknown: Mutex<HashSet<UnknownKind>>,
     pub(crate) counters: Counters,
     #[cfg(feature = "parking")]
-    pub(crate) parking: crate::parking::Parking,
+    pub(crate) parking: crate::memory::movable::Parking,
 }
 
 #[derive(Debug, Default)]
@@ -172,7 +172,7 @@ impl Session {
             unknown: Mutex::default(),
             counters: Counters::default(),
             #[cfg(feature = "parking")]
-            parking: crate::parking::Parking::default(),
+            parking: crate::memory::movable::Parking::default(),
         })
     }
 

@@ -7,30 +7,24 @@
 //! files. Host memory is an object of the mediator's own client, so nothing that a program can name
 //! changes.
 
-mod table;
-
 use std::{
     fs::File,
     io,
-    sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError},
+    sync::{RwLockWriteGuard, TryLockError},
     thread,
     time::{Duration, Instant},
 };
 
 use abi::{
-    Handle, Node, Status,
-    classes::NV01_MEMORY_LOCAL_USER,
-    decode::UvmMemory,
-    params::{UVM_MAP_EXTERNAL_ALLOCATION_PARAMS as MapExternal, UvmGpuMappingAttributes},
+    Handle, Node, Status, classes::NV01_MEMORY_LOCAL_USER, params::UVM_MAP_EXTERNAL_ALLOCATION_PARAMS as MapExternal,
 };
 use account::{ObjectName, UvmFile};
 use driver::{DeviceFile, ExternalMapping, HostPages};
 use schedule::EdgeError;
 
-use self::table::{Asked, Table};
 use crate::{
-    Session, calls::object_alloc::AllocSource, channels::gate::CardGate, grant::OwnCard, in_flight::InFlightCall,
-    locks::lock, objects::named_locks::LockName,
+    Session, channels::gate::CardGate, grant::OwnCard, locks::lock, memory::movable::Asked,
+    objects::named_locks::LockName,
 };
 
 /// Smallest object that leaves; places in the host's memory are multiples of it.
@@ -42,15 +36,6 @@ const LOOK: Duration = Duration::from_millis(1);
 /// long to map a part of a large one. The number of the first one, and the most.
 const OWN_PAGES: u32 = 0xe692_0000;
 const MOST_OBJECTS: u32 = 1 << 16;
-
-/// Notes for parking, and the lock that calls wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Parking {
-    /// Read by each call while it is handled; written while the container is parked. Before all
-    /// other locks.
-    calls: RwLock<()>,
-    table: Mutex<Table>,
-}
 
 /// Direction of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,6 +148,15 @@ pub struct Parked<'s> {
     _pins: Pins<'s>,
 }
 
+/// A container that has not come back.
+#[derive(Debug)]
+pub struct StillParked<'s> {
+    /// To try again with; `None`: memory of it is lost.
+    pub parked: Option<Parked<'s>>,
+    /// The reason.
+    pub error: ParkError,
+}
+
 /// Pinned pages of the host's.
 #[derive(Debug)]
 struct Pins<'s> {
@@ -190,52 +184,6 @@ impl Parked<'_> {
     }
 }
 
-// ---- Notes ----
-impl Session {
-    /// To be held while a call is handled.
-    pub(crate) fn call_begins(&self) -> RwLockReadGuard<'_, ()> {
-        self.parking.calls.read().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    /// Notes an object that was made.
-    pub(crate) fn note_made(
-        &self,
-        flight: &InFlightCall<'_>,
-        source: AllocSource<'_>,
-        name: ObjectName,
-        parent: Handle,
-    ) {
-        let asked = match source {
-            AllocSource::Class(alloc, _) if alloc.class == NV01_MEMORY_LOCAL_USER => Some(flight.asked.clone()),
-            _ => None,
-        };
-        lock(&self.parking.table).made(name, asked.map(|params| Asked { parent, params }));
-    }
-
-    pub(crate) fn note_mapped_otherwise(&self, name: ObjectName) {
-        lock(&self.parking.table).mapped_otherwise(name);
-    }
-
-    /// Notes a mapping that the driver has made.
-    pub(crate) fn note_mapped(&self, flight: &InFlightCall<'_>, file: UvmFile, map: &UvmMemory) {
-        let (base, length) = (map.range.base, map.range.length);
-        let mut table = lock(&self.parking.table);
-        table.cut(file, base, length);
-        let at = MapExternal::perGpuAttributes.at();
-        let attributes = flight.args.get(at..).and_then(<[u8]>::first_chunk::<{ UvmGpuMappingAttributes::SIZE }>);
-        let is_of_one = MapExternal::gpuAttributesCount.get(&flight.args) == Some(1);
-        if let Some(&attributes) = attributes.filter(|_| is_of_one && flight.args.len() == MapExternal::SIZE) {
-            let mapping = ExternalMapping { base, length, offset: map.offset, attributes };
-            table.mapped(file, ObjectName::new(map.client, map.memory), mapping);
-        }
-    }
-
-    pub(crate) fn note_unmapped(&self, file: UvmFile, base: u64, length: u64) {
-        lock(&self.parking.table).cut(file, base, length);
-    }
-}
-
-// ---- The way out and back ----
 impl Session {
     /// Bytes of the host's memory that it takes to park the container now.
     ///
@@ -298,26 +246,26 @@ impl Session {
         &'s self,
         mut parked: Parked<'s>,
         copier: &mut dyn Copier,
-    ) -> Result<Duration, (Option<Parked<'s>>, ParkError)> {
+    ) -> Result<Duration, Box<StillParked<'s>>> {
         let began = Instant::now();
         let (card, gate) = match self.parked_card() {
             Ok(found) => found,
-            Err(error) => return Err((Some(parked), error)),
+            Err(error) => return Err(Box::new(StillParked { parked: Some(parked), error })),
         };
         parked.objects.retain(|object| lock(&self.objects.accounts).object(object.name).is_some());
         for at in 0..parked.objects.len() {
             let made = parked.objects.get(at).map_or(Ok(()), |object| self.make_again(object));
             if let Err(error) = made {
                 parked.objects.iter().take(at).for_each(|object| self.free_memory(object.name));
-                return Err((Some(parked), error));
+                return Err(Box::new(StillParked { parked: Some(parked), error }));
             }
         }
         if let Err(error) = self.copy(card, &parked.objects, Copying::In, copier) {
             parked.objects.iter().for_each(|object| self.free_memory(object.name));
-            return Err((Some(parked), error));
+            return Err(Box::new(StillParked { parked: Some(parked), error }));
         }
         if parked.objects.iter().any(|object| self.map_all(object, false).is_err()) {
-            return Err((None, ParkError::Lost));
+            return Err(Box::new(StillParked { parked: None, error: ParkError::Lost }));
         }
         gate.put_back(&parked.channels);
         Ok(began.elapsed())

@@ -1,6 +1,9 @@
-//! Notes about a container's video memory: how it was asked for, and where it is mapped.
+//! Notes about a container's video memory, for parking: how it was asked for, and where it is mapped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, RwLock},
+};
 
 use abi::Handle;
 use account::{ObjectName, UvmFile};
@@ -8,15 +11,24 @@ use driver::ExternalMapping;
 
 /// How an object of class 0x40 was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) parent: Handle,
+pub(crate) struct Asked {
+    pub(crate) parent: Handle,
     /// `NV_MEMORY_ALLOCATION_PARAMS` as the driver was given them.
-    pub(super) params: Vec<u8>,
+    pub(crate) params: Vec<u8>,
+}
+
+/// The notes, and the lock that calls wait for while the container is parked.
+#[derive(Debug, Default)]
+pub(crate) struct Parking {
+    /// Read by each call while it is handled; written while the container is parked. Before all
+    /// other locks.
+    pub(crate) calls: RwLock<()>,
+    pub(crate) table: Mutex<Table>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     objects: BTreeMap<ObjectName, Asked>,
     /// Objects that the resource manager has mapped itself.
     mapped_otherwise: BTreeSet<ObjectName>,
@@ -26,7 +38,7 @@ pub(super) struct Table {
 
 impl Table {
     /// An object has the handle from now on; `asked`: one that may leave the card.
-    pub(super) fn made(&mut self, name: ObjectName, asked: Option<Asked>) {
+    pub(crate) fn made(&mut self, name: ObjectName, asked: Option<Asked>) {
         self.mapped_otherwise.remove(&name);
         self.mappings.retain(|_, (mapped, _)| *mapped != name);
         match asked {
@@ -35,17 +47,17 @@ impl Table {
         }
     }
 
-    pub(super) fn mapped_otherwise(&mut self, name: ObjectName) {
+    pub(crate) fn mapped_otherwise(&mut self, name: ObjectName) {
         self.mapped_otherwise.insert(name);
     }
 
-    pub(super) fn mapped(&mut self, file: UvmFile, name: ObjectName, mapping: ExternalMapping) {
+    pub(crate) fn mapped(&mut self, file: UvmFile, name: ObjectName, mapping: ExternalMapping) {
         self.cut(file, mapping.base, mapping.length);
         self.mappings.insert((file, mapping.base), (name, mapping));
     }
 
     /// Nothing of a range is mapped any more; of what lies across its ends, the rest is.
-    pub(super) fn cut(&mut self, file: UvmFile, base: u64, length: u64) {
+    pub(crate) fn cut(&mut self, file: UvmFile, base: u64, length: u64) {
         let end = base.saturating_add(length);
         let end_of = |mapping: &ExternalMapping| mapping.base.saturating_add(mapping.length);
         let overlapping = self.mappings.range((file, 0)..(file, end)).rev();
@@ -68,7 +80,7 @@ impl Table {
 
     /// The objects that may leave the card, each with how it was asked for and its mappings; those
     /// alone that are mapped.
-    pub(super) fn mapped_objects(&self) -> BTreeMap<ObjectName, (Asked, Vec<(UvmFile, ExternalMapping)>)> {
+    pub(crate) fn mapped_objects(&self) -> BTreeMap<ObjectName, (Asked, Vec<(UvmFile, ExternalMapping)>)> {
         let mut objects = BTreeMap::new();
         for (&(file, _), &(name, mapping)) in &self.mappings {
             let Some(asked) = self.objects.get(&name).filter(|_| !self.mapped_otherwise.contains(&name)) else {
