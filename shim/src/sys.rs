@@ -1,6 +1,8 @@
 //! The shim's only unsafe code: small safe wrappers around calls for which no library has one.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "parking")]
+mod cuda;
 mod kernel_features;
 mod mount;
 mod process;
@@ -9,6 +11,8 @@ mod seccomp;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+#[cfg(feature = "parking")]
+pub use cuda::{Cuda, CudaPool};
 pub use kernel_features::kernel_features;
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]

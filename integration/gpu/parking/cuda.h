@@ -14,6 +14,7 @@ typedef uint64_t address;
     F(cuMemcpyDtoH_v2, (void *, address, size_t)) \
     F(cuMemHostAlloc, (void **, size_t, unsigned)) \
     F(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
+    F(cuMemHostUnregister, (void *)) \
     F(cuMemcpyDtoHAsync_v2, (void *, address, size_t, void *)) \
     F(cuMemcpyHtoDAsync_v2, (address, const void *, size_t, void *)) \
     F(cuStreamCreate, (void **, unsigned)) \

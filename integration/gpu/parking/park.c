@@ -248,9 +248,10 @@ static void section_cycle(const char *kind) {
     if (!hear(&N, 40)) fail("  %s: %s\n", "neighbour does not start", N.text);
     MUST(&N, "alloc 99");
     check_program("at first");
-    double until = seconds() + (getenv("CYCLE_SECONDS") ? atof(getenv("CYCLE_SECONDS")) : 4), best_out = 1e9, best_in = 1e9;
+    double until = seconds() + (getenv("CYCLE_SECONDS") ? atof(getenv("CYCLE_SECONDS")) : 4), best_out = 1e9, best_in = 1e9, worst_out = 0, worst_in = 0;
+    int most = getenv("CYCLE_ROUNDS") ? atoi(getenv("CYCLE_ROUNDS")) : 50;
     long long at_first = mib();
-    for (int round = 0; round == 0 || (seconds() < until && round < 50); round++) {
+    for (int round = 0; round == 0 || (seconds() < until && round < most); round++) {
         run_steps(OFF, FREE);
         double out = 0, in = 0;
         for (int step = OFF; step <= FREE; step++) out += step_times[step];
@@ -264,6 +265,8 @@ static void section_cycle(const char *kind) {
             int good = ask(&N, "fill %d", count);
             printf("  neighbour: %s\n", N.text);
             judge(good, "the neighbour does not get the memory");
+        } else if (!ask(&N, "fill %d", count)) {
+            printf("  round %d: neighbour: %s\n", round, N.text), judge(0, "the neighbour does not get the memory");
         }
         run_steps(VIDEO, ON);
         for (int step = VIDEO; step <= ON; step++) in += step_times[step];
@@ -273,12 +276,14 @@ static void section_cycle(const char *kind) {
             printf("  in use: %lld MiB\n", mib());
         }
         best_out = out < best_out ? out : best_out, best_in = in < best_in ? in : best_in;
+        if (round) worst_out = out > worst_out ? out : worst_out, worst_in = in > worst_in ? in : worst_in;
         if (!ask(&A, "check %d %u", count, add)) { printf("  round %d: %s\n", round, A.text); judge(0, "the program's words"); break; }
         if (!ask(&A, "launch %d", count) || !ask(&A, "done 5000")) { judge(0, "the program's kernels"); break; }
         add++;
-        if (seconds() >= until || round == 49) {
+        if (seconds() >= until || round == most - 1) {
             print_steps(OFF, FREE, "last, out, ms");
             print_steps(VIDEO, ON, "last, in, ms");
+            printf("  %d rounds; longest: out %.1f ms, in %.1f ms\n", round + 1, worst_out * 1e3, worst_in * 1e3);
             printf("  %d rounds; best: out %.1f ms (copies at %.2f GB/s in the last), in %.1f ms (%.2f GB/s)\n", round + 1, best_out * 1e3, count * block_size / step_times[OUT] / 1e9, best_in * 1e3,
                    count * block_size / step_times[IN] / 1e9);
         }

@@ -148,6 +148,15 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
+    /// Returns whether just so many references hold it, none of them an export or a file, and it has
+    /// no addresses on the fabric.
+    #[cfg(feature = "parking")]
+    pub(super) fn is_held_by(&self, id: ChargeId, references: u32) -> bool {
+        self.get(id).is_some_and(|charge| {
+            charge.references == references && (charge.exports, charge.mappings, charge.fabric) == (0, 0, 0)
+        })
+    }
+
     /// Its bytes and addresses, if exports (and files through which it was mapped) are all that
     /// holds it.
     pub(super) fn held_by_exports(&self, id: ChargeId) -> Bytes {

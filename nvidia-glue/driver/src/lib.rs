@@ -10,6 +10,8 @@ mod guarded;
 mod nvidia;
 mod nvidia_page;
 pub mod own_client;
+#[cfg(feature = "parking")]
+mod parking;
 mod patch;
 mod raw;
 mod switch_log;
@@ -25,6 +27,8 @@ pub use file_watch::{FileWatch, Watched};
 pub use nvidia::NvidiaDriver;
 pub use own_client::client_on;
 pub use own_client::{OpenClientError, open_own_client};
+#[cfg(feature = "parking")]
+pub use parking::{ExternalMapping, HostPages};
 pub use raw::Raw;
 use schedule::{SwitchLog, SwitchLogError};
 pub use sys::share_open_file;

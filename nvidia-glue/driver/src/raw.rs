@@ -77,7 +77,12 @@ impl Raw<'_> {
     }
 
     /// Struct of a control whose parameters have that many bytes.
-    fn control_args(&self, object: Handle, id: u32, params: usize) -> io::Result<[u8; NVOS54_PARAMETERS::SIZE]> {
+    pub(super) fn control_args(
+        &self,
+        object: Handle,
+        id: u32,
+        params: usize,
+    ) -> io::Result<[u8; NVOS54_PARAMETERS::SIZE]> {
         let size = u32::try_from(params).map_err(|_| io::ErrorKind::InvalidInput)?;
         Ok(encode!(NVOS54_PARAMETERS { hClient: self.client, hObject: object, cmd: id, paramsSize: size }))
     }
@@ -119,7 +124,13 @@ impl Raw<'_> {
         self.call(NV_ESC_RM_MAP_MEMORY, &mut args, &mut [], &[file])
     }
 
-    fn call(&self, number: u8, args: &mut [u8], buffers: &mut [Buffer], files: &[FileField]) -> io::Result<Status> {
+    pub(super) fn call(
+        &self,
+        number: u8,
+        args: &mut [u8],
+        buffers: &mut [Buffer],
+        files: &[FileField],
+    ) -> io::Result<Status> {
         let command = command(number, args.len());
         let layout = escape(number).and_then(|row| row.layout(self.abi, args.len()));
         let status_at = layout.and_then(|layout| layout.status).ok_or(io::ErrorKind::Unsupported)?;
@@ -129,7 +140,7 @@ impl Raw<'_> {
     }
 }
 
-fn control_parameters(bytes: Vec<u8>) -> Buffer {
+pub(super) fn control_parameters(bytes: Vec<u8>) -> Buffer {
     parameters(NVOS54_PARAMETERS::params.at(), bytes)
 }
 

@@ -163,3 +163,47 @@ impl Drop for ReadOnlyMapping {
 
 // SAFETY: the mapping is the process's, not a thread's, and is only read.
 unsafe impl Send for ReadOnlyMapping {}
+
+/// Pages of a file, mapped for reading and writing. Whoever maps them only wants their address.
+#[cfg(feature = "parking")]
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    at: std::ptr::NonNull<libc::c_void>,
+    length: usize,
+}
+
+#[cfg(feature = "parking")]
+impl SharedMapping {
+    /// Maps the first `length` bytes of a file, with their page tables.
+    ///
+    /// # Errors
+    /// The system call's errno.
+    pub(crate) fn new(file: BorrowedFd<'_>, length: usize) -> io::Result<Self> {
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+        // SAFETY: the kernel chooses the place, so nothing that is mapped is replaced; the rest are
+        // integers.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let at = std::ptr::NonNull::new(at).ok_or(io::ErrorKind::AddrNotAvailable)?;
+        Ok(Self { at, length })
+    }
+
+    /// Returns where it begins in this process.
+    pub(crate) fn address(&self) -> u64 {
+        self.at.as_ptr().expose_provenance() as u64
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.length
+    }
+}
+
+#[cfg(feature = "parking")]
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, with that length, and never dereferenced here.
+        unsafe { libc::munmap(self.at.as_ptr(), self.length) };
+    }
+}

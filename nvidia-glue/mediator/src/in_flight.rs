@@ -119,6 +119,9 @@ pub(crate) struct InFlightCall<'a> {
     returned: i32,
     /// The driver was asked, and refused.
     pub(crate) has_failed: bool,
+    /// Parameters as the driver was given them.
+    #[cfg(feature = "parking")]
+    pub(crate) asked: Vec<u8>,
     /// Work of the driver's on a card that the call has caused.
     pub(crate) driver_time: Option<(Card, Duration)>,
     /// Objects that were made for the caller, to be unmade should it never hear of it.
@@ -161,6 +164,8 @@ impl<'a> InFlightCall<'a> {
             is_confirmed: false,
             returned: 0,
             has_failed: false,
+            #[cfg(feature = "parking")]
+            asked: Vec::new(),
             driver_time: None,
             made: Vec::new(),
             pinning: None,
@@ -281,6 +286,12 @@ impl<'a> InFlightCall<'a> {
     }
 
     /// The parameters of an allocation or control; empty when it has none.
+    /// See [`InFlightCall::asked`].
+    #[cfg(feature = "parking")]
+    pub(crate) fn keep_params(&mut self) {
+        self.asked = self.params().to_vec();
+    }
+
     pub(crate) fn params(&self) -> &[u8] {
         self.buffers.first().map(|buffer| buffer.bytes.as_slice()).unwrap_or_default()
     }

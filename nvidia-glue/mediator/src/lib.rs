@@ -35,6 +35,8 @@ mod locks;
 mod memory;
 mod objects;
 mod observer;
+#[cfg(feature = "parking")]
+mod parking;
 mod processes;
 mod raw;
 mod reclaim;
@@ -54,6 +56,8 @@ pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
 pub use calls::dispatch::Undo;
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, Shortage, UnknownKind};
+#[cfg(feature = "parking")]
+pub use parking::{Copier, Copying, ParkError, Parked, Piece, StillParked};
 pub use processes::{AddressSpace, Processes, UvmMapping, is_for_want_of_room};
 pub use reclaim::{ExitedProcesses, file_teardown::StillHeld};
 pub use session::{Session, usage::NotGranted};

@@ -78,6 +78,9 @@ pub(super) enum CliError {
     NoSuchColumn { wanted: String, columns: Vec<String> },
     #[error("cannot use the terminal; `egpu top -n 1` prints a table instead")]
     Screen(#[source] io::Error),
+    #[cfg(feature = "parking")]
+    #[error("the container stays where it is")]
+    Park(#[source] io::Error),
     #[error("cannot write as JSON")]
     Json(#[from] serde_json::Error),
 }
@@ -100,6 +103,8 @@ impl CliError {
             },
             Self::MigPolicy { .. } => Exit::Refused,
             Self::Install(error) => error.exit(),
+            #[cfg(feature = "parking")]
+            Self::Park(_) => Exit::Failure,
             // The reader of the output has seen enough: `egpu ps | head`.
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Self::Cards(_)

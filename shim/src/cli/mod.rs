@@ -20,6 +20,8 @@ mod listing;
 mod metrics;
 mod node;
 mod output;
+#[cfg(feature = "parking")]
+mod park;
 mod policy;
 mod ps;
 mod schedules;
@@ -105,6 +107,12 @@ enum Command {
     Uninstall(install::UninstallArguments),
     /// Run a program and log its driver calls
     Trace(trace::Arguments),
+    /// Take a container's memory off its card, to the host: a prototype
+    #[cfg(feature = "parking")]
+    Park(park::ParkArguments),
+    /// Bring a parked container's memory back
+    #[cfg(feature = "parking")]
+    Unpark(park::ParkArguments),
     /// Print completions for a shell
     Completions {
         /// Name of the shell
@@ -197,6 +205,10 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Install(arguments) => install::install(&arguments),
         Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
+        #[cfg(feature = "parking")]
+        Command::Park(arguments) => park::run(&arguments, crate::mediator::parking::Request::Park),
+        #[cfg(feature = "parking")]
+        Command::Unpark(arguments) => park::run(&arguments, crate::mediator::parking::Request::Unpark),
         Command::Completions { shell } => {
             output::print(&completions::completions(shell))?;
             Ok(Exit::Success)
@@ -271,6 +283,10 @@ mod tests {
                 "install",
                 "uninstall",
                 "trace",
+                #[cfg(feature = "parking")]
+                "park",
+                #[cfg(feature = "parking")]
+                "unpark",
                 "completions"
             ]
         );

@@ -31,6 +31,8 @@ pub mod message;
 mod mount_namespace;
 mod observer;
 mod outbox;
+#[cfg(feature = "parking")]
+pub(crate) mod parking;
 mod pid_namespaces;
 mod privileges;
 mod proc_read_watchdog;
@@ -155,6 +157,9 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
     let processes = Arc::new(ProcessTable::new(Arc::new(broker)).map_err(BeginError::EventLoop)?);
+    #[cfg(feature = "parking")]
+    let door = parking::open(&setup.usage_file)
+        .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
     let prepared = Scheduler::prepare(&setup, timetables).map_err(BeginError::Scheduler)?;
 
     spans::mark("mediator files", "");
@@ -180,6 +185,8 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
         }
     }
     let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
+    #[cfg(feature = "parking")]
+    parking::start(&mediation, door).map_err(BeginError::EventLoop)?;
     Ok(Ready(EventLoop::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::EventLoop)?))
 }
 

@@ -48,6 +48,11 @@ impl Accounts {
         self.processor_mappings.all = self.processor_mappings.all.saturating_add(1);
     }
 
+    #[cfg(feature = "parking")]
+    pub(super) fn is_mapped_for_processor(&self, object: Index) -> bool {
+        self.processor_mappings.of_objects.contains_key(&object)
+    }
+
     /// Removes a mapping of `object` (`NV_ESC_RM_UNMAP_MEMORY`). The driver reports success only
     /// for one that existed.
     pub fn processor_unmapped(&mut self, object: ObjectName) {

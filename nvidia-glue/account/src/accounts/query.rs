@@ -172,6 +172,20 @@ impl Accounts {
         Some(ObjectView { kind: object.kind, charge, length: object.length, has_dependencies })
     }
 
+    /// Bytes of a card's memory that nothing refers to but its handle and this number of mappings in
+    /// external ranges: it can leave the card. `None`: something else does.
+    #[cfg(feature = "parking")]
+    pub fn movable(&self, name: ObjectName, mappings: u32) -> Option<Bytes> {
+        let index = self.tree.find(name)?;
+        let object = self.tree.get(index).filter(|object| object.kind == Kind::Memory)?;
+        let charge = object.charge.filter(|charge| self.charges.is_held_by(*charge, mappings.saturating_add(1)))?;
+        let is_alone = self.tree.goes_with(index).len() == 1
+            && !self.tree.has_outside_notifiers(index)
+            && !self.is_mapped_for_processor(index);
+        let (card, bytes) = self.charges.amount(charge)?;
+        (is_alone && mappings > 0 && card != Card::HOST).then_some(bytes)
+    }
+
     /// Returns whether freeing an object would leave something that notifies it, or what goes with
     /// it, of its errors. A client's own handle leaves nothing.
     pub fn has_outside_notifiers(&self, name: ObjectName) -> bool {

@@ -41,6 +41,8 @@ impl Session {
     /// a signal interrupts a call that has been executed, and the program makes it again.
     pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
         let mut undo = None;
+        #[cfg(feature = "parking")]
+        let _call = self.call_begins();
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.objects.accounts).thread_called(caller.thread());
         let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {

@@ -109,6 +109,8 @@ impl Session {
             // The status stands behind it in every release.
             let offset = flight.row.status_at().and_then(|at| read_u64(&flight.args, at.checked_sub(8)?));
             if let Some(offset) = offset.filter(|_| status.is_ok()) {
+                #[cfg(feature = "parking")]
+                self.note_mapped_otherwise(ObjectName::new(map.client, map.memory));
                 lock(&self.objects.accounts).dma_mapped(
                     ObjectName::new(map.client, map.dma),
                     map.device,

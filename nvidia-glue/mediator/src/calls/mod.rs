@@ -16,6 +16,8 @@ mod fabric;
 mod free;
 mod heap;
 mod mapping;
+#[cfg(feature = "parking")]
+mod movable;
 mod object_alloc;
 mod pin;
 mod preemption;

@@ -187,6 +187,8 @@ impl Session {
             }
             _ => None,
         };
+        #[cfg(feature = "parking")]
+        flight.keep_params();
         let made = match flight.execute(self.driver.as_ref()) {
             Ok(status) if status.is_ok() => self.commit_object(flight, alloc, reservation, &needs).map(Some),
             refused => {
@@ -197,6 +199,8 @@ impl Session {
         self.attach_all(holds, made.ok().flatten());
         let Some(made) = made? else { return Ok(None) };
         self.replace_handle(made);
+        #[cfg(feature = "parking")]
+        self.note_made(flight, alloc.source, made, alloc.parent);
         if let Some((card, role)) = needs.place {
             lock(&self.objects.topology).add(made.client, alloc.parent, made.object, card, role);
         }

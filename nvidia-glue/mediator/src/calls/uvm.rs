@@ -161,6 +161,8 @@ impl Session {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
                 lock(&self.objects.accounts).uvm_card_gone(file, card);
+                #[cfg(feature = "parking")]
+                self.note_unmapped(file, 0, u64::MAX);
             }
             Ok(())
         })
@@ -246,7 +248,14 @@ impl Session {
     fn free_range(&self, flight: &mut InFlightCall<'_>, base: u64) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.in_order(flight, file, |flight| {
+            #[cfg(feature = "parking")]
+            let length = {
+                let ranges = lock(&self.objects.accounts).external_ranges(file);
+                ranges.into_iter().find(|(first, _)| *first == base).map_or(0, |(_, length)| length)
+            };
             if flight.execute(self.driver.as_ref())?.is_ok() {
+                #[cfg(feature = "parking")]
+                self.note_unmapped(file, base, length);
                 lock(&self.objects.accounts).free_range(file, base);
             }
             Ok(())
@@ -269,6 +278,8 @@ impl Session {
             let status = flight.execute(self.driver.as_ref());
             let mut accounts = lock(&self.objects.accounts);
             if status.is_ok_and(Status::is_ok) {
+                #[cfg(feature = "parking")]
+                self.note_mapped(flight, file, &map);
                 accounts.map(hold, file, range.base, range.length, &cards);
             } else {
                 accounts.release(hold);
@@ -301,6 +312,8 @@ impl Session {
                 if begins {
                     accounts.external_range(file, range.base, range.length);
                 }
+                #[cfg(feature = "parking")]
+                self.note_unmapped(file, range.base, range.length);
                 accounts.map_nothing(file, range.base, range.length, card);
             }
             Ok(())
@@ -370,6 +383,8 @@ impl Session {
         self.in_order(flight, file, |flight| {
             let is_ok = flight.execute(self.driver.as_ref())?.is_ok();
             if let Some(card) = card.filter(|_| is_ok) {
+                #[cfg(feature = "parking")]
+                self.note_unmapped(file, range.base, range.length);
                 lock(&self.objects.accounts).unmap(file, card, range.base, range.length);
             }
             Ok(())

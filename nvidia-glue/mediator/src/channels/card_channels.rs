@@ -174,6 +174,12 @@ impl CardChannels {
         self.channels.iter().filter(of_them).map(|(name, _)| *name).collect()
     }
 
+    /// The channels that can do work, on any engine.
+    #[cfg(feature = "parking")]
+    pub(crate) fn scheduled(&self) -> Vec<ObjectName> {
+        self.channels.iter().filter(|(_, channel)| channel.is_scheduled).map(|(name, _)| *name).collect()
+    }
+
     /// Returns whether it is a channel.
     pub(crate) fn has_channel(&self, name: ObjectName) -> bool {
         self.channels.contains_key(&name)

@@ -12,6 +12,8 @@
 //! the container's.
 
 mod calls;
+#[cfg(feature = "parking")]
+mod parking;
 mod slices;
 mod userd;
 

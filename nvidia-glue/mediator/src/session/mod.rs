@@ -79,6 +79,8 @@ pub struct Session {
     tool_reported: AtomicBool,
     unknown: Mutex<HashSet<UnknownKind>>,
     pub(crate) counters: Counters,
+    #[cfg(feature = "parking")]
+    pub(crate) parking: crate::memory::movable::Parking,
 }
 
 #[derive(Debug, Default)]
@@ -169,6 +171,8 @@ impl Session {
             tool_reported: AtomicBool::new(false),
             unknown: Mutex::default(),
             counters: Counters::default(),
+            #[cfg(feature = "parking")]
+            parking: crate::memory::movable::Parking::default(),
         })
     }
 

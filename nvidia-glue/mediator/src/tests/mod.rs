@@ -21,6 +21,8 @@ mod memory;
 mod monitor;
 mod neighbours;
 mod other_cards;
+#[cfg(feature = "parking")]
+mod parking;
 mod pinned;
 mod preemption;
 mod replay;

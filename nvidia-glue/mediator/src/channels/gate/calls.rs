@@ -15,7 +15,7 @@ use crate::{
     raw::Raw,
 };
 
-const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
+pub(super) const DISABLE_CHANNELS_NAME: &str = "NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS";
 
 /// Reason why a call of the mediator's own failed.
 pub(super) enum GateCallError {
@@ -101,7 +101,7 @@ impl CardGate {
     }
 
     /// Leaves out those that have gone since they were looked up, or whose client has.
-    fn retain_living(&self, names: &mut Vec<ObjectName>) {
+    pub(super) fn retain_living(&self, names: &mut Vec<ObjectName>) {
         let mut clients: Vec<Handle> = names.iter().map(|name| name.client).collect();
         clients.dedup();
         clients.retain(|client| matches!(self.driver.client_exists(&self.own, *client), Ok(false)));
