@@ -148,8 +148,8 @@ impl Charges {
         self.get(id).map(|charge| (charge.card, Bytes(charge.bytes)))
     }
 
-    /// Returns whether just so many references hold it, none of them an export or a file, and it has
-    /// no addresses on the fabric.
+    /// Returns whether just so many references hold it, none of them an export or a file, and it
+    /// has no addresses on the fabric.
     #[cfg(feature = "parking")]
     pub(super) fn is_held_by(&self, id: ChargeId, references: u32) -> bool {
         self.get(id).is_some_and(|charge| {

@@ -30,7 +30,8 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
         Err((_, error)) => return Err(error.into()),
     };
     let (sender, receiver) = mpsc::sync_channel(1);
-    // Nobody is there to be told once the caller has given up: the lock is dropped with the message.
+    // Nobody is there to be told once the caller has given up: the lock is dropped with the
+    // message.
     let wait = move || drop(sender.send(wait_for(file)));
     thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait)?;
     receiver.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))

@@ -24,7 +24,7 @@ pub struct ExternalMapping {
     pub base: u64,
     /// Bytes.
     pub length: u64,
-    /// Where it begins in the memory.
+    /// Offset in the memory.
     pub offset: u64,
     /// `UvmGpuMappingAttributes`.
     pub attributes: [u8; UvmGpuMappingAttributes::SIZE],
@@ -67,8 +67,8 @@ impl Raw<'_> {
         self.driver.ioctl(card, call).map(drop)
     }
 
-    /// Pins a range of pages (offset and bytes) as memory of the client's below a device, through an
-    /// open file of the card's that is registered. The pages must outlive it.
+    /// Pins a range of pages (offset and bytes) as memory of the client's below a device, through
+    /// an open file of the card's that is registered. The pages must outlive it.
     ///
     /// # Errors
     /// When the driver cannot be called, or the range is not in the pages.

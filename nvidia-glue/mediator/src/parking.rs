@@ -1,11 +1,11 @@
-//! Parking, with the feature `parking`: memory of a container leaves its card for the host and comes
-//! back, while its channels are off the card and its calls wait. A prototype
+//! Parking, with the feature `parking`: memory of a container leaves its card for the host and
+//! comes back, while its channels are off the card and its calls wait. A prototype
 //! (docs/design/parking.md): one card, by hand, and nothing of it is lent to anybody.
 //!
 //! What leaves are whole objects of class 0x40 of 2 MiB and more to which nothing refers but their
-//! handle and external ranges of UVM's. Somebody else copies ([`Copier`]), who gets them as exported
-//! files. Host memory is an object of the mediator's own client, so nothing that a program can name
-//! changes.
+//! handle and external ranges of UVM's. Somebody else copies ([`Copier`]), who gets them as
+//! exported files. Host memory is an object of the mediator's own client, so nothing that a program
+//! can name changes.
 
 use std::{
     fs::File,
@@ -93,7 +93,7 @@ pub enum ParkError {
     /// The driver.
     #[error("the driver refuses to {step} with status {:#x}", status.0)]
     Refused {
-        /// What it was asked.
+        /// Request that it answers.
         step: &'static str,
         /// Its status.
         status: Status,
@@ -101,7 +101,7 @@ pub enum ParkError {
     /// A call could not be made.
     #[error("the driver cannot be called to {step}")]
     Call {
-        /// What it was to be asked.
+        /// Request that could not be sent.
         step: &'static str,
         /// The kernel's error.
         #[source]

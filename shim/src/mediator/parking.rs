@@ -1,5 +1,5 @@
-//! Parking by hand, with the feature `parking`: what `egpu park` and `egpu unpark` say to a mediator,
-//! and the thread that does it.
+//! Parking by hand, with the feature `parking`: what `egpu park` and `egpu unpark` say to a
+//! mediator, and the thread that does it.
 //!
 //! ```text
 //!  egpu ── datagram with one end of a socket pair ──> mediator
@@ -34,7 +34,7 @@ use super::{mediation::Mediation, message, message::FromMediator};
 /// Longest time in which the command answers.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is asked of a mediator.
+/// Request to a mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// To take its container off the card.
@@ -43,7 +43,7 @@ pub(crate) enum Request {
     Unpark,
 }
 
-/// What both say to each other.
+/// Message between command and mediator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// So many bytes of the host's memory are needed.
@@ -141,7 +141,7 @@ impl Copier for Command<'_> {
     }
 }
 
-/// What is kept of a container that is parked.
+/// State of a container that is parked.
 struct Away<'s> {
     parked: Parked<'s>,
     pages: File,

@@ -209,8 +209,8 @@ impl Registry {
             .map(|(entry, path)| (path, entry))
     }
 
-    /// Keeps a container's note until [`Registry::remove_note`]. Needs no lock: there is one shim of
-    /// a container.
+    /// Keeps a container's note until [`Registry::remove_note`]. Needs no lock: there is one shim
+    /// of a container.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -172,8 +172,8 @@ impl Accounts {
         Some(ObjectView { kind: object.kind, charge, length: object.length, has_dependencies })
     }
 
-    /// Bytes of a card's memory that nothing refers to but its handle and this number of mappings in
-    /// external ranges: it can leave the card. `None`: something else does.
+    /// Bytes of a card's memory that nothing refers to but its handle and this number of mappings
+    /// in external ranges: it can leave the card. `None`: something else does.
     #[cfg(feature = "parking")]
     pub fn movable(&self, name: ObjectName, mappings: u32) -> Option<Bytes> {
         let index = self.tree.find(name)?;

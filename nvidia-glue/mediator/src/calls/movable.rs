@@ -1,4 +1,4 @@
-//! What calls note for parking.
+//! Notes of calls for parking.
 
 use std::sync::{PoisonError, RwLockReadGuard};
 

@@ -1,4 +1,5 @@
-//! Notes about a container's video memory, for parking: how it was asked for, and where it is mapped.
+//! Notes about a container's video memory, for parking: how it was asked for, and where it is
+//! mapped.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +10,7 @@ use abi::Handle;
 use account::{ObjectName, UvmFile};
 use driver::ExternalMapping;
 
-/// How an object of class 0x40 was asked for.
+/// Request for an object of class 0x40.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) parent: Handle,
