@@ -101,6 +101,7 @@ lint:
 	scripts/setup.sh tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --package egpu-shim --package mediator --all-targets --features parking --locked -- -D warnings
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz --locked -- -D warnings
 	$(CARGO) fmt --manifest-path $(HEADER_CHECK)/Cargo.toml --check
@@ -117,6 +118,7 @@ unit-test:
 	cd integration/kube && python3 -B -m unittest --quiet test_helpers
 	cd packaging && python3 -B -m unittest --quiet test_packaging
 	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
+	$(CARGO) test --package mediator --lib --features parking --locked parking
 
 # docs/driver-releases.md tells where the folders come from.
 header-check:

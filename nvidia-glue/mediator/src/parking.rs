@@ -93,7 +93,7 @@ pub enum ParkError {
     /// The driver.
     #[error("the driver refuses to {step} with status {:#x}", status.0)]
     Refused {
-        /// Request that it answers.
+        /// Step that it was asked for.
         step: &'static str,
         /// Its status.
         status: Status,
@@ -101,7 +101,7 @@ pub enum ParkError {
     /// A call could not be made.
     #[error("the driver cannot be called to {step}")]
     Call {
-        /// Request that could not be sent.
+        /// Step that was to be taken.
         step: &'static str,
         /// The kernel's error.
         #[source]
