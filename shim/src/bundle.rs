@@ -139,6 +139,10 @@ impl Note {
 
     /// The note of a container that its shim has deleted; `None`: it did not, or not to the end.
     pub fn read_deleted(bundle: &Path) -> Result<Option<Self>, BundleError> {
+        if bundle.join(NOTE).exists() {
+            // Of a later container in the same bundle.
+            return Ok(None);
+        }
         Self::read_file(bundle.join(DELETED_NOTE))
     }
 
@@ -308,8 +312,10 @@ mod tests {
         assert_eq!(Note::read_deleted(bundle.path()).unwrap(), None);
         Note::mark_deleted(bundle.path()).unwrap();
         assert_eq!(Note::read(bundle.path()).unwrap(), None, "nobody has to clean up");
-        assert_eq!(Note::read_deleted(bundle.path()).unwrap(), Some(later));
+        assert_eq!(Note::read_deleted(bundle.path()).unwrap(), Some(later.clone()));
         assert!(Note::mark_deleted(bundle.path()).is_err());
+        later.write().unwrap();
+        assert_eq!(Note::read_deleted(bundle.path()).unwrap(), None, "another one is there");
         fs::write(bundle.path().join(NOTE), "{").unwrap();
         assert!(matches!(Note::read(bundle.path()), Err(BundleError::Malformed { .. })));
     }

@@ -19,6 +19,7 @@ use crate::{
     cgroup::CgroupError,
     gpu::{self, GpuError},
     helper::{HelperClient, HelperError, Zygote, protocol},
+    logging,
     registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
     spans,
     task::chain,
@@ -66,6 +67,7 @@ pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool
     let bundle = bundle.unwrap_or(Path::new("."));
     // What cannot be read is for `delete` to complain about.
     let Ok(Some(note)) = Note::read_deleted(bundle) else { return Ok(false) };
+    logging::to_stderr(identity.debug);
     // The shim removes its socket itself, unless it was killed since.
     remove_if_dead(&Registry::of_this_node(), &socket(identity, bundle));
     answer(&note)?;

@@ -124,9 +124,10 @@ impl Mediator {
         let expectation = reaper.expect();
         let asked = helper.mediate(setup, vec![intake_end, control_end]).await;
         let (child, ready) = asked.map_err(|error| MediatorError::Begin(Arc::new(error)))?;
+        // Before it is reaped: one that could not begin says why.
+        let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
         let ended = expectation.claim(child.pid);
         drop(expectation);
-        let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
         let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
             if let Ok(exit) = ended.await {

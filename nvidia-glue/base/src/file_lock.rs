@@ -3,9 +3,12 @@
 use std::{
     fs::File,
     io::{self, ErrorKind},
-    sync::mpsc,
+    sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -15,35 +18,82 @@ use nix::{
 
 /// Stack of a thread that waits.
 const STACK: usize = 64 << 10;
+/// Threads that wait at most: those whose callers have given up stay as long as the lock is held.
+const MOST_THREADS: usize = 16;
+/// Pause between two tries of whoever has no thread.
+const RETRY: Duration = Duration::from_millis(2);
+
+static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the exclusive lock of a file. Whoever waits gets it as soon as it is free, in order.
 ///
 /// The kernel has no such wait with a limit, so a thread waits; one whose caller has given up gives
-/// the lock up, too, once it has it.
+/// the lock up, too, once it has it. Without a thread the lock is tried again and again.
 ///
 /// # Errors
 /// `TimedOut` where another process holds it for longer than `patience`.
 pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>> {
-    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    let deadline = Instant::now() + patience;
+    let mut file = match lock(file, FlockArg::LockExclusiveNonblock)? {
         Ok(lock) => return Ok(lock),
-        Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => file,
-        Err((_, error)) => return Err(error.into()),
+        Err(file) => file,
     };
-    let (sender, receiver) = mpsc::sync_channel(1);
-    // Nobody is there to be told once the caller has given up: the lock is dropped with the
-    // message.
-    let wait = move || drop(sender.send(wait_for(file)));
-    thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait)?;
-    receiver.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    if let Some(waiting) = wait_in_thread(&file) {
+        return waiting.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+    }
+    while Instant::now() < deadline {
+        thread::sleep(RETRY);
+        file = match lock(file, FlockArg::LockExclusiveNonblock)? {
+            Ok(lock) => return Ok(lock),
+            Err(file) => file,
+        };
+    }
+    Err(ErrorKind::TimedOut.into())
 }
 
-fn wait_for(mut file: File) -> io::Result<Flock<File>> {
-    loop {
-        file = match Flock::lock(file, FlockArg::LockExclusive) {
-            Ok(lock) => return Ok(lock),
-            Err((file, Errno::EINTR)) => file,
-            Err((_, error)) => return Err(error.into()),
+/// Has a thread wait for the lock; `None`: there can be no further one.
+fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<Flock<File>>>> {
+    let counted = CountedThread::new()?;
+    let mut file = file.try_clone().ok()?;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let wait = move || {
+        let _counted = counted;
+        let locked = loop {
+            match lock(file, FlockArg::LockExclusive) {
+                Ok(Err(again)) => file = again,
+                Ok(Ok(lock)) => break Ok(lock),
+                Err(error) => break Err(error),
+            }
         };
+        // Nobody is there to be told once the caller has given up: the lock goes with the message.
+        drop(sender.send(locked));
+    };
+    thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait).ok()?;
+    Some(receiver)
+}
+
+/// Takes the lock, or gives the file back where another process has it or a signal came.
+fn lock(file: File, how: FlockArg) -> io::Result<Result<Flock<File>, File>> {
+    match Flock::lock(file, how) {
+        Ok(lock) => Ok(Ok(lock)),
+        Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(Err(file)),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
+/// One of [`MOST_THREADS`].
+struct CountedThread;
+
+impl CountedThread {
+    fn new() -> Option<Self> {
+        let more = |threads| (threads < MOST_THREADS).then_some(threads + 1);
+        THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for CountedThread {
+    fn drop(&mut self) {
+        THREADS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -56,15 +106,18 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let lock = |patience| lock_exclusive(File::open(file.path()).unwrap(), patience);
         let held = lock(Duration::ZERO).unwrap();
-        let late = lock(Duration::from_millis(1)).unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::TimedOut);
+        for _ in 0..MOST_THREADS + 4 {
+            let late = lock(Duration::from_millis(1)).unwrap_err();
+            assert_eq!(late.kind(), ErrorKind::TimedOut);
+        }
+        assert_eq!(THREADS.load(Ordering::Relaxed), MOST_THREADS, "those who came too late are bounded");
         let next = thread::scope(|scope| {
             let waiter = scope.spawn(|| lock(Duration::from_secs(60)));
             drop(held);
             waiter.join().unwrap()
         });
         drop(next.unwrap());
-        // Nor does the one that came too late keep it.
+        // Nor do those that came too late keep it.
         lock(Duration::from_secs(60)).unwrap();
     }
 }

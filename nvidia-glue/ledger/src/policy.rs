@@ -54,7 +54,7 @@ impl Ledger {
         result
     }
 
-    /// Checks what [`Ledger::set_policy`] would check. Nothing is set.
+    /// Checks what [`Ledger::set_policy`] would check. No card's setting changes.
     ///
     /// # Errors
     /// [`PolicyError`], as [`Ledger::set_policy`] would have it.
@@ -69,6 +69,7 @@ impl Ledger {
         let failed = |source| PolicyError::Store { uuid: uuid.to_owned(), source };
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
+        self.follow_configuration(&locked, &mut index, limits, &mut Vec::new()).map_err(failed)?;
         let mut settings = locked.settings().map_err(failed)?;
         change(&mut settings, uuid, setting);
         check_card(&locked, &mut index, card, setting.policy, (&settings, limits))

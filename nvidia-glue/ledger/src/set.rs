@@ -61,6 +61,7 @@ impl Ledger {
         let failed = |source| ChangeError::Store { container: Box::new(container.clone()), source };
         let locked = self.store.lock().map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
+        self.follow_configuration(&locked, &mut index, limits, &mut Vec::new()).map_err(failed)?;
         self.changed(&locked, &mut index, (inventory, limits), (container, change), &mut Vec::new())
     }
 

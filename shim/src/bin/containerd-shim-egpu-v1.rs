@@ -36,12 +36,12 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         }
         Invocation::Delete { identity, bundle } => {
             spans::mark("delete command", &identity.id);
-            logging::to_stderr(identity.debug);
             if answer_deleted(&identity, bundle.as_deref())? {
                 return Ok(());
             }
-            // Before the first thread.
+            // Before the first thread, and before the log, as its workers have their own.
             let zygote = helper::spawn()?;
+            logging::to_stderr(identity.debug);
             runtime()?.block_on(delete(&identity, bundle, zygote))?;
             Ok(())
         }

@@ -52,6 +52,11 @@ impl SharedMediators {
             }
         }
         let mediated = Arc::new(Mediated::new(context, id, mediation, Some(Arc::clone(self))).await?);
+        // Nobody else joins one that cannot begin.
+        if let Err(error) = mediated.ready().await {
+            mediated.end_mediator().await?;
+            return Err(error);
+        }
         mediators.insert(grant, Arc::clone(&mediated));
         Ok(mediated)
     }
