@@ -41,6 +41,10 @@ fn shares() {
             (&[CARD, "RUNAI_NUM_OF_GPUS=0.5", "gpu-fraction=0.5", SCHEDULED], "GPU-ab mem 5/10&5/10 time free"),
             (&[CARD, "RUNAI_NUM_OF_GPUS=0.25", "GPU_PORTION=1"], "GPU-ab mem 1/1&25/100 time free"),
             (&[CARD, "RUNAI_NUM_OF_GPUS=1"], "GPU-ab exclusive"),
+            (
+                &[CARD, "RUNAI_NUM_OF_GPUS=0,5"],
+                "refused: RUNAI_NUM_OF_GPUS=0,5 is not accepted: it must be a part of a card, above 0 and up to 1, such as 0.25",
+            ),
             (&["NVIDIA_VISIBLE_DEVICES=GPU-ab,GPU-cd", "RUNAI_NUM_OF_GPUS=2"], "GPU-ab,GPU-cd exclusive"),
         ],
     );

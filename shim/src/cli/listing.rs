@@ -168,7 +168,25 @@ impl View {
     }
 
     /// Prints what `text` returns: once, or again and again.
-    pub(super) fn print(&self, mut text: impl FnMut(Screen) -> Result<String, CliError>) -> Result<(), CliError> {
+    pub(super) fn print(&self, text: impl FnMut(Screen) -> Result<String, CliError>) -> Result<(), CliError> {
+        self.print_part(text, |lines, rows| lines.truncate(rows))
+    }
+
+    /// Prints like [`View::print`] a listing whose last lines are those that matter, below
+    /// its titles.
+    pub(super) fn print_newest(
+        &self,
+        titles: usize,
+        text: impl FnMut(Screen) -> Result<String, CliError>,
+    ) -> Result<(), CliError> {
+        self.print_part(text, |lines, rows| keep_newest(lines, titles, rows))
+    }
+
+    fn print_part(
+        &self,
+        mut text: impl FnMut(Screen) -> Result<String, CliError>,
+        fit: impl Fn(&mut Vec<&str>, usize),
+    ) -> Result<(), CliError> {
         let is_table = matches!(self.output, ListingFormat::Table | ListingFormat::Wide);
         let mut is_first = true;
         loop {
@@ -177,7 +195,8 @@ impl View {
             let Some(interval) = self.watch else { return output::print(&shown) };
             output::print(&match screen.height {
                 Some(height) if is_table => {
-                    let lines: Vec<&str> = shown.lines().take(height.saturating_sub(1)).collect();
+                    let mut lines: Vec<&str> = shown.lines().collect();
+                    fit(&mut lines, height.saturating_sub(1));
                     format!("{CLEAR}{}\n", lines.join("\n"))
                 }
                 None if is_table && !is_first => format!("\n{shown}"),
@@ -187,6 +206,13 @@ impl View {
             thread::sleep(interval);
         }
     }
+}
+
+/// Leaves the titles and the last lines, so many in all.
+fn keep_newest(lines: &mut Vec<&str>, titles: usize, rows: usize) {
+    let titles = titles.min(lines.len());
+    let over = lines.len().saturating_sub(rows.max(titles));
+    drop(lines.drain(titles..titles + over));
 }
 
 #[cfg(test)]
@@ -227,6 +253,18 @@ mod tests {
         let error = shown(&["--sort", "sise"]).unwrap_err();
         assert_eq!(error.to_string(), "there is no column sise to sort by; there are the-name, size");
         assert_eq!(error.exit(), crate::cli::Exit::Usage);
+    }
+
+    #[test]
+    fn the_newest_lines_stay_below_the_titles() {
+        for (rows, expected) in [(0, "T"), (1, "T"), (2, "T3"), (3, "T23"), (9, "T123")] {
+            let mut lines = vec!["T", "1", "2", "3"];
+            keep_newest(&mut lines, 1, rows);
+            assert_eq!(lines.concat(), expected, "{rows}");
+        }
+        let mut none = Vec::new();
+        keep_newest(&mut none, 1, 0);
+        assert!(none.is_empty());
     }
 
     #[test]

@@ -69,7 +69,10 @@ pub(super) fn parse(
 /// The variables that say a part of each card.
 fn portions<'a>(env: &Statements<'a>) -> impl Iterator<Item = Statement<'a>> + use<'a> {
     let is_part = |statement: &Statement<'_>| {
-        Portion::read(statement.value.trim()).is_some_and(|portion| portion.numerator < portion.denominator)
+        // A whole number is a number of whole cards. What is neither is refused.
+        let value = statement.value.trim();
+        let is_less = |portion: Portion| portion.numerator < portion.denominator;
+        !value.bytes().all(|byte| byte.is_ascii_digit()) && Portion::read(value).is_none_or(is_less)
     };
     env.spoken(PORTION).chain(env.spoken(NUMBER).filter(is_part))
 }

@@ -68,10 +68,12 @@ pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
     if arguments.follow {
         return follow(arguments, &directory);
     }
-    arguments.listing.view.print(|screen| {
-        let mut reader = EventReader::new(arguments, &directory);
-        listing(reader.read()?).text(&arguments.listing, screen)
-    })?;
+    let options = &arguments.listing;
+    let text = |screen| listing(EventReader::new(arguments, &directory).read()?).text(options, screen);
+    match options.sort {
+        None => options.view.print_newest(usize::from(!options.no_header), text)?,
+        Some(_) => options.view.print(text)?,
+    }
     Ok(Exit::Success)
 }
 

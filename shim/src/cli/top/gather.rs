@@ -101,8 +101,9 @@ impl Gatherer {
         let (node, found) = Node::of(config.clone(), inventory.clone())?;
         warnings.extend(found);
         let (readings, processes) = self.sensors.latest();
-        let (usage, found) =
-            usage::measure_with(&node, || processes.ok_or("the driver has not answered yet".to_owned()));
+        let (usage, found) = usage::measure_with(&node, || {
+            processes.ok_or("the driver does not answer; `egpu doctor` says why".to_owned())
+        });
         warnings.extend(found);
         let mut frame = Frame::new(&node, &usage, self.before.as_ref());
         for card in &mut frame.cards {

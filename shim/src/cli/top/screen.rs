@@ -1,8 +1,10 @@
 //! The terminal: taken, painted, and given back whatever happens.
 
 use std::{
+    collections::VecDeque,
     io,
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    mem::ManuallyDrop,
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender},
     thread,
     time::Duration,
 };
@@ -10,8 +12,14 @@ use std::{
 use nix::sys::signal::{SigSet, Signal, raise};
 use ratatui::{
     DefaultTerminal,
-    crossterm::event::{self, Event, KeyEvent},
+    crossterm::{
+        cursor::Show,
+        event::{self, Event, KeyEvent},
+        execute,
+        terminal::disable_raw_mode,
+    },
 };
+use rustix::termios::{QueueSelector, tcflush};
 
 use super::{
     changes, gather, input,
@@ -19,6 +27,11 @@ use super::{
     view::{self, Theme},
 };
 use crate::cli::{Exit, error::CliError};
+
+/// News that wait at most: a terminal that takes nothing must not make them pile up.
+const MOST_NEWS: usize = 32;
+/// Time in which a screen that is not stuck ends after a signal.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// News for the screen.
 enum Message {
@@ -37,19 +50,20 @@ struct Restored;
 impl Drop for Restored {
     fn drop(&mut self) {
         // Nobody is left to hear of a failure.
-        let _ = ratatui::try_restore();
+        let _ = ratatui::try_restore().and_then(|()| execute!(io::stdout(), Show));
     }
 }
 
 /// Shows the screen until the operator leaves it, or a signal ends it.
 pub(super) fn run(interval: Duration, theme: &Theme) -> Result<Exit, CliError> {
-    let (sender, messages) = mpsc::channel();
+    let (sender, messages) = mpsc::sync_channel(MOST_NEWS);
     // Before there is another thread, so that every thread has them blocked.
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
     signals.thread_block().map_err(|error| CliError::Screen(error.into()))?;
     let ended_by = {
         let _restored = Restored;
-        let mut terminal = ratatui::try_init().map_err(CliError::Screen)?;
+        // Dropped, it would complain on a stderr that may be gone, and so abort.
+        let mut terminal = ManuallyDrop::new(ratatui::try_init().map_err(CliError::Screen)?);
         let wake = start_threads(interval, signals, &sender);
         show(&mut terminal, theme, State::new(interval), (&messages, &wake))?
     };
@@ -60,7 +74,7 @@ pub(super) fn run(interval: Duration, theme: &Theme) -> Result<Exit, CliError> {
     Ok(Exit::Success)
 }
 
-fn start_threads(interval: Duration, signals: SigSet, sender: &Sender<Message>) -> Sender<()> {
+fn start_threads(interval: Duration, signals: SigSet, sender: &SyncSender<Message>) -> Sender<()> {
     let (wake, woken) = mpsc::channel();
     let looks = sender.clone();
     thread::spawn(move || gather::run(interval, &woken, |look| looks.send(Message::Look(look)).is_ok()));
@@ -82,7 +96,11 @@ fn start_threads(interval: Duration, signals: SigSet, sender: &Sender<Message>) 
     let sender = sender.clone();
     thread::spawn(move || {
         if let Ok(signal) = signals.wait() {
-            let _ = sender.send(Message::Signal(signal));
+            let _ = sender.try_send(Message::Signal(signal));
+            thread::sleep(ENDING);
+            // The screen waits for a terminal that takes nothing.
+            let _ = disable_raw_mode();
+            let _ = raise(signal).and_then(|()| signals.thread_unblock());
         }
     });
     wake
@@ -107,7 +125,8 @@ fn show(
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
         };
-        for message in std::iter::once(first).chain(messages.try_iter()) {
+        let mut news: VecDeque<Message> = std::iter::once(first).chain(messages.try_iter()).collect();
+        while let Some(message) = news.pop_front() {
             let key = match message {
                 Message::Look(look) => {
                     state.see(look);
@@ -125,6 +144,10 @@ fn show(
                 Some(Effect::Preview(request)) => {
                     let answer = changes::preview(&request);
                     state.previewed(request, answer);
+                    // What was typed before the answer is shown does not confirm it.
+                    let _ = tcflush(io::stdin(), QueueSelector::IFlush);
+                    news.extend(messages.try_iter());
+                    news.retain(|message| !matches!(message, Message::Key(_)));
                 }
                 Some(Effect::Apply(request)) => {
                     let answer = changes::apply(&request);

@@ -46,6 +46,8 @@ function keep(list, items, keyOf, make, update) {
     update(child, item);
   });
   for (const child of old.values()) child.remove();
+  // Items with one key have had one element, and leave others behind.
+  while (list.children.length > items.length) list.lastChild.remove();
 }
 
 function bar(label) {
@@ -271,7 +273,7 @@ function show(data) {
   byId("filter").hidden = !card;
   say(byId("filter").firstChild, card ? `Only those of card ${card.index}.` : "");
   plots(rows.find((row) => row.key === chosen.container) ?? rows.find((row) => row.card));
-  const keyOf = (event) => JSON.stringify([event.time, event.kind, event.container, event.text, event.count]);
+  const keyOf = (event) => JSON.stringify([event.time, event.kind, event.namespace, event.container, event.card_index, event.text, event.count]);
   keep(byId("events"), data.events.toReversed(), keyOf, makeEvent, updateEvent);
 }
 

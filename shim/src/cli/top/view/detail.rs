@@ -105,7 +105,7 @@ fn looks_per_column(state: &State, columns: usize) -> usize {
 }
 
 fn span(state: &State, looks: usize) -> String {
-    let seconds = state.interval.as_secs().max(1) * u64::try_from(looks).unwrap_or(0);
+    let seconds = u32::try_from(looks).map_or(0, |looks| (state.interval * looks).as_secs());
     if seconds < 120 { format!("{seconds} s") } else { format!("{} min", seconds / 60) }
 }
 
@@ -173,6 +173,9 @@ fn reason(state: &State, container: &ContainerLines, line: &ContainerCardLine) -
         (_, Some(false)) => return "it has no work".to_owned(),
         (Some(Running::Free), _) => return "runs as the driver schedules it".to_owned(),
         (Some(Running::Slices), _) => format!("shares time slices by its weight with {others}"),
+        (Some(Running::Open | Running::Closed), _) if line.time.achieved_1s_percent.is_none() => {
+            return "its mediator has not told of its time lately".to_owned();
+        }
         (Some(Running::Open | Running::Closed), _) => match (line.cap_percent, held) {
             (Some(cap), Some(held)) => format!("held back {held:.0}% of the time by its own limit of {cap}%"),
             (None, Some(held)) => format!("held back {held:.0}% of the time by the turns of {others}"),

@@ -83,8 +83,11 @@ fn without_middle(text: &str, most: usize) -> String {
 fn paint(theme: &Theme, buffer: &mut Buffer, area: Rect, title: &str, text: &str) {
     let width = area.width.saturating_sub(4).min(78);
     let inner = usize::from(width.saturating_sub(4)).max(1);
-    // Broken lines are not filled: two thirds of the room are sure to do.
-    let text = &without_middle(text, inner * usize::from(area.height.saturating_sub(4)) * 2 / 3);
+    // Broken lines are not filled: two thirds of the room are sure to do. Lines that are not broken
+    // show their first ones.
+    let is_broken = text.lines().any(|line| line.chars().count() > inner);
+    let most = inner * usize::from(area.height.saturating_sub(4)) * 2 / 3;
+    let text = &if is_broken && text != HELP { without_middle(text, most) } else { text.to_owned() };
     let rows: usize = text.lines().map(|line| line.chars().count().div_ceil(inner).max(1)).sum();
     // Lines are broken between words.
     let spare = if text.lines().any(|line| line.chars().count() > inner) { rows / 4 + 1 } else { 0 };
