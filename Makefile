@@ -210,7 +210,10 @@ page-test: build rm-client
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	scripts/setup.sh browser
-	EGPU_TEST_PAGE_PICTURE=$(abspath $(PAGE_PICTURE)) EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked -- page::
+	# The page shows the host's name.
+	EGPU_TEST_PAGE_PICTURE=$(abspath $(PAGE_PICTURE)) EGPU_TEST_BIN=$(RELEASE) \
+	    unshare --uts sh -c 'echo node-1 >/proc/sys/kernel/hostname && exec "$$@"' sh \
+	    $(CARGO) test --package integration --test it --locked -- page::
 
 monitoring-test:
 	promtool=$$(scripts/go-tool.sh promtool) || exit $$(($$? == 77 ? 0 : 1)); \
