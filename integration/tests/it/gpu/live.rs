@@ -75,7 +75,7 @@ fn more_and_less(node: &Node) {
     eventually("its use is reported", || (node.usage("a").used >= 900 * MIB).then_some(()));
     let output = node.egpu(&["set", "a", "--memory", "512MiB", "--wait"]);
     let (said, warned) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("memory 8GiB -> 512MiB") && said.ends_with("in force\n"), "{said}");
+    assert!(said.contains("memory 8 GiB -> 512 MiB") && said.ends_with("in force\n"), "{said}");
     assert!(warned.contains("more than its new limit"), "{warned}");
     assert!(fill(&container).0 < 16 * MIB, "there is no room");
     hog.end();
