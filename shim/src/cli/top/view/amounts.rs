@@ -2,9 +2,7 @@
 
 use runtime_config::Bytes;
 
-use crate::cli::units::human;
-
-const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+use crate::cli::units::{UNITS, decimal, human, tenths};
 
 /// Formats amounts in the unit of the last one: `3.2/12/32 GiB`; `?`: not known.
 pub(super) fn amounts(parts: &[Option<Bytes>], all: Bytes) -> String {
@@ -21,11 +19,9 @@ pub(super) fn amounts(parts: &[Option<Bytes>], all: Bytes) -> String {
 /// Formats an amount in a unit, if it is not much smaller.
 fn in_unit(bytes: Bytes, unit: &str) -> String {
     let power = UNITS.iter().position(|name| *name == unit).unwrap_or(0);
-    let tenths = (u128::from(bytes.0) * 10 + (1 << (10 * power)) / 2) >> (10 * power);
-    match (tenths / 10, tenths % 10) {
-        (0, 0) if bytes.0 > 0 => human(bytes).replace(' ', ""),
-        (whole, 0) => whole.to_string(),
-        (whole, tenth) => format!("{whole}.{tenth}"),
+    match tenths(bytes, power) {
+        0 if bytes.0 > 0 => human(bytes).replace(' ', ""),
+        tenths => decimal(tenths),
     }
 }
 
