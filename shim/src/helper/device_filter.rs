@@ -73,6 +73,17 @@ struct Rule {
     access: u8,
 }
 
+impl Rule {
+    /// Returns whether it speaks of every device and every access that `other` speaks of.
+    fn covers(&self, other: &Self) -> bool {
+        let covers = |own: Option<i64>, others| own.is_none() || own == others;
+        (self.kind.is_none() || self.kind == other.kind)
+            && covers(self.major, other.major)
+            && covers(self.minor, other.minor)
+            && other.access & !self.access == 0
+    }
+}
+
 /// Attaches, on cgroup v2, the filter of `spec` to the cgroup in which `init` waits. Nothing to do
 /// on v1.
 pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: bool) -> Result<(), DeviceFilterError> {
@@ -83,7 +94,8 @@ pub(crate) fn apply(init: &Launched, id: &str, systemd: bool, spec: &Spec, v2: b
     let place = CgroupsPath::new(linux.and_then(|linux| linux.cgroups_path().as_deref()), id, systemd)?;
     let cgroup = Cgroup::of_process(&Host::default(), init.pid.as_raw(), &place)?;
     let given = linux.and_then(|linux| linux.resources().as_ref()?.devices().as_deref()).unwrap_or_default();
-    let program = bpf::load_device_program(&compile(&rules(given)?)).map_err(DeviceFilterError::Load)?;
+    let program =
+        bpf::load_device_program(&compile(&without_shadowed(&rules(given)?))).map_err(DeviceFilterError::Load)?;
     for path in cgroup.directories() {
         let open = |source| DeviceFilterError::Open { path: path.to_owned(), source };
         let directory = File::options().read(true).custom_flags(libc::O_DIRECTORY).open(path).map_err(open)?;
@@ -133,6 +145,15 @@ fn rules(given: &[LinuxDeviceCgroup]) -> Result<Vec<Rule>, DeviceFilterError> {
     Ok(rules)
 }
 
+/// Drops the rules of which a later one speaks as well: most specs list the usual devices, and what
+/// the kernel's verifier takes for a program grows faster than the program.
+fn without_shadowed(rules: &[Rule]) -> Vec<Rule> {
+    let is_shadowed =
+        |(position, rule): (usize, &Rule)| rules.iter().skip(position + 1).any(|later| later.covers(rule));
+    let kept = rules.iter().enumerate().filter(|rule| !is_shadowed(*rule));
+    kept.map(|(_, rule)| *rule).collect()
+}
+
 fn access(letters: Option<&str>) -> Result<u8, DeviceFilterError> {
     let letters = letters.unwrap_or_default();
     // Absent, a rule is about every access.
@@ -158,13 +179,17 @@ const JUMP_IF_EQUAL: u8 = 0x15;
 const JUMP_IF_NOT_EQUAL: u8 = 0x55;
 const EXIT: u8 = 0x95;
 
-/// Registers: the answer, the context, and what is taken out of it.
+/// Registers: the answer, the context, the access that no rule has settled, and the field that is
+/// compared.
 const ANSWER: u8 = 0;
 const CONTEXT: u8 = 1;
-const KIND: u8 = 2;
-const REQUESTED: u8 = 3;
-const MAJOR: u8 = 4;
-const MINOR: u8 = 5;
+const REQUESTED: u8 = 2;
+const FIELD: u8 = 3;
+
+/// Offsets in `struct bpf_cgroup_dev_ctx { u32 access_type /* access << 16 | kind */, major, minor }`.
+const ACCESS_AND_KIND: i16 = 0;
+const MAJOR: i16 = 4;
+const MINOR: i16 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Instruction {
@@ -195,34 +220,27 @@ fn answer(allow: bool) -> [Instruction; 2] {
 }
 
 /// The program: from the last rule to the first, each settles the kinds of access that it speaks
-/// of.
+/// of. A field is loaded anew for each comparison: the verifier forgets what it has learnt of it,
+/// and follows one path from rule to rule instead of one for each outcome.
 fn assemble(rules: &[Rule]) -> Vec<Instruction> {
-    // struct bpf_cgroup_dev_ctx { u32 access_type /* access << 16 | type */, major, minor }
-    let load = |to, offset| Instruction { code: LOAD_WORD, to, from: CONTEXT, offset, immediate: 0 };
     let mut program = vec![
-        load(KIND, 0),
-        Instruction { code: MOVE, to: REQUESTED, from: KIND, offset: 0, immediate: 0 },
+        load(REQUESTED, ACCESS_AND_KIND),
         Instruction::new(SHIFT_RIGHT_IMMEDIATE, REQUESTED, 16),
-        Instruction::new(AND_IMMEDIATE, KIND, 0xffff),
-        load(MAJOR, 4),
-        load(MINOR, 8),
+        Instruction::new(AND_IMMEDIATE, REQUESTED, i32::from(ALL)),
     ];
     for rule in rules.iter().rev() {
         let (Ok(major), Ok(minor)) = (immediate(rule.major), immediate(rule.minor)) else { continue };
-        let conditions: Vec<(u8, i32)> = [(KIND, rule.kind.map(|kind| kind as i32)), (MAJOR, major), (MINOR, minor)]
-            .into_iter()
-            .filter_map(|(register, value)| Some((register, value?)))
-            .collect();
-        let settle = verdict(*rule);
-        if conditions.is_empty() && rule.access == ALL {
+        let kind = rule.kind.map(|kind| kind as i32);
+        if kind.is_none() && major.is_none() && minor.is_none() && rule.access == ALL {
             // Settles everything; what came after would be unreachable, which the verifier refuses.
             program.extend(answer(rule.allow));
             return program;
         }
-        for (position, (register, value)) in conditions.iter().enumerate() {
-            let skipped = conditions.len() - position - 1 + settle.len();
-            let skip = Instruction::new(JUMP_IF_NOT_EQUAL, *register, *value);
-            program.push(Instruction { offset: i16::try_from(skipped).unwrap_or(i16::MAX), ..skip });
+        let mut settle = verdict(*rule);
+        for (field, value) in [(MINOR, minor), (MAJOR, major), (ACCESS_AND_KIND, kind)] {
+            if let Some(value) = value {
+                settle = if_equal(field, value, settle);
+            }
         }
         program.extend(settle);
     }
@@ -230,8 +248,27 @@ fn assemble(rules: &[Rule]) -> Vec<Instruction> {
     program
 }
 
+fn load(register: u8, offset: i16) -> Instruction {
+    Instruction { code: LOAD_WORD, to: register, from: CONTEXT, offset, immediate: 0 }
+}
+
+/// Instructions that run `then` for a call whose field has this value, and skip it for any other.
+fn if_equal(field: i16, value: i32, then: Vec<Instruction>) -> Vec<Instruction> {
+    let mut instructions = vec![load(FIELD, field)];
+    if field == ACCESS_AND_KIND {
+        instructions.push(Instruction::new(AND_IMMEDIATE, FIELD, 0xffff));
+    }
+    let offset = i16::try_from(then.len()).unwrap_or(i16::MAX);
+    instructions.push(Instruction { offset, ..Instruction::new(JUMP_IF_NOT_EQUAL, FIELD, value) });
+    instructions.extend(then);
+    instructions
+}
+
 /// Returns the instructions that decide about a device that the rule matches.
 fn verdict(rule: Rule) -> Vec<Instruction> {
+    if rule.access == ALL {
+        return answer(rule.allow).to_vec();
+    }
     let access = i32::from(rule.access);
     let skip_answer = |code, register| Instruction { offset: 2, ..Instruction::new(code, register, 0) };
     let mut instructions = if rule.allow {

@@ -151,6 +151,7 @@ proptest! {
     ) {
         let request = DeviceAccess { kind: if block { DeviceKind::Block } else { DeviceKind::Character }, major, minor, access };
         prop_assert_eq!(interpret(&assemble(&rules), request), Some(expected(&rules, request)));
+        prop_assert_eq!(expected(&without_shadowed(&rules), request), expected(&rules, request));
     }
 
     #[test]
