@@ -1,8 +1,10 @@
 //! Finding a container's cgroup: from a live process, or from the spec alone.
 
 use std::{
+    borrow::Cow,
     fs,
     path::{Component, Path, PathBuf},
+    sync::OnceLock,
 };
 
 use super::{
@@ -34,9 +36,28 @@ impl Host {
         fs::read_to_string(&path).map_err(|source| LocateError::Read { path, source })
     }
 
-    fn mounts(&self) -> Result<HierarchyMounts, LocateError> {
-        let mounts = parse_mountinfo(&self.read("proc/self/mountinfo")?);
-        if mounts.v1.is_empty() && mounts.v2.is_none() { Err(LocateError::NotMounted) } else { Ok(mounts) }
+    /// Finds where the hierarchies of this machine are mounted, for good: also for the processes that
+    /// this one forks. Each read of `/proc/self/mountinfo` waits for whoever mounts or unmounts
+    /// anything on the machine, and that is what containers do that begin together.
+    pub fn remember_mounts() {
+        // Whoever needs them tries again, and says why they cannot be found.
+        let _ = Self::default().mounts();
+    }
+
+    fn mounts(&self) -> Result<Cow<'static, HierarchyMounts>, LocateError> {
+        static OWN: OnceLock<HierarchyMounts> = OnceLock::new();
+        let is_own = *self == Self::default();
+        if let Some(mounts) = OWN.get().filter(|_| is_own) {
+            return Ok(Cow::Borrowed(mounts));
+        }
+        let mounts = match HierarchyMounts::unified(Path::new("/sys/fs/cgroup")).filter(|_| is_own) {
+            Some(unified) => unified,
+            None => parse_mountinfo(&self.read("proc/self/mountinfo")?),
+        };
+        if mounts.v1.is_empty() && mounts.v2.is_none() {
+            return Err(LocateError::NotMounted);
+        }
+        Ok(if is_own { Cow::Borrowed(OWN.get_or_init(|| mounts)) } else { Cow::Owned(mounts) })
     }
 
     fn rooted(&self, path: &Path) -> PathBuf {

@@ -5,13 +5,13 @@ use std::path::{Component, Path, PathBuf};
 use super::locate::join_below;
 
 /// The cgroup file systems that this mount namespace has.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct HierarchyMounts {
     pub(super) v1: Vec<Mount>,
     pub(super) v2: Option<Mount>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Mount {
     /// The directory of the hierarchy that is mounted, `/` outside containers.
     root: PathBuf,
@@ -21,6 +21,17 @@ pub(super) struct Mount {
 }
 
 impl HierarchyMounts {
+    /// The mounts of a machine whose cgroup v2 is whole at `point`, which is how libcontainer tells
+    /// v2; `None` elsewhere. The root cgroup alone has no type.
+    pub(super) fn unified(point: &Path) -> Option<Self> {
+        let is_v2 = rustix::fs::statfs(point).is_ok_and(|found| found.f_type == libc::CGROUP2_SUPER_MAGIC);
+        let root = PathBuf::from("/");
+        (is_v2 && !point.join("cgroup.type").exists()).then(|| Self {
+            v1: Vec::new(),
+            v2: Some(Mount { root, point: point.to_owned(), controllers: Vec::new() }),
+        })
+    }
+
     /// v2 alone, or with named v1 hierarchies that carry no controller.
     pub(super) fn is_v2(&self) -> bool {
         self.v1.iter().all(Mount::is_named) && self.v2.is_some()
@@ -123,6 +134,22 @@ fn unescape(field: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Against this machine's own table.
+    #[test]
+    fn a_whole_v2_is_known_without_the_table() {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let Some(mount) = parse_mountinfo(&table).v2.filter(|mount| !mount.point.join("cgroup.type").exists()) else {
+            testing::skipped("no cgroup v2 is mounted here as a whole");
+            return;
+        };
+        let unified = |point: &Path| HierarchyMounts::unified(point).and_then(|mounts| mounts.v2);
+        let found = unified(&mount.point).unwrap();
+        assert_eq!((&found.root, &found.point), (&mount.root, &mount.point));
+        assert!(unified(Path::new("/proc")).is_none());
+        let below = std::fs::read_dir(&mount.point).unwrap().filter_map(|entry| entry.ok().map(|entry| entry.path()));
+        assert!(below.filter(|path| path.join("cgroup.type").exists()).all(|path| unified(&path).is_none()));
+    }
 
     #[test]
     fn mount_points_are_unescaped() {

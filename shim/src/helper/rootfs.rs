@@ -1,6 +1,6 @@
 //! The container's root file system: containerd's mounts, and their end.
 
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,11 @@ pub(crate) fn mount_all(mounts: &[RootfsMount], target: &Path) -> Result<(), Mou
 /// there is nothing.
 pub(crate) fn unmount_below(directory: &Path) -> Result<(), MountError> {
     let Ok(directory) = directory.canonicalize() else { return Ok(()) };
-    let table = std::fs::read("/proc/self/mountinfo").map_err(MountError::Table)?;
+    // In pages: each read waits for whoever mounts or unmounts anything on the machine.
+    let mut table = Vec::with_capacity(64 << 10);
+    std::fs::File::open("/proc/self/mountinfo")
+        .and_then(|mut file| file.read_to_end(&mut table))
+        .map_err(MountError::Table)?;
     let mut failure = None;
     for path in mount_points(&table).into_iter().rev().filter(|path| path.starts_with(&directory)) {
         match umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::worker;
+use crate::cgroup::Host;
 use crate::frame::{self, FrameError};
 use crate::sys::{self, Forked};
 
@@ -20,6 +21,7 @@ pub struct Zygote {
 /// lives as long as the process does: the zygote dies with that thread.
 pub fn spawn() -> io::Result<Zygote> {
     let shim = nix::unistd::getpid().as_raw();
+    Host::remember_mounts();
     let (ours, theirs) = frame::pair()?;
     match sys::fork()? {
         Forked::Parent { pid } => Ok(Zygote { socket: ours, pid }),
