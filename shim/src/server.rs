@@ -63,18 +63,22 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct PreparedServer {
     listener: UnixListener,
+    /// The mount that the program runs from, held to the end, when nobody waits for its closing.
+    program: OwnedFd,
 }
 
 /// Takes the socket from stdin, before anything else gets to have it: a copy that a container's
-/// process kept would make a dead shim look alive.
+/// process kept would make a dead shim look alive. stdout is the program's mount.
 pub fn prepare() -> Result<PreparedServer, ServeError> {
     let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
-    let null = fs::File::open("/dev/null").map_err(ServeError::Socket)?;
-    rustix::stdio::dup2_stdin(null).map_err(|error| ServeError::Socket(error.into()))?;
+    let program = io::stdout().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
+    let null = fs::File::options().read(true).write(true).open("/dev/null").map_err(ServeError::Socket)?;
+    rustix::stdio::dup2_stdin(&null).map_err(|error| ServeError::Socket(error.into()))?;
+    rustix::stdio::dup2_stdout(null).map_err(|error| ServeError::Socket(error.into()))?;
     let listener = UnixListener::from(socket);
     listener.local_addr().and_then(|_| listener.set_nonblocking(true)).map_err(ServeError::Socket)?;
     set_child_subreaper(Some(getpid())).map_err(|error| ServeError::Subreaper(error.into()))?;
-    Ok(PreparedServer { listener })
+    Ok(PreparedServer { listener, program })
 }
 
 /// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT
@@ -135,5 +139,6 @@ pub async fn serve(
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(ANSWER_GRACE).await;
     supervisor.end().await;
+    drop(prepared.program);
     Ok(())
 }
