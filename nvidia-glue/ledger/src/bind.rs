@@ -39,6 +39,7 @@ impl Ledger {
         index.save(&locked);
         written.map_err(failed)?;
         let line = Line::new(Event::Bind, &record).field("pid", init.pid).field("grant", &record.grant_id);
+        drop(locked);
         log.write(&[match mediator {
             Some(mediator) => line.field("mediator", mediator.pid),
             None => line,

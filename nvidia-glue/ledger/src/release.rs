@@ -40,6 +40,7 @@ impl Ledger {
         self.check_empty(container, &record.cgroups)?;
         self.check_unmediated(container, record.mediator)?;
         self.remove(&locked, &record).map_err(failed)?;
+        drop(locked);
         let mut lines = Vec::new();
         match reason {
             ReleaseReason::Ended => {
