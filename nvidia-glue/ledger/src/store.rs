@@ -338,22 +338,11 @@ impl Locked<'_> {
         Some((found.ino(), found.mtime(), found.mtime_nsec()))
     }
 
-    /// Returns whether a card's timetable says just this.
-    pub(super) fn is_written(&self, uuid: &str, table: &Timetable) -> Result<bool, StoreError> {
-        let (path, bytes) = self.timetable_bytes(uuid, table)?;
-        Ok(fs::read(path).is_ok_and(|written| written == bytes))
-    }
-
     /// Writes down who runs when on a card.
     pub(super) fn write_timetable(&self, uuid: &str, table: &Timetable) -> Result<(), StoreError> {
-        let (path, bytes) = self.timetable_bytes(uuid, table)?;
-        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
-    }
-
-    fn timetable_bytes(&self, uuid: &str, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
         let path = self.timetable_path(uuid);
         let bytes = format::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
-        Ok((path, bytes))
+        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
     }
 
     /// Removes the timetable of a card that is no longer shared.
