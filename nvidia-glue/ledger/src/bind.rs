@@ -29,16 +29,13 @@ impl Ledger {
         let locked = self.store.lock().map_err(failed)?;
         let found = self.store.find_record(container).map_err(failed)?;
         let Some(mut record) = found else { return Err(BindError::NoGrant { container: Box::new(container.clone()) }) };
-        let mut index = self.open_index(&locked).map_err(failed)?;
         record.state = GrantState::Bound;
         record.init = Some(init);
         record.mediator = mediator;
         record.cgroups = strings(cgroups);
-        let written = index.begin_change(&locked).and_then(|()| locked.write_record(&record));
-        // Its sums are as before; only the directory has another stamp.
-        index.save(&locked);
-        written.map_err(failed)?;
+        locked.write_record_beside_index(&record).map_err(failed)?;
         let line = Line::new(Event::Bind, &record).field("pid", init.pid).field("grant", &record.grant_id);
+        drop(locked);
         log.write(&[match mediator {
             Some(mediator) => line.field("mediator", mediator.pid),
             None => line,

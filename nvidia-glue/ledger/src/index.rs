@@ -15,6 +15,7 @@ use super::{
     card_sums::CardSums,
     claim::Gang,
     formats::INDEX,
+    members::Cards,
     store::{FileStamp, Locked, StoreError, hash},
 };
 
@@ -186,6 +187,12 @@ impl Index {
             self.holdings.insert(uuid.to_owned(), found);
         }
         Ok(self.holdings.entry(uuid.to_owned()).or_default())
+    }
+
+    /// Cards with their grants, once [`Index::holdings`] has been asked for each.
+    pub(super) fn cards<'a>(&'a self, uuids: &'a BTreeSet<String>) -> Cards<'a> {
+        let holdings = |uuid: &'a String| (uuid.as_str(), self.holdings.get(uuid).map_or(&[][..], Vec::as_slice));
+        uuids.iter().map(holdings).collect()
     }
 
     /// Marks the written index as out of date: to be done before a record comes, changes or goes.

@@ -12,7 +12,10 @@ use std::{
 
 use nix::sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, statfs};
 use procfs_core::process::Stat;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process},
+};
 
 use base::{ProcessId, cgroup_tree, process};
 
@@ -31,6 +34,9 @@ pub(crate) enum Population {
 pub(crate) trait Node: fmt::Debug + Send + Sync {
     /// Returns whether exactly this process is alive (a zombie is not).
     fn is_alive(&self, process: ProcessId) -> bool;
+    /// Returns whether any process has its pid: itself, alive or a zombie, or another one. One
+    /// system call, for where many are looked at.
+    fn has_pid(&self, process: ProcessId) -> bool;
     /// Population of the cgroup at `directory`.
     fn population(&self, directory: &Path) -> Population;
     /// Sends SIGKILL to everything in the cgroup at `directory` and below. Does not wait.
@@ -51,6 +57,10 @@ impl Node for Linux {
             Ok(stat) => stat.starttime == process.start_time && !is_zombie(&stat),
             Err(error) => error.kind() != ErrorKind::NotFound,
         }
+    }
+
+    fn has_pid(&self, process: ProcessId) -> bool {
+        Pid::from_raw(process.pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
     fn population(&self, directory: &Path) -> Population {
@@ -188,8 +198,9 @@ mod tests {
         while Linux.is_alive(process) {
             std::thread::yield_now();
         }
+        assert!(Linux.has_pid(process), "until it is reaped");
         child.wait().unwrap();
-        assert!(!Linux.is_alive(process));
+        assert!(!Linux.is_alive(process) && !Linux.has_pid(process));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! From the grants in the index to the planner's members, and the question of admission: does a
 //! layout exist?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schedule::{Member, can_be_laid_out};
 
@@ -13,13 +13,13 @@ use super::{
     store::{Locked, StoreError},
 };
 
-/// Cards with their grants.
-pub(super) type Cards = BTreeMap<String, Vec<Holding>>;
+/// Cards with their grants, in ledger order.
+pub(super) type Cards<'a> = BTreeMap<&'a str, &'a [Holding]>;
 
 /// The containers that share any of `cards`, in ledger order, each with what it has of them.
-pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
-    let mut members: BTreeMap<u64, (&Holding, Vec<&CardGrant>)> = BTreeMap::new();
-    for holding in cards.values().flatten().filter(|holding| holding.grant.is_shared()) {
+pub(super) fn members<'a>(cards: &Cards<'a>) -> Vec<Member<'a>> {
+    let mut members: BTreeMap<u64, (&'a Holding, Vec<&'a CardGrant>)> = BTreeMap::new();
+    for holding in cards.values().copied().flatten().filter(|holding| holding.grant.is_shared()) {
         let order = holding.gang.as_ref().map_or(holding.order, |gang| gang.order);
         members.entry(order).or_insert_with(|| (holding, Vec::new())).1.push(&holding.grant);
     }
@@ -38,23 +38,23 @@ pub(super) fn members(cards: &Cards) -> Vec<Member<'_>> {
     members.into_values().map(member).collect()
 }
 
-/// `uuids`, and the cards that are tied to them by containers with several.
+/// `uuids`, and the cards that are tied to them by containers with several; see [`Index::cards`].
 pub(super) fn connected_cards<'a>(
     locked: &Locked<'_>,
     index: &mut Index,
     uuids: impl Iterator<Item = &'a str>,
-) -> Result<Cards, StoreError> {
-    let mut cards = Cards::new();
+) -> Result<BTreeSet<String>, StoreError> {
+    let mut connected = BTreeSet::new();
     let mut waiting: Vec<String> = uuids.map(str::to_owned).collect();
     while let Some(uuid) = waiting.pop() {
-        if cards.contains_key(&uuid) {
+        if connected.contains(&uuid) {
             continue;
         }
-        let holdings = index.holdings(locked, &uuid)?.to_vec();
-        waiting.extend(holdings.iter().flat_map(|holding| holding.cards.iter().cloned()));
-        cards.insert(uuid, holdings);
+        let cards = index.holdings(locked, &uuid)?.iter().flat_map(|holding| &holding.cards);
+        waiting.extend(cards.filter(|card| **card != uuid).cloned());
+        connected.insert(uuid);
     }
-    Ok(cards)
+    Ok(connected)
 }
 
 /// A container that is to have `grants`, for the first time or instead of others.
@@ -75,8 +75,8 @@ pub(super) fn check_layout(
     newcomer: Newcomer<'_>,
     settings: &Settings,
 ) -> Result<Result<(), Refusal>, StoreError> {
-    let cards = connected_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
-    let mut members = members(&cards);
+    let uuids = connected_cards(locked, index, newcomer.grants.iter().map(|grant| grant.uuid.as_str()))?;
+    let mut members = members(&index.cards(&uuids));
     members.retain(|member| member.order != newcomer.order);
     let grants = merged(newcomer.grants.iter().filter(|grant| grant.is_shared()));
     if !grants.is_empty() {

@@ -69,8 +69,8 @@ impl Ledger {
             return Ok(());
         }
         let uuids = index.uuids();
-        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
-        let members = members(&cards);
+        let uuids = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
+        let members = members(&index.cards(&uuids));
         if let Err(reason) = can_be_laid_out(&members, &now.plan())
             && can_be_laid_out(&members, &settings.plan()).is_ok()
         {

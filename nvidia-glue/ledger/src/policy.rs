@@ -135,9 +135,10 @@ fn check_card(
     (settings, limits): (&Settings, &Limits),
 ) -> Result<(), PolicyError> {
     let failed = |source| PolicyError::Store { uuid: card.uuid.clone(), source };
-    let mut cards = connected_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
-    if let (Some(policy), Some(holdings)) = (policy, cards.get_mut(&card.uuid)) {
-        let mut admitted: Vec<Holding> = Vec::new();
+    let uuids = connected_cards(locked, index, std::iter::once(card.uuid.as_str())).map_err(failed)?;
+    let mut admitted: Vec<Holding> = Vec::new();
+    let mut cards = index.cards(&uuids);
+    if let (Some(policy), Some(holdings)) = (policy, cards.get_mut(card.uuid.as_str())) {
         for mut holding in holdings.iter().filter(|holding| holding.grant.is_shared()).cloned() {
             let sums = CardSums::of(admitted.iter().map(|holding| (&holding.grant, holding.group)));
             check_holding(card, &sums, &holding, policy, limits).map_err(|refusal| PolicyError::Container {
@@ -151,7 +152,7 @@ fn check_card(
             holding.grant.compute_by = compute_by(holding.grant.enforcement, holding.unlimited, policy, card.hard_caps);
             admitted.push(holding);
         }
-        *holdings = admitted;
+        *holdings = &admitted;
     }
     can_be_laid_out(&members(&cards), &settings.plan()).map_err(|reason| PolicyError::Layout {
         card: card_name(card),

@@ -51,7 +51,9 @@ impl Ledger {
         Ok(freed)
     }
 
-    /// Reclaims the grants on certain cards. Returns the number of grants that were taken back.
+    /// Reclaims the grants on certain cards whose shims' pids are free. A shim whose pid is another
+    /// process's by now is found by [`Ledger::reclaim_all`], where there is no room. Returns the
+    /// number of grants that were taken back.
     pub(super) fn reclaim_cards(
         &self,
         locked: &Locked<'_>,
@@ -67,7 +69,7 @@ impl Ledger {
                 if alive.contains(&holding.shim) || orphans.contains(&holding.container) {
                     continue;
                 }
-                if holding.pid_namespace != self.store.pid_namespace() || self.node.is_alive(holding.shim) {
+                if holding.pid_namespace != self.store.pid_namespace() || self.node.has_pid(holding.shim) {
                     alive.push(holding.shim);
                 } else {
                     orphans.push(holding.container.clone());

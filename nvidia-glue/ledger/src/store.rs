@@ -15,7 +15,8 @@
 //! Every file comes to be whole, by a rename. Before a record appears, changes or goes, the index's
 //! summary is removed, and it is written anew afterwards, after the timetable; so a process that
 //! dies between any two steps leaves records that are whole and an index that is either right or
-//! absent. Removing needs no space: grants are given back on a full disk, too.
+//! absent. Removing needs no space: grants are given back on a full disk, too. A binding changes
+//! nothing that the index has, and leaves it as it is.
 //!
 //! Nothing is synced to the disk. A crash of the machine changes its boot id, which makes every
 //! record void, and a record's name says for which boot it holds.
@@ -34,6 +35,7 @@ use std::{
 use base::{file_lock::lock_exclusive, format};
 pub use error::StoreError;
 use nix::fcntl::Flock;
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 use schedule::Timetable;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest as _, Sha256};
@@ -280,6 +282,25 @@ impl Locked<'_> {
         self.replace(&path, &self.store.state_dir.join("record.tmp"), &bytes)
     }
 
+    /// Writes a record of which the index has nothing that changes: as up to date as it was, it is
+    /// again once the directory has its stamp back. Whoever is killed before that leaves an index
+    /// that is made anew.
+    pub(super) fn write_record_beside_index(&self, record: &Record) -> Result<(), StoreError> {
+        let directory = self.store.records_dir();
+        let (seconds, nanoseconds) = stamp(&directory)?;
+        self.write_record(record)?;
+        let stamp = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: seconds, tv_nsec: nanoseconds },
+        };
+        if let Err(error) =
+            self.store.step(true).and_then(|()| Ok(utimensat(CWD, &directory, &stamp, AtFlags::empty())?))
+        {
+            tracing::warn!(%error, "the ledger's index has to be made anew");
+        }
+        Ok(())
+    }
+
     /// Removes a record that may be there.
     pub(super) fn remove_record(&self, name: &str) -> Result<(), StoreError> {
         self.store.remove(&self.store.records_dir().join(name))
@@ -317,22 +338,11 @@ impl Locked<'_> {
         Some((found.ino(), found.mtime(), found.mtime_nsec()))
     }
 
-    /// Returns whether a card's timetable says just this.
-    pub(super) fn is_written(&self, uuid: &str, table: &Timetable) -> Result<bool, StoreError> {
-        let (path, bytes) = self.timetable_bytes(uuid, table)?;
-        Ok(fs::read(path).is_ok_and(|written| written == bytes))
-    }
-
     /// Writes down who runs when on a card.
     pub(super) fn write_timetable(&self, uuid: &str, table: &Timetable) -> Result<(), StoreError> {
-        let (path, bytes) = self.timetable_bytes(uuid, table)?;
-        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
-    }
-
-    fn timetable_bytes(&self, uuid: &str, table: &Timetable) -> Result<(PathBuf, Vec<u8>), StoreError> {
         let path = self.timetable_path(uuid);
         let bytes = format::to_vec(table).map_err(|error| failed("write", &path)(error.into()))?;
-        Ok((path, bytes))
+        self.replace(&path, &self.store.state_dir.join(TIMETABLE_TMP), &bytes)
     }
 
     /// Removes the timetable of a card that is no longer shared.

@@ -212,6 +212,10 @@ impl Node for FakeNode {
         self.0.lock().unwrap().alive.contains(&wanted.pid) && wanted == process(wanted.pid)
     }
 
+    fn has_pid(&self, wanted: ProcessId) -> bool {
+        self.0.lock().unwrap().alive.contains(&wanted.pid)
+    }
+
     fn population(&self, directory: &Path) -> Population {
         let life = self.0.lock().unwrap();
         match () {

@@ -8,7 +8,7 @@
 //! which has written its turn.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
 };
@@ -20,7 +20,7 @@ use super::{
     Ledger, StoreError,
     formats::TIMETABLE,
     index::Index,
-    members::{Cards, connected_cards, members},
+    members::{connected_cards, members},
     store::{FileStamp, Locked, timetable_dir, timetable_name},
 };
 
@@ -94,9 +94,9 @@ impl Ledger {
         index: &mut Index,
         changed: impl Iterator<Item = &'a str>,
     ) -> Result<(), StoreError> {
-        let cards = connected_cards(locked, index, changed)?;
+        let uuids = connected_cards(locked, index, changed)?;
         match index.take_timetables() {
-            Some(written) => self.write_cards(locked, index, &cards, written),
+            Some(written) => self.write_cards(locked, index, &uuids, written),
             None => self.write_all_timetables(locked, index),
         }
     }
@@ -121,34 +121,36 @@ impl Ledger {
         index.take_timetables();
         let uuids = index.uuids();
         locked.remove_other_timetables(uuids.iter().map(String::as_str))?;
-        let cards = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
-        self.write_cards(locked, index, &cards, BTreeMap::new())
+        let uuids = connected_cards(locked, index, uuids.iter().map(String::as_str))?;
+        self.write_cards(locked, index, &uuids, BTreeMap::new())
     }
 
-    /// `timetables`: those that are there of the other cards.
+    /// `uuids`: all cards that are tied to each other. `timetables`: those that are there of the
+    /// other cards.
     fn write_cards(
         &self,
         locked: &Locked<'_>,
         index: &mut Index,
-        cards: &Cards,
+        uuids: &BTreeSet<String>,
         mut timetables: BTreeMap<String, FileStamp>,
     ) -> Result<(), StoreError> {
         let (now_us, boot_id) = (self.node.now_us(), locked.store().boot_id());
-        let mut revisions: BTreeMap<&str, u64> = BTreeMap::new();
+        let mut before: BTreeMap<&str, Timetable> = BTreeMap::new();
         let mut written = CardEpochs::new();
-        for uuid in cards.keys() {
-            let before = Self::card_timetable(locked.store().state_dir(), uuid).ok();
-            let before = before.filter(|table| table.boot_id == boot_id);
-            revisions.insert(uuid, before.as_ref().map_or(0, |table| table.revision));
-            written.insert(uuid.clone(), before.map(|table| table.epochs).unwrap_or_default());
+        for uuid in uuids {
+            let table = Self::card_timetable(locked.store().state_dir(), uuid).ok();
+            let table = table.filter(|table| table.boot_id == boot_id);
+            written.insert(uuid.clone(), table.as_ref().map(|table| table.epochs.clone()).unwrap_or_default());
+            before.extend(table.map(|table| (uuid.as_str(), table)));
         }
         let last = Epoch::of_cards(now_us, written.values().filter_map(|epochs| epochs.last()));
-        let turns = plan(&members(cards), &locked.settings()?.plan(), Some(&last));
+        let turns = plan(&members(&index.cards(uuids)), &locked.settings()?.plan(), Some(&last));
         for (uuid, epochs) in advance(written, &turns, now_us) {
-            let revision = revisions.get(uuid.as_str()).copied().unwrap_or_default();
+            let before = before.get(uuid.as_str());
+            let revision = before.map_or(0, |table| table.revision);
             let WrittenFormat { version, format } = TIMETABLE.written();
             let table = Timetable { version, format, boot_id: boot_id.to_owned(), revision, epochs };
-            write_card(locked, &uuid, table, now_us)?;
+            write_card(locked, &uuid, table, before, now_us)?;
             match locked.timetable_stamp(&uuid) {
                 Some(stamp) => drop(timetables.insert(uuid, stamp)),
                 None => drop(timetables.remove(&uuid)),
@@ -160,11 +162,17 @@ impl Ledger {
 }
 
 /// Writes a card's timetable if it says anything else than the one that is there.
-fn write_card(locked: &Locked<'_>, uuid: &str, mut table: Timetable, now_us: u64) -> Result<(), StoreError> {
+fn write_card(
+    locked: &Locked<'_>,
+    uuid: &str,
+    mut table: Timetable,
+    before: Option<&Timetable>,
+    now_us: u64,
+) -> Result<(), StoreError> {
     if table.epochs.iter().all(|epoch| epoch.turns.is_empty()) {
         return locked.remove_timetable(uuid);
     }
-    if !locked.is_written(uuid, &table)? {
+    if before != Some(&table) {
         table.revision = table.revision.saturating_add(1).max(now_us);
         locked.write_timetable(uuid, &table)?;
     }

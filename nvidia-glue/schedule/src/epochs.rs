@@ -81,8 +81,6 @@ fn still_valid(before: CardEpochs, turns: &[Turn], now_us: u64) -> BTreeMap<Stri
         let there = epoch.turns.into_iter().filter_map(|turn| Some((*new.get(turn.grant_id.as_str())?, turn)));
         let turns = there.map(|(new, mut turn)| {
             for card in &mut turn.cards {
-                // Whoever reads the epoch finds them in it.
-                card.neighbours.clear();
                 if let Some(new) = new.card(&card.uuid) {
                     card.memory = card.memory.min(new.memory);
                 }
@@ -182,13 +180,8 @@ mod tests {
 
     fn turn(grant: &str, cards: &[&str], (start_ms, end_ms): (u64, u64)) -> Turn {
         let pass = Pass::Windows(vec![Window { start_us: start_ms * MS, end_us: end_ms * MS }]);
-        let card = |uuid: &&str| CardTurn {
-            uuid: (*uuid).to_owned(),
-            memory: Bytes(0),
-            pass: pass.clone(),
-            share_ppm: 0,
-            neighbours: Vec::new(),
-        };
+        let card =
+            |uuid: &&str| CardTurn { uuid: (*uuid).to_owned(), memory: Bytes(0), pass: pass.clone(), share_ppm: 0 };
         let cards = cards.iter().map(card).collect();
         Turn { grant_id: grant.to_owned(), period_us: 100 * MS, priority: Priority::High, cards }
     }

@@ -44,5 +44,5 @@ pub use shares::Member;
 pub use status::{CardStatus, Running, Status, StatusFile, ThreadPriority};
 pub use switches::{Presence, Switch, SwitchBatch, SwitchLog, SwitchLogError};
 pub use timeline::{Span, Timeline};
-pub use timetable::{CardTurn, Epoch, Neighbour, Pass, Timetable, Turn, Window};
+pub use timetable::{CardTurn, Epoch, Pass, Timetable, Turn, Window};
 pub use waits::{WAIT_BOUNDS_US, Waits};

@@ -308,7 +308,6 @@ impl<'a> Group<'a> {
                 memory: if member.is_unlimited { CardTurn::NO_LIMIT } else { grant.memory },
                 share_ppm: self.share_ppm(*card, *hold, &own_gaps, layout.period_us),
                 pass,
-                neighbours: Vec::new(),
             }
         };
         holds.iter().zip(&member.grants).map(turn).collect()

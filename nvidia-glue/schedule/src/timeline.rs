@@ -231,7 +231,7 @@ mod tests {
     use crate::{CardTurn, Epoch, Turn};
 
     pub(super) fn turn(grant: &str, period_us: u64, pass: Pass) -> Turn {
-        let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm: 0, neighbours: Vec::new() };
+        let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm: 0 };
         Turn { grant_id: grant.into(), period_us, priority: Priority::High, cards: vec![card] }
     }
 

@@ -1,6 +1,6 @@
 //! Timetables, written for all mediators of a node.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::{Bytes, Priority};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,6 @@ pub struct Timetable {
 
 /// Turns that hold from one instant until the next epoch's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "WrittenEpoch")]
 pub struct Epoch {
     /// `CLOCK_MONOTONIC`, microseconds.
     pub from_us: u64,
@@ -60,21 +59,6 @@ pub struct CardTurn {
     /// The share that was granted, in millionths of the card's time: the length of its windows, or
     /// its weight among all. What a view shows beside what was achieved.
     pub share_ppm: u32,
-    /// The others that share the card, by grant: whose status says whether the card is wanted. Not
-    /// written down: whoever reads an epoch finds them in its turns.
-    #[serde(skip)]
-    pub neighbours: Vec<Neighbour>,
-}
-
-/// Another container of the same card.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Neighbour {
-    /// The grant.
-    pub grant_id: String,
-    /// Its priority.
-    pub priority: Priority,
-    /// Its weight, where it has one ([`Pass::Weight`]); else 0.
-    pub weight: u32,
 }
 
 /// Limit on a container's time on a card.
@@ -122,34 +106,6 @@ impl Timetable {
     }
 }
 
-/// An epoch as it is written.
-#[derive(Deserialize)]
-struct WrittenEpoch {
-    from_us: u64,
-    turns: Vec<Turn>,
-}
-
-impl From<WrittenEpoch> for Epoch {
-    fn from(WrittenEpoch { from_us, mut turns }: WrittenEpoch) -> Self {
-        let mut on_cards: HashMap<String, Vec<Neighbour>> = HashMap::new();
-        for (turn, card) in turns.iter().flat_map(|turn| turn.cards.iter().map(move |card| (turn, card))) {
-            let weight = match card.pass {
-                Pass::Weight(weight) => weight,
-                Pass::Free | Pass::Windows(_) => 0,
-            };
-            let (grant_id, priority) = (turn.grant_id.clone(), turn.priority);
-            on_cards.entry(card.uuid.clone()).or_default().push(Neighbour { grant_id, priority, weight });
-        }
-        for turn in &mut turns {
-            for card in &mut turn.cards {
-                let all = on_cards.get(&card.uuid).into_iter().flatten();
-                card.neighbours = all.filter(|other| other.grant_id != turn.grant_id).cloned().collect();
-            }
-        }
-        Self { from_us, turns }
-    }
-}
-
 impl Epoch {
     /// Merges several cards' epochs.
     pub fn of_cards<'a>(from_us: u64, cards: impl Iterator<Item = &'a Epoch>) -> Self {
@@ -161,6 +117,16 @@ impl Epoch {
             }
         }
         Self { from_us, turns: turns.into_values().collect() }
+    }
+
+    /// The others that share a card with a container: whose status says whether it is wanted.
+    pub fn neighbours<'a>(
+        &'a self,
+        grant_id: &'a str,
+        uuid: &'a str,
+    ) -> impl Iterator<Item = (&'a Turn, &'a CardTurn)> + Clone {
+        let others = self.turns.iter().filter(move |turn| turn.grant_id != grant_id);
+        others.filter_map(move |turn| Some((turn, turn.card(uuid)?)))
     }
 
     /// A container's turn.

@@ -139,7 +139,6 @@ fn schedules(record: &Record) -> Schedules {
             memory: record.cards[0].memory,
             pass: Pass::Windows(windows),
             share_ppm: 100_000,
-            neighbours: Vec::new(),
         }],
     };
     let epoch =

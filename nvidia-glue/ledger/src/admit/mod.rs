@@ -195,6 +195,7 @@ impl<'a> Attempt<'a> {
             let mut steps = Vec::new();
             let error = match ledger.attempt(&locked, admission, self.plan, self.wait.order(), &mut steps, log) {
                 Ok(record) => {
+                    drop(locked);
                     self.lines.append(&mut steps);
                     self.lines.push(self.grant_line(&record));
                     log.write(&self.lines);

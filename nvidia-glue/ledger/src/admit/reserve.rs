@@ -121,7 +121,11 @@ fn reserve_chosen(
         return Err(AdmitError::PinnedMemory { container, source: Box::new(refusal) });
     }
     let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
-    if let Err(refusal) = check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)? {
+    // Cards that were chosen were chosen because there is one.
+    if matches!(reserve_request.plan.cards, PlannedCards::Named(_))
+        && let Err(refusal) =
+            check_layout(locked, index, newcomer(index, admission, &grants), settings).map_err(failed)?
+    {
         // The last card is the one that completes what does not fit together.
         if let Some(planned) = chosen.last()
             && let Some(card) = admission.inventory.cards.get(planned.card)

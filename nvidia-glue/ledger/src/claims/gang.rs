@@ -97,10 +97,10 @@ fn is_gang(records: &[Record]) -> bool {
 /// Returns whether a layout exists once the records have their windows at the same instants.
 fn check_gang(locked: &Locked<'_>, index: &mut Index, records: &[Record]) -> Result<Result<(), Refusal>, StoreError> {
     let Some(gang) = gang(records) else { return Ok(Ok(())) };
-    let cards = connected_cards(locked, index, gang.cards.iter().map(String::as_str))?;
+    let uuids = connected_cards(locked, index, gang.cards.iter().map(String::as_str))?;
     let orders: BTreeSet<u64> = records.iter().map(|record| record.order).collect();
     // What they were a gang with before stays laid out with them, which may refuse what fits.
-    let mut members = members(&cards);
+    let mut members = members(&index.cards(&uuids));
     members.retain(|member| !orders.contains(&member.order));
     members.push(Member {
         grant_id: "",

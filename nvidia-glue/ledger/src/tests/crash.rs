@@ -183,6 +183,20 @@ fn a_kill_at_any_step_of_bind_keeps_the_grant() {
 }
 
 #[test]
+fn a_binding_leaves_the_index_as_up_to_date_as_it_was() {
+    let bench = busy();
+    let written = || {
+        let summary = std::fs::read(bench.directory.path().join("index/summary.json")).unwrap();
+        (summary, bench.ledger.store.lock().unwrap().records_stamp().unwrap())
+    };
+    let before = written();
+    // Beyond the precision of a file system's clock.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bench.ledger.bind(&key("both"), process(7), None, &[cgroup("both")], &bench.log).unwrap();
+    assert_eq!(written(), before);
+}
+
+#[test]
 fn a_kill_at_any_step_of_release_leaves_all_or_nothing() {
     let release = |bench: &Bench| bench.ledger.release(&key("both"), ReleaseReason::Ended, &bench.log).is_ok();
     for start in [dies, fails] {

@@ -184,13 +184,7 @@ fn timetables_of_every_format_are_read() {
         grant_id: grant.to_owned(),
         period_us: 100_000,
         priority: Priority::High,
-        cards: vec![CardTurn {
-            uuid: CARD.to_owned(),
-            memory: mib(10 << 10),
-            pass,
-            share_ppm: 300_000,
-            neighbours: Vec::new(),
-        }],
+        cards: vec![CardTurn { uuid: CARD.to_owned(), memory: mib(10 << 10), pass, share_ppm: 300_000 }],
     };
     let windows = Pass::Windows(vec![Window { start_us: 30_000, end_us: 60_000 }]);
     let turns = vec![

@@ -91,6 +91,30 @@ fn a_container_without_its_shim_is_killed_and_its_grant_given_to_the_next() {
 }
 
 #[test]
+fn a_shims_pid_that_is_anothers_keeps_nobody_from_room() {
+    let bench = Bench::new(1);
+    bench.node.start(200);
+    let half = || request(devices(&[0]), part(16 << 10, ComputeShare::Unlimited));
+    let admission = crate::Admission {
+        inventory: &bench.inventory,
+        request: &half(),
+        limits: &bench.limits,
+        container: &key("a"),
+        shim: crate::ProcessId { start_time: process(200).start_time - 1, ..process(200) },
+        creators: &[],
+        cgroups: &[cgroup("a")],
+        patience: NO_PATIENCE,
+        egpu_version: "1.2.3",
+        claim: None,
+    };
+    bench.ledger.admit(&admission, &bench.log).unwrap();
+    bench.admit("b", &half()).unwrap();
+    bench.admit("c", &half()).unwrap();
+    let names = bench.ledger.records().unwrap().into_iter().map(|record| record.container);
+    assert_eq!(names.collect::<Vec<_>>(), [key("b"), key("c")], "found where there was no room");
+}
+
+#[test]
 fn a_shim_that_lives_keeps_its_grants_whatever_its_containers_do() {
     let bench = Bench::new(1);
     running(&bench, "a");

@@ -57,7 +57,8 @@ fn who_comes_into_free_time_runs_at_once_and_nobody_else_is_touched() {
     assert_eq!(at_last(&bench, &second, 0), windows(&[(30, 50)]));
     let turn = table.epochs[0].turn(&first.grant_id).unwrap();
     assert_eq!((turn.period_us, turn.cards[0].share_ppm, turn.cards[0].memory), (100 * MS, 300_000, mib(1024)));
-    assert_eq!(turn.cards[0].neighbours.iter().map(|other| &other.grant_id).collect::<Vec<_>>(), [&second.grant_id]);
+    let others = table.epochs[0].neighbours(&first.grant_id, uuid(&bench, 0)).map(|(turn, _)| &turn.grant_id);
+    assert_eq!(others.collect::<Vec<_>>(), [&second.grant_id]);
     // One goes: the other stays where it is, and the next takes the place.
     bench.ledger.release(&key("first"), ReleaseReason::Ended, &bench.log).unwrap();
     assert_eq!(at_last(&bench, &second, 0), windows(&[(30, 50)]));
@@ -676,7 +677,7 @@ fn check_shares(epoch: &Epoch, records: &[Record]) {
             assert_eq!(card.memory, grant.memory);
             let others =
                 records.iter().filter(|other| other.cards.iter().any(|other| other.uuid == grant.uuid)).count();
-            assert_eq!(card.neighbours.len(), others - 1);
+            assert_eq!(epoch.neighbours(&record.grant_id, &grant.uuid).count(), others - 1);
             let parts = match (grant.policy, grant.compute) {
                 (CardPolicy::Fixed, ComputeShare::Cap { lifted_when_alone: true, .. }) if others == 1 => None,
                 (CardPolicy::Fixed, ComputeShare::Cap { percent, .. }) => Some((u64::from(percent.get()), 100)),
@@ -706,8 +707,7 @@ fn check_promises(before: &Timetable, after: &Timetable, now_us: u64) {
     let limits = |turn: &Turn| {
         let mut turn = turn.clone();
         for card in &mut turn.cards {
-            // Who else is there, and what that makes of its share.
-            card.neighbours.clear();
+            // What the others make of its share.
             card.share_ppm = 0;
         }
         turn

@@ -12,13 +12,7 @@ const PERIOD: u64 = 100_000;
 
 fn turn(grant: &str, windows: &[(u64, u64)]) -> Turn {
     let windows = windows.iter().map(|&(start_us, end_us)| Window { start_us, end_us }).collect();
-    let card = CardTurn {
-        uuid: "GPU-a".into(),
-        memory: base::Bytes(0),
-        pass: Pass::Windows(windows),
-        share_ppm: 0,
-        neighbours: Vec::new(),
-    };
+    let card = CardTurn { uuid: "GPU-a".into(), memory: base::Bytes(0), pass: Pass::Windows(windows), share_ppm: 0 };
     let priority = base::Priority::High;
     Turn { grant_id: grant.into(), period_us: PERIOD, priority, cards: vec![card] }
 }

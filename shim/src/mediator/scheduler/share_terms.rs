@@ -1,7 +1,7 @@
 //! Terms of a container's share of a card, as the timetable has them: its weight, its priority, its
 //! neighbours.
 
-use nvidia_glue::schedule::{Neighbour, Pass, Timetable, Window};
+use nvidia_glue::schedule::{CardTurn, Pass, Timetable, Turn, Window};
 use runtime_config::request::Priority;
 
 /// The period without a timetable.
@@ -75,22 +75,22 @@ impl ShareTerms {
         let Some((epoch, turn, card)) = found else { return Self::none(until_us) };
         // Thousandths: windows as weights.
         let part = |ppm: u32| (ppm / 1_000).max(1);
-        let pass_of = |grant_id: &str| Some(&epoch.turn(grant_id)?.card(uuid)?.pass);
         let (sharing, weight) = match card.pass {
             Pass::Free => (Sharing::Free, part(card.share_ppm)),
             Pass::Windows(_) if has_windows => (Sharing::Windows, part(card.share_ppm)),
             Pass::Windows(_) => (Sharing::Weights, part(card.share_ppm)),
             Pass::Weight(weight) => (Sharing::Weights, weight),
         };
-        let shares_window = |other: &&Neighbour| overlap(&card.pass, pass_of(&other.grant_id));
-        let is_there = |other: &&Neighbour| sharing != Sharing::Windows || shares_window(other);
-        let other = |other: &Neighbour| {
-            let share = || Some(part(epoch.turn(&other.grant_id)?.card(uuid)?.share_ppm));
-            let weight = match card.pass {
-                Pass::Weight(_) => other.weight,
-                Pass::Free | Pass::Windows(_) => share().unwrap_or(1),
+        let neighbours = || epoch.neighbours(grant_id, uuid);
+        let shares_window = |other: &CardTurn| overlap(&card.pass, &other.pass);
+        let is_there = |(_, other): &(&Turn, &CardTurn)| sharing != Sharing::Windows || shares_window(other);
+        let other = |(turn, other): (&Turn, &CardTurn)| {
+            let weight = match (&card.pass, &other.pass) {
+                (Pass::Weight(_), Pass::Weight(weight)) => *weight,
+                (Pass::Weight(_), _) => 0,
+                (Pass::Free | Pass::Windows(_), _) => part(other.share_ppm),
             };
-            OtherContainer { grant_id: other.grant_id.clone(), priority: other.priority, weight }
+            OtherContainer { grant_id: turn.grant_id.clone(), priority: turn.priority, weight }
         };
         Self {
             sharing,
@@ -98,17 +98,11 @@ impl ShareTerms {
             weight,
             share_ppm: card.share_ppm,
             priority: turn.priority,
-            others: card.neighbours.iter().filter(is_there).map(other).collect(),
-            apart: card
-                .neighbours
-                .iter()
-                .filter(|other| !is_there(other))
-                .map(|other| other.grant_id.clone())
-                .collect(),
-            is_promised: matches!(card.pass, Pass::Windows(_))
-                && !card.neighbours.iter().any(|other| shares_window(&other)),
+            others: neighbours().filter(is_there).map(other).collect(),
+            apart: neighbours().filter(|other| !is_there(other)).map(|(turn, _)| turn.grant_id.clone()).collect(),
+            is_promised: matches!(card.pass, Pass::Windows(_)) && !neighbours().any(|(_, other)| shares_window(other)),
             is_beside_windows: card.pass == Pass::Free
-                && card.neighbours.iter().any(|other| matches!(pass_of(&other.grant_id), Some(Pass::Windows(_)))),
+                && neighbours().any(|(_, other)| matches!(other.pass, Pass::Windows(_))),
             until_us,
         }
     }
@@ -136,32 +130,23 @@ impl ShareTerms {
 
 /// Returns whether both may be on the card at the same time: containers that share the rest of a
 /// card have the same windows.
-fn overlap(own: &Pass, other: Option<&Pass>) -> bool {
+fn overlap(own: &Pass, other: &Pass) -> bool {
     let meet = |one: &Window, other: &Window| one.start_us < other.end_us && other.start_us < one.end_us;
     match (own, other) {
-        (Pass::Windows(own), Some(Pass::Windows(other))) => {
-            own.iter().any(|one| other.iter().any(|other| meet(one, other)))
-        }
+        (Pass::Windows(own), Pass::Windows(other)) => own.iter().any(|one| other.iter().any(|other| meet(one, other))),
         _ => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::schedule::{CardTurn, Epoch, Turn};
+    use nvidia_glue::schedule::Epoch;
     use runtime_config::Bytes;
 
     use super::*;
 
     fn turn(grant_id: &str, priority: Priority, pass: Pass, share_ppm: u32) -> Turn {
-        let other = if grant_id == "a" { "b" } else { "a" };
-        let card = CardTurn {
-            uuid: "GPU-a".into(),
-            memory: Bytes(0),
-            pass,
-            share_ppm,
-            neighbours: vec![Neighbour { grant_id: other.into(), priority: Priority::High, weight: 7 }],
-        };
+        let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm };
         Turn { grant_id: grant_id.into(), period_us: 50_000, priority, cards: vec![card] }
     }
 
@@ -212,9 +197,13 @@ mod tests {
 
     #[test]
     fn weights_are_as_the_timetable_says() {
-        let weights = terms(vec![turn("a", Priority::Low, Pass::Weight(3), 300_000)], 10);
+        let beside = |priority| {
+            let other = turn("b", Priority::High, Pass::Weight(7), 700_000);
+            terms(vec![turn("a", priority, Pass::Weight(3), 300_000), other], 10)
+        };
+        let weights = beside(Priority::Low);
         assert_eq!((weights.sharing, weights.weight, weights.others[0].weight), (Sharing::Weights, 3, 7));
         assert!(weights.gives_way());
-        assert!(!terms(vec![turn("a", Priority::High, Pass::Weight(3), 300_000)], 10).gives_way());
+        assert!(!beside(Priority::High).gives_way());
     }
 }
