@@ -264,6 +264,14 @@ mod tests {
     }
 
     #[test]
+    fn a_watch_takes_no_other_argument_as_its_interval() {
+        for line in ["inspect -w c", "policy --watch 0", "explain -w no-memory"] {
+            let parsed = Cli::try_parse_from(std::iter::once("egpu").chain(line.split(' ')));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
+        }
+    }
+
+    #[test]
     fn only_commands_that_work_are_listed() {
         let names: Vec<_> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
         assert_eq!(
