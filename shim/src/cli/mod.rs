@@ -33,7 +33,6 @@ mod template;
 mod test_support;
 mod top;
 mod trace;
-mod units;
 mod usage;
 mod value_parsers;
 mod without_gpu;

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use nvidia_glue::schedule::Running;
+use nvidia_glue::{base::amounts::human, schedule::Running};
 use runtime_config::{Bytes, request::Priority};
 
 use super::{
@@ -15,7 +15,6 @@ use crate::cli::{
     node::Node,
     output::{self, Format},
     schedules::{self, Schedules},
-    units::human,
     usage,
 };
 
