@@ -1,5 +1,5 @@
-//! Amounts of memory for people. What programs read has them exactly, and so has what is compared: as
-//! [`Bytes`] are written, which can be copied into a request.
+//! Amounts of memory for people. What programs read has them exactly, and so has what is compared:
+//! as [`Bytes`] are written, which can be copied into a request.
 
 use crate::units::Bytes;
 

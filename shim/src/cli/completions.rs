@@ -104,8 +104,8 @@ fn zsh(script: &str) -> String {
     format!("{first}\n{NAMES}{ZSH}{rest}")
 }
 
-/// Has the word after `--watch` completed as another argument: fish knows no argument that has to be
-/// joined.
+/// Has the word after `--watch` completed as another argument: fish knows no argument that has to
+/// be joined.
 fn fish(script: &str) -> String {
     let completed = |line: &str| match line.strip_suffix(" -r") {
         Some(watch) if line.contains(" -l watch ") => format!("{watch}\n"),

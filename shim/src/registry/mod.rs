@@ -176,8 +176,8 @@ impl Registry {
     }
 
     /// Removes the sockets that dead shims of `containerd` left, and all notes that dead shims had
-    /// begun to write. The lock is only taken where there are such sockets: to look at every shim of
-    /// the node takes a while.
+    /// begun to write. The lock is only taken where there are such sockets: to look at every shim
+    /// of the node takes a while.
     ///
     /// # Errors
     /// When the lock cannot be taken.

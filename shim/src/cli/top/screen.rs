@@ -159,8 +159,8 @@ fn show(
     }
 }
 
-/// Forgets the keys among the news and those that are still to be received: what was typed before an
-/// answer is shown does not confirm it.
+/// Forgets the keys among the news and those that are still to be received: what was typed before
+/// an answer is shown does not confirm it.
 fn forget_keys(news: &mut VecDeque<Message>, messages: &Receiver<Message>) {
     news.extend(messages.try_iter());
     news.retain(|message| !matches!(message, Message::Key(_)));
