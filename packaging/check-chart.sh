@@ -70,6 +70,11 @@ render --set install.enabled=false,metrics.enabled=false >"$work/objects"
 for value in image.pullPolicy=Sometimes metrics.port=0 install.restart=maybe scorer.placement=random no=such imagePullSecrets=one webhook.certManager.issuer.kind=Issuer; do
     refused "$value"
 done
+# A key that is set to null is taken out of the defaults.
+for key in image chrootImage install runtimeClass plugin webhook scorer metrics image.repository scorer.placement metrics.port; do
+    refused "$key=null"
+    grep --quiet "missing property '${key##*.}'" "$work/errors" || fail "$key=null: $(<"$work/errors")"
+done
 ! "$helm" template egpu chart --namespace other --kube-version 1.37.0 2>"$work/errors" >/dev/null || fail "another namespace is accepted"
 grep --quiet "namespace egpu" "$work/errors" || fail "another namespace: $(<"$work/errors")"
 # Every object of the plain manifests, and no other but the chart's own.

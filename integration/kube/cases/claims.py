@@ -26,7 +26,7 @@ class Claims(ClaimCase):
         self.assertEqual([user["name"] for user in grant["claim"]["containers"]], ["main"], json.dumps(grant))
         self.assertIn("quarter", self.cluster.egpu("ps"))
         self.assertEqual(os.listdir(CDI_FOLDER), [f"egpu.io-claim-{claim['metadata']['uid']}.json"])
-        said = "gpu: gpu-0 (Tesla V100-PCIE-32GB): 8GiB compute=25%"
+        said = "gpu: gpu-0 (Tesla V100-PCIE-32GB): 8 GiB compute=25%"
         until("the event", lambda: said in self.cluster.events("quarter"))
 
         self.cluster.delete_pod("quarter")

@@ -77,7 +77,7 @@ fn creates_and_changes(node: &Node) {
     );
     let released = all.last().unwrap();
     assert_eq!(released["card_index"], 0);
-    assert!(released["text"].as_str().unwrap().contains("memory 2GiB"), "{released}");
+    assert!(released["text"].as_str().unwrap().contains("memory 2 GiB"), "{released}");
 
     // A choice of kinds, and a table.
     let only = node.egpu_json(&["events", "--kind", "refused", "--since", "1h"]);
@@ -98,7 +98,7 @@ fn over_its_memory(node: &Node) {
     }
     let denied = until(node, "a", "denied");
     assert!(denied["card"].as_str().unwrap().starts_with("GPU-"), "{denied}");
-    assert!(denied["text"].as_str().unwrap().contains("asked for 16MiB"), "{denied}");
+    assert!(denied["text"].as_str().unwrap().contains("asked for 16 MiB"), "{denied}");
     container.end();
     // What was not reported at once is reported in one sum at the end.
     let reported = eventually("all are reported", || {
@@ -114,7 +114,7 @@ fn over_its_memory(node: &Node) {
     let mut killed = granted(node, "b", 256).env("EGPU_OOM", "kill").hostile(&["fill", "16"]).start().unwrap();
     killed.wait().unwrap();
     killed.delete().unwrap();
-    assert!(until(node, "b", "killed")["text"].as_str().unwrap().contains("asked for 16MiB"));
+    assert!(until(node, "b", "killed")["text"].as_str().unwrap().contains("asked for 16 MiB"));
 }
 
 fn mediator_ends(node: &Node) {

@@ -261,7 +261,7 @@ fn devices(asked: &ClaimRequests) -> Vec<PreparedDevice> {
     devices
 }
 
-/// `gpu: gpu-0 (NVIDIA H200): 20GiB compute=25%`.
+/// `gpu: gpu-0 (NVIDIA H200): 20 GiB compute=25%`.
 fn describe(facts: &Facts, records: &[Record]) -> String {
     let request = |record: &Record| {
         let name = record.claim.as_ref().map_or("", |grant| grant.request.as_str());

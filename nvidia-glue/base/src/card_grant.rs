@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Bytes, CardPolicy, ComputeShare};
+use crate::{Bytes, CardPolicy, ComputeShare, amounts::human};
 
 /// One container's grant of one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,7 +92,7 @@ impl CardGrant {
         is_hard_cap(self.policy, self.compute)
     }
 
-    /// `3276MiB compute=10%`, `the whole card`; `3276MiB compute=10% as a weight` where the card
+    /// `3.2 GiB compute=10%`, `the whole card`; `3.2 GiB compute=10% as a weight` where the card
     /// cannot hold it to a cap: for people.
     pub fn describe(&self) -> String {
         let text = describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement);
@@ -137,7 +137,7 @@ pub fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
     }
 }
 
-/// `3276MiB compute=10%`, `the whole card`: what is asked or granted of one card, for people.
+/// `3.2 GiB compute=10%`, `the whole card`: what is asked or granted of one card, for people.
 pub fn describe(
     memory: Bytes,
     compute: ComputeShare,
@@ -150,7 +150,7 @@ pub fn describe(
         (None, Enforcement::Monitor) => "a look, nothing held".to_owned(),
         (None, Enforcement::Mig) => "a MIG device".to_owned(),
         _ if exclusive => "the whole card".to_owned(),
-        _ => format!("{memory} {}", ComputeText(compute)),
+        _ => format!("{} {}", human(memory), ComputeText(compute)),
     }
 }
 

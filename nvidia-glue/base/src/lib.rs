@@ -2,6 +2,7 @@
 //! files of the state directory.
 #![forbid(unsafe_code)]
 
+pub mod amounts;
 pub mod block_file;
 mod card_grant;
 mod card_policy;

@@ -18,6 +18,7 @@ use std::{
 };
 
 pub(crate) use base::error_chain as chain;
+use base::{Bytes, amounts::human};
 use jiff::Timestamp;
 
 use crate::{
@@ -152,20 +153,30 @@ impl Line {
 
     /// Adds `key=value`. `key` is a word of ours.
     #[must_use]
-    pub fn field(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+    pub fn field(self, key: &'static str, value: impl fmt::Display) -> Self {
         let value = value.to_string();
+        self.put(key, &value, value.clone())
+    }
+
+    /// Adds `key=AMOUNT`, exact here and rounded in the event.
+    pub(crate) fn amount(self, key: &'static str, amount: Bytes) -> Self {
+        self.put(key, &amount.to_string(), human(amount))
+    }
+
+    /// Adds `key=value` to the line, and what the event has of it.
+    fn put(mut self, key: &'static str, value: &str, for_event: String) -> Self {
         self.text.push(' ');
         self.text.push_str(key);
         self.text.push('=');
-        push_escaped(&mut self.text, &value);
+        push_escaped(&mut self.text, value);
         if let Some((entry, parts)) = &mut self.entry {
             match key {
                 // What the entry has of its own, and what finds other lines of the log.
                 "container" | "pod" | "grant" | "order" | "shim" => {}
                 "card" => entry.card_index = value.parse().ok(),
-                "uuid" => entry.card = Some(value),
-                "why" | "warning" | "action" => parts.push(value),
-                _ => parts.push(format!("{key} {value}")),
+                "uuid" => entry.card = Some(for_event),
+                "why" | "warning" | "action" => parts.push(for_event),
+                _ => parts.push(format!("{key} {for_event}")),
             }
         }
         self
@@ -287,6 +298,13 @@ mod tests {
     fn plain_values_stay_readable() {
         let line = Line::new(Event::Reserve, &container("web-1")).field("memory", "3276MiB").field("why", "a b");
         assert_eq!(line.text, r#"event=reserve container=k8s.io/web-1 memory=3276MiB why="a b""#);
+    }
+
+    #[test]
+    fn amounts_are_exact_in_the_log_and_short_in_events() {
+        let line = Line::new(Event::Release, &container("a")).amount("memory", Bytes(308_551 << 10));
+        assert_eq!(line.text, "event=release container=k8s.io/a memory=308551KiB");
+        assert_eq!(line.entry().unwrap().text, "memory 301.3 MiB");
     }
 
     #[test]

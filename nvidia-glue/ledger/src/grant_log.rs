@@ -52,7 +52,7 @@ pub(super) fn roll_back(grants: &[CardGrant], container: ContainerName<'_>, step
 
 /// Appends the fields of a grant that is reserved or given back.
 pub(super) fn grant_fields(line: Line, grant: &CardGrant) -> Line {
-    let line = line.field("card", grant.index).field("uuid", &grant.uuid).field("memory", grant.memory);
+    let line = line.field("card", grant.index).field("uuid", &grant.uuid).amount("memory", grant.memory);
     let line = match grant.compute {
         ComputeShare::Unlimited => line.field("compute", "uncapped"),
         ComputeShare::Cap { percent, .. } => line.field("compute", percent),
@@ -76,7 +76,7 @@ pub(super) fn small_quota_line(container: ContainerName<'_>, grant: &CardGrant, 
     small.then(|| {
         Line::new(Event::Warn, container)
             .field("card", grant.index)
-            .field("memory", grant.memory)
+            .amount("memory", grant.memory)
             .field("warning", "less than about 512MiB: CUDA's own context may take all of it")
     })
 }

@@ -1,6 +1,7 @@
 //! `egpu cards`: the node's cards, and what is granted of them.
 
 use nvidia_glue::{
+    base::amounts::human,
     cards::{Card, Health, Source},
     ledger::{CardState, ContainerKey},
 };
@@ -12,7 +13,6 @@ use super::{
     node::Node,
     policy,
     table::{Cell, CellState, Column},
-    units,
 };
 
 /// One card, as `--output json` shows it. Keys are fixed.
@@ -132,7 +132,7 @@ pub(super) fn listing(cards: Vec<CardListing>) -> Listing<CardListing> {
 
 fn row(card: &CardListing) -> Vec<Cell> {
     let granted = card.memory_granted_bytes;
-    let memory = format!("{} / {}", units::human(granted), units::human(card.memory_grantable_bytes));
+    let memory = format!("{} / {}", human(granted), human(card.memory_grantable_bytes));
     let count = |count: usize| Cell::number(u64::try_from(count).unwrap_or(u64::MAX), count.to_string());
     vec![
         Cell::number(card.index.into(), card.index.to_string()),

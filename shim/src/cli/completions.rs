@@ -18,10 +18,14 @@ _egpu_names() {
 
 const BASH: &str = r#"
 _egpu_with_names() {
-    _egpu "$@"
-    local kind= name word
-    case $3 in
-        inspect | set | --container) kind=containers ;;
+    local previous=$3 kind= name word
+    # Only what is joined to it by = is its own.
+    case $previous in -w | --watch) previous=${COMP_WORDS[COMP_CWORD - 2]} ;; esac
+    _egpu "$1" "$2" "$previous"
+    case $previous in
+        inspect | set) kind=containers ;;
+        # clap offers files.
+        --container) kind=containers COMPREPLY=() ;;
         policy) kind=cards ;;
     esac
     # Without the words that stand for values.
@@ -31,6 +35,8 @@ _egpu_with_names() {
         [[ $word == [\<\[]* ]] || COMPREPLY+=("$word")
     done
     [ -n "$kind" ] || return 0
+    # No files where no name fits.
+    compopt +o bashdefault +o default
     while read -r name; do
         [[ $name == "$2"* ]] && COMPREPLY+=("$name")
     done < <(_egpu_names "$kind")
@@ -73,7 +79,7 @@ pub fn completions(shell: Shell) -> String {
     match shell {
         Shell::Bash => script + NAMES + BASH,
         Shell::Zsh => zsh(&script),
-        Shell::Fish => script + FISH,
+        Shell::Fish => fish(&script) + FISH,
         _ => script,
     }
 }
@@ -84,6 +90,10 @@ fn zsh(script: &str) -> String {
         let names = match line.trim_start() {
             line if line.starts_with("':id -- ") || line.starts_with("'--container=[") => "_egpu_containers",
             line if line.starts_with("'::card -- ") => "_egpu_cards",
+            watch if watch.starts_with("'-w+[") || watch.starts_with("'--watch=[") => {
+                // `=-`: the argument has to be joined.
+                return format!("{}\n", line.replacen("+[", "=-[", 1).replacen("=[", "=-[", 1));
+            }
             _ => return format!("{line}\n"),
         };
         format!("{}\n", line.replace(":_default'", &format!(":{names}'")))
@@ -92,6 +102,16 @@ fn zsh(script: &str) -> String {
     let (first, rest) = script.split_once('\n').unwrap_or((script, ""));
     let rest: String = rest.lines().map(completed).collect();
     format!("{first}\n{NAMES}{ZSH}{rest}")
+}
+
+/// Has the word after `--watch` completed as another argument: fish knows no argument that has to
+/// be joined.
+fn fish(script: &str) -> String {
+    let completed = |line: &str| match line.strip_suffix(" -r") {
+        Some(watch) if line.contains(" -l watch ") => format!("{watch}\n"),
+        _ => format!("{line}\n"),
+    };
+    script.lines().map(completed).collect()
 }
 
 #[cfg(test)]
@@ -109,11 +129,13 @@ mod tests {
         fs::write(path("egpu"), EGPU).unwrap();
         fs::set_permissions(path("egpu"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(path("script"), completions(Shell::Bash)).unwrap();
+        fs::write(path("web-file"), "").unwrap();
         let [.., previous, current] = words else { panic!("{words:?}") };
         let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
         let program = format!(
-            "source ./script; PATH=.:$PATH; COMP_WORDS=({}); COMP_CWORD={}; _egpu_with_names egpu '{current}' '{previous}'; \
-             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            "source ./script; PATH=.:$PATH; COMP_WORDS=({}); COMP_CWORD={}; \
+             compopt() {{ has_fallback=; }}; has_fallback=1; _egpu_with_names egpu '{current}' '{previous}'; \
+             printf '%s\\n' \"${{COMPREPLY[@]}}\" | grep . || [ -z $has_fallback ] || compgen -f",
             quoted.join(" "),
             words.len() - 1,
         );
@@ -134,6 +156,16 @@ mod tests {
         assert_eq!(completed(&["egpu", "policy", "sof"]), ["soft"]);
         assert_eq!(completed(&["egpu", "explain", "no-mem"]), ["no-memory"]);
         assert_eq!(completed(&["egpu", "insp"]), ["inspect"]);
+        assert!(completed(&["egpu", "doctor", "x"]).contains(&"web-file".to_owned()));
+    }
+
+    #[test]
+    fn files_are_no_containers() {
+        assert_eq!(completed(&["egpu", "events", "--container", "w"]), ["web-1"]);
+        assert!(completed(&["egpu", "inspect", "--watch", ""]).contains(&"web-1".to_owned()));
+        for words in [&["egpu", "inspect", "web-f"], &["egpu", "policy", "web-f"]] {
+            assert_eq!(completed(words), [""; 0], "{words:?}");
+        }
     }
 
     #[test]
@@ -143,7 +175,9 @@ mod tests {
         for (function, uses) in [(":_egpu_containers'", 3), (":_egpu_cards'", 1)] {
             assert_eq!(script.matches(function).count(), uses, "{function}");
         }
+        assert!(script.contains("'-w=-[") && script.contains("'--watch=-["), "{script}");
         let script = completions(Shell::Fish);
+        assert!(script.lines().all(|line| !(line.contains("-l watch") && line.ends_with(" -r"))), "{script}");
         assert!(script.contains("function __fish_egpu_using_subcommand"), "what is called is there: {script}");
     }
 }

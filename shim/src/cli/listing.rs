@@ -29,7 +29,8 @@ pub(super) struct View {
     #[arg(long, short, value_name = "FORMAT", default_value = "table", value_parser = FormatParser)]
     pub(super) output: ListingFormat,
     /// Show it again at this interval, until interrupted [default interval: 2s]
-    #[arg(long, short, value_name = "TIME", num_args = 0..=1, default_missing_value = "2s", value_parser = value_parsers::interval)]
+    // Joined by `=`, or it would take the argument after it.
+    #[arg(long, short, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s", value_parser = value_parsers::interval)]
     pub(super) watch: Option<Duration>,
 }
 
@@ -271,8 +272,8 @@ mod tests {
     fn a_watch_has_an_interval_of_its_own() {
         assert_eq!(options(&[]).view.watch, None);
         assert_eq!(options(&["--watch"]).view.watch, Some(Duration::from_secs(2)));
-        assert_eq!(options(&["-w", "500ms"]).view.watch, Some(Duration::from_millis(500)));
-        assert!(Line::try_parse_from(["egpu", "--watch", "1ms"]).is_err());
+        assert_eq!(options(&["-w=500ms"]).view.watch, Some(Duration::from_millis(500)));
+        assert!(Line::try_parse_from(["egpu", "--watch=1ms"]).is_err());
         assert!(!shown(&["-w", "-o", "json"]).unwrap().trim_end().contains('\n'), "one line each time");
     }
 

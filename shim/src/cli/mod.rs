@@ -33,7 +33,6 @@ mod template;
 mod test_support;
 mod top;
 mod trace;
-mod units;
 mod usage;
 mod value_parsers;
 mod without_gpu;
@@ -260,6 +259,14 @@ mod tests {
             let error = Cli::try_parse_from(["egpu"].into_iter().chain(arguments.split(' '))).unwrap_err();
             let text = error.to_string();
             assert!(text.contains(value) && text.contains(accepted), "{arguments}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_watch_takes_no_other_argument_as_its_interval() {
+        for line in ["inspect -w c", "policy --watch 0", "explain -w no-memory"] {
+            let parsed = Cli::try_parse_from(std::iter::once("egpu").chain(line.split(' ')));
+            assert!(parsed.is_ok(), "{line}: {parsed:?}");
         }
     }
 

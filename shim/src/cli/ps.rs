@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use nvidia_glue::{
+    base::amounts::human,
     ledger::{
         CardGrant, Enforcement, GrantState, Record, Waiter,
         claims::{ClaimContainer, ClaimGrant},
@@ -18,7 +19,6 @@ use super::{
     node::Node,
     schedules::{self, CardTime, Schedules},
     table::{Cell, CellState, Column},
-    units,
     usage::MemoryUsage,
 };
 
@@ -296,8 +296,8 @@ fn of_container(container: &ContainerListing) -> ([Cell; 3], [Cell; 4]) {
 }
 
 fn memory(container: &ContainerListing, card: &GrantListing) -> Cell {
-    let used = card.memory_used_bytes.map_or_else(|| "?".to_owned(), units::human);
-    let of = if container.monitor { "-".to_owned() } else { units::human(card.memory_limit_bytes) };
+    let used = card.memory_used_bytes.map_or_else(|| "?".to_owned(), human);
+    let of = if container.monitor { "-".to_owned() } else { human(card.memory_limit_bytes) };
     let is_full = card.memory_used_bytes.is_some_and(|used| used >= card.memory_limit_bytes) && !container.monitor;
     let state = if is_full { CellState::Warning } else { CellState::Plain };
     Cell::amount(card.memory_used_bytes, format!("{used} / {of}")).in_state(state)

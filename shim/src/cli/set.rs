@@ -1,6 +1,7 @@
 //! `egpu set`: changes the limits of a running container.
 
 use nvidia_glue::{
+    base::amounts::human,
     decision_log::DecisionLog,
     ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record},
 };
@@ -12,7 +13,7 @@ use serde::Serialize;
 
 use super::{
     Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
-    schedules::Schedules, units::human, usage, value_parsers,
+    schedules::Schedules, usage, value_parsers,
 };
 
 /// Arguments of `egpu set`.

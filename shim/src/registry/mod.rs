@@ -16,6 +16,7 @@
 //! is there is never touched.
 
 mod orphaned_workers;
+mod unfinished_notes;
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -174,12 +175,14 @@ impl Registry {
         self.notes().filter(|note| note.containerd == containerd && note.is_abandoned()).collect()
     }
 
-    /// Removes the sockets that dead shims of `containerd` left. The lock is only taken where there
-    /// are such: to look at every shim of the node takes a while.
+    /// Removes the sockets that dead shims of `containerd` left, and all notes that dead shims had
+    /// begun to write. The lock is only taken where there are such sockets: to look at every shim
+    /// of the node takes a while.
     ///
     /// # Errors
     /// When the lock cannot be taken.
     pub fn sweep(&self, containerd: &str) -> Result<(), RegistryError> {
+        unfinished_notes::sweep(&self.containers());
         if self.dead_shims(containerd).next().is_some() {
             self.lock()?.sweep(containerd);
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::TaskOOM;
-use nvidia_glue::event_log::Kind;
+use nvidia_glue::{base::amounts::human, event_log::Kind};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -139,7 +139,8 @@ pub(super) struct ExcessText<'a>(pub(super) &'a Excess);
 
 impl fmt::Display for ExcessText<'_> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Excess { pid, card, asked, used, limit, in_frames } = self.0;
+        let Excess { pid, card, in_frames, .. } = self.0;
+        let [asked, used, limit] = [self.0.asked, self.0.used, self.0.limit].map(human);
         if *in_frames {
             return write!(
                 formatter,

@@ -75,3 +75,87 @@ impl SharedMediators {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        os::fd::{AsFd, OwnedFd},
+        process::Command,
+    };
+
+    use nvidia_glue::ledger::ContainerKey;
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+    use super::{super::error::chain, *};
+    use crate::{
+        events::TaskEvents,
+        frame,
+        gpu::ExcessRules,
+        helper::{
+            HelperClient, Zygote,
+            protocol::{Failure, FailureKind, Hello, WorkerReply},
+        },
+        mediator::{MediatedDriver, Setup},
+        reaper::Reaper,
+        registry::Registry,
+        sys,
+    };
+
+    /// Answers the next operation with a process that has ended, and `reply` as its last words.
+    fn answer(zygote: &OwnedFd, reply: &WorkerReply) {
+        let (_, mut fds) = frame::receive(zygote.as_fd()).unwrap();
+        let pid = i32::try_from(Command::new("true").spawn().unwrap().id()).unwrap();
+        waitid(WaitId::Pid(Pid::from_raw(pid).unwrap()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+        let socket = fds.remove(0);
+        frame::send_value(&socket, &Hello { pid }, &[sys::pidfd_open(pid).unwrap().as_fd()]).unwrap();
+        frame::send_value(&socket, reply, &[]).unwrap();
+    }
+
+    fn context(helper: HelperClient) -> Context {
+        let reaper = Arc::new(Reaper::default());
+        // Only the children that it knows: others are other tests'.
+        std::mem::forget(reaper.expect());
+        let registry = Registry::at("/nowhere".into());
+        let events = Arc::new(TaskEvents::new("ns".into()));
+        Context::new("ns".into(), "/c.sock".into(), Arc::new(helper), reaper, events, registry)
+    }
+
+    fn plan() -> MediationPlan {
+        let setup = Setup {
+            driver: MediatedDriver::Nvidia { device_root: "/nowhere".into() },
+            release: "580.159.04".into(),
+            pass_unknown_driver: false,
+            cards: Vec::new(),
+            pinned_memory: Default::default(),
+            over_memory: Default::default(),
+            reconcile_period_ms: 1000,
+            usage_file: "/nowhere/usage".into(),
+            grant_id: "claim".into(),
+            state_dir: "/nowhere".into(),
+            status_file: "/nowhere/status".into(),
+            priority: Default::default(),
+            throttle: Default::default(),
+            may_draw: false,
+            cgroups: Vec::new(),
+        };
+        let container = ContainerKey { containerd: "/c.sock".into(), namespace: "ns".into(), id: "claim".into() };
+        MediationPlan { setup, excess: ExcessRules::default(), container, pod: None, is_shared: true }
+    }
+
+    #[tokio::test]
+    async fn nobody_joins_a_mediator_that_cannot_begin_and_it_says_why() {
+        let (shim, zygote) = frame::pair().unwrap();
+        let context = context(HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap());
+        let helper = std::thread::spawn(move || {
+            let failure = Failure { kind: FailureKind::Internal, message: "no inotify instance".into() };
+            for reply in [WorkerReply::Failed(failure), WorkerReply::Done] {
+                answer(&zygote, &reply);
+            }
+        });
+        let error = context.mediators.join(&context, "a", plan()).await.unwrap_err();
+        assert!(chain(&error).contains("no inotify instance"), "{}", chain(&error));
+        // The next container has another one, which begins.
+        context.mediators.join(&context, "b", plan()).await.unwrap();
+        helper.join().unwrap();
+    }
+}

@@ -55,7 +55,7 @@ async fn a_claim_is_granted_once_and_given_back_once() {
     let event = bench.api.wait("an event", |api| api.list("/api/v1/namespaces/team/events").pop()).await;
     assert_eq!((&event["reason"], &event["count"]), (&json!("Granted"), &json!(1)), "told once");
     assert_eq!(event["involvedObject"]["uid"], "pod-uid-1");
-    assert_eq!(event["message"], "gpu: gpu-1 (NVIDIA H200): 20GiB compute=25%");
+    assert_eq!(event["message"], "gpu: gpu-1 (NVIDIA H200): 20 GiB compute=25%");
 }
 
 #[tokio::test]

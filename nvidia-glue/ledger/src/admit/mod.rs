@@ -310,6 +310,6 @@ fn grant_line(record: &Record) -> Line {
         .field("cards", if cards.is_empty() { "none".to_owned() } else { cards.join(", ") });
     match record.pinned_memory() {
         Bytes(0) => line,
-        pinned => line.field("pinned_memory", pinned),
+        pinned => line.amount("pinned_memory", pinned),
     }
 }

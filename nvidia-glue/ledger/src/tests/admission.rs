@@ -77,11 +77,11 @@ fn a_count_that_fits_nowhere_names_every_card_and_its_holders() {
     let text = chain(&error);
     for part in [
         "k8s.io/c",
-        "2GiB compute=10%",
+        "2 GiB compute=10%",
         "card 0: 2GiB of memory asked, 0B of 32GiB free",
-        "k8s.io/a (32GiB compute=10%)",
+        "k8s.io/a (32 GiB compute=10%)",
         "card 1: 10% of compute asked, 5% free",
-        "k8s.io/b (1GiB compute=95%)",
+        "k8s.io/b (1 GiB compute=95%)",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

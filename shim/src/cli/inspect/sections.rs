@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use nvidia_glue::{
+    base::amounts::human,
     ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record},
     schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
     usage::Usage,
@@ -18,7 +19,6 @@ use crate::cli::{
     schedules,
     screen::Screen,
     table::{self, CellState},
-    units::human,
 };
 
 /// Lines about one question.

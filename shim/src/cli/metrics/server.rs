@@ -28,8 +28,12 @@ use tokio::{
 use super::page::{Page, PageReader, Token};
 use crate::cli::error::CliError;
 
-const CONNECTIONS: usize = 16;
-/// Time limits for a request's head, and for all of a connection.
+/// Connections at most. A silent one, as browsers open them ahead, costs a descriptor.
+const CONNECTIONS: usize = 128;
+/// Connections with a request at most.
+const REQUESTS: usize = 16;
+/// Time limits for a connection's first byte, for a request's head, and for all of a connection.
+const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
 const CONNECTION_LIMIT: Duration = Duration::from_secs(20);
 const HEAD_BYTES: usize = 16 << 10;
@@ -105,24 +109,28 @@ pub(super) fn serve(address: SocketAddr, site: Site) -> Result<(), CliError> {
 }
 
 async fn accept(listener: TcpListener, site: Arc<Site>) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let (places, slots) = (Arc::new(Semaphore::new(CONNECTIONS)), Arc::new(Semaphore::new(REQUESTS)));
     loop {
         // It is never closed.
-        let Ok(slot) = Arc::clone(&free).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             sleep(PAUSE).await;
             continue;
         };
-        let site = Arc::clone(&site);
+        let (site, slots) = (Arc::clone(&site), Arc::clone(&slots));
         tokio::spawn(async move {
-            let _ = timeout(CONNECTION_LIMIT, converse(stream, site)).await;
-            drop(slot);
+            let _ = timeout(CONNECTION_LIMIT, converse(stream, site, &slots)).await;
+            drop(place);
         });
     }
 }
 
-/// Serves one request. Errors of the connection are ignored: only the client could act on them.
-async fn converse(stream: TcpStream, site: Arc<Site>) {
+/// Serves one request, once a part of it is there and a slot is free. Errors of the connection are
+/// ignored: only the client could act on them.
+async fn converse(stream: TcpStream, site: Arc<Site>, slots: &Semaphore) {
+    let Ok(Ok(1)) = timeout(SILENCE_LIMIT, stream.peek(&mut [0])).await else { return };
+    // It is never closed.
+    let Ok(_slot) = slots.acquire().await else { return };
     let service = service_fn(move |request: Request<Incoming>| {
         let site = Arc::clone(&site);
         async move { Ok::<_, Infallible>(answer(&site, &request).await) }
@@ -256,7 +264,10 @@ impl SnapshotCache {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::{
+        io::ErrorKind,
+        sync::atomic::{AtomicU32, Ordering},
+    };
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -315,7 +326,36 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_says_nothing_is_hung_up_on() {
         // The paused clock advances while all tasks wait: this ends because the server ends it.
-        assert_eq!(ask(some, b"GET /metrics").await, "");
+        for part in [&b""[..], b"GET /metrics"] {
+            assert_eq!(ask(some, part).await, "");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_connections_keep_no_request_waiting() {
+        // The paused clock stands still meanwhile, so that nobody is hung up on.
+        let (done, running) = std::sync::mpsc::channel::<()>();
+        let standing = tokio::task::spawn_blocking(move || running.recv_timeout(Duration::from_secs(30)));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let site = Site { metrics: SnapshotCache::new(some), page: None };
+        let server = tokio::spawn(accept(listener, Arc::new(site)));
+        let mut silent = Vec::new();
+        for _ in 0..2 * REQUESTS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        for stream in &silent {
+            let read = stream.try_read(&mut [0]);
+            assert!(read.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "ended first: {read:?}");
+        }
+        drop(done);
+        let _ = standing.await;
+        server.abort();
     }
 
     #[tokio::test(start_paused = true)]

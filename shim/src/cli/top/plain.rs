@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use nvidia_glue::schedule::Running;
+use nvidia_glue::{base::amounts::human, schedule::Running};
 use runtime_config::{Bytes, request::Priority};
 
 use super::{
@@ -15,7 +15,6 @@ use crate::cli::{
     node::Node,
     output::{self, Format},
     schedules::{self, Schedules},
-    units::human,
     usage,
 };
 
@@ -46,7 +45,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
 /// Formats a frame: each card with its containers below it.
 pub(super) fn table(frame: &Frame) -> String {
     const TITLES: [&str; 10] =
-        ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "THROTTLED", "WAITED", "MEMORY", "BUSY", "CONTAINER"];
+        ["CARD", "POLICY", "GRANTED", "1 S", "60 S", "HELD", "WAIT", "MEMORY", "BUSY", "CONTAINER"];
     let of_card = |card: &CardLine| {
         let lines = frame.containers.iter().flat_map(|container| {
             let own = container.cards.iter().filter(|line| line.uuid == card.uuid);
@@ -125,8 +124,9 @@ mod tests {
         let frame = frame();
         let text = table(&frame);
         let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].contains("  HELD   WAIT  MEMORY "), "as on the screen: {text}");
         assert!(
-            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -          -       0 B / 32 GiB   -     (1)"),
+            lines[1].starts_with("0     fixed   10.0%    9.9%  10.0%  -      -     0 B / 32 GiB   -     (1)"),
             "{text}"
         );
         assert!(lines[2].contains("90.0%") && lines[2].ends_with("yes   default/training"), "{text}");

@@ -144,10 +144,8 @@ fn show(
                 Some(Effect::Preview(request)) => {
                     let answer = changes::preview(&request);
                     state.previewed(request, answer);
-                    // What was typed before the answer is shown does not confirm it.
                     let _ = tcflush(io::stdin(), QueueSelector::IFlush);
-                    news.extend(messages.try_iter());
-                    news.retain(|message| !matches!(message, Message::Key(_)));
+                    forget_keys(&mut news, messages);
                 }
                 Some(Effect::Apply(request)) => {
                     let answer = changes::apply(&request);
@@ -161,8 +159,36 @@ fn show(
     }
 }
 
+/// Forgets the keys among the news and those that are still to be received: what was typed before
+/// an answer is shown does not confirm it.
+fn forget_keys(news: &mut VecDeque<Message>, messages: &Receiver<Message>) {
+    news.extend(messages.try_iter());
+    news.retain(|message| !matches!(message, Message::Key(_)));
+}
+
 /// Has the next frame painted whole.
 fn redraw(terminal: &mut DefaultTerminal) -> Result<(), CliError> {
     let area = terminal.size().map_err(CliError::Screen)?;
     terminal.resize(area.into()).map_err(CliError::Screen)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::crossterm::event::KeyCode;
+
+    use super::*;
+
+    #[test]
+    fn what_was_typed_before_an_answer_is_forgotten_and_nothing_else() {
+        let (sender, messages) = mpsc::sync_channel(MOST_NEWS);
+        let yes = || Message::Key(KeyEvent::from(KeyCode::Char('y')));
+        for message in [yes(), Message::Signal(Signal::SIGTERM), yes()] {
+            sender.send(message).unwrap();
+        }
+        let mut news = VecDeque::from([Message::Resized, yes()]);
+        forget_keys(&mut news, &messages);
+        let left: Vec<Message> = news.into();
+        assert!(matches!(left[..], [Message::Resized, Message::Signal(Signal::SIGTERM)]));
+        assert!(messages.try_recv().is_err());
+    }
 }

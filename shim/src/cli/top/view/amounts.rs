@@ -1,8 +1,7 @@
 //! Amounts and percentages, short.
 
+use nvidia_glue::base::amounts::{UNITS, decimal, human, tenths};
 use runtime_config::Bytes;
-
-use crate::cli::units::{UNITS, decimal, human, tenths};
 
 /// Formats amounts in the unit of the last one: `3.2/12/32 GiB`; `?`: not known.
 pub(super) fn amounts(parts: &[Option<Bytes>], all: Bytes) -> String {

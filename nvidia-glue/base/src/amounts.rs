@@ -1,26 +1,27 @@
-//! Quantities for people. JSON has them exactly, in base units.
+//! Amounts of memory for people. What programs read has them exactly, and so has what is compared:
+//! as [`Bytes`] are written, which can be copied into a request.
 
-use runtime_config::Bytes;
+use crate::units::Bytes;
 
 /// Names of the units, each 1024 of the one before.
-pub(super) const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+pub const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /// Formats an amount with at most one decimal, rounded, in the largest unit of which it is at least
 /// one: `9.6 GiB`, `512 MiB`, `0 B`.
-pub(super) fn human(bytes: Bytes) -> String {
+pub fn human(bytes: Bytes) -> String {
     // An amount that is rounded up to 1024 of a unit is one of the next.
     let unit = (0..UNITS.len() - 1).find(|unit| tenths(bytes, *unit) < 10_240).unwrap_or(UNITS.len() - 1);
     format!("{} {}", decimal(tenths(bytes, unit)), UNITS.get(unit).copied().unwrap_or_default())
 }
 
 /// Returns an amount in tenths of a unit of [`UNITS`], rounded.
-pub(super) fn tenths(bytes: Bytes, unit: usize) -> u128 {
+pub fn tenths(bytes: Bytes, unit: usize) -> u128 {
     // 128 bits hold ten times every amount.
     (u128::from(bytes.0) * 10 + (1 << (10 * unit)) / 2) >> (10 * unit)
 }
 
 /// Formats tenths, with at most one decimal.
-pub(super) fn decimal(tenths: u128) -> String {
+pub fn decimal(tenths: u128) -> String {
     match (tenths / 10, tenths % 10) {
         (whole, 0) => whole.to_string(),
         (whole, tenth) => format!("{whole}.{tenth}"),
