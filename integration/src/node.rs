@@ -40,6 +40,8 @@ pub struct Setup {
     pub egpu_config: Option<PathBuf>,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
+    /// containerd's state directory is on a tmpfs, too.
+    pub containerd_tmpfs: bool,
     /// The programs are copied into a folder of the node's own, where [`Node::install`] can replace
     /// them.
     pub own_programs: bool,
@@ -88,6 +90,9 @@ impl Node {
         let runtime = setup.runtime.clone().unwrap_or_else(crate::runtime);
         if let Some(size) = &setup.state_tmpfs {
             mount_tmpfs(&directory.path().join("egpu"), size);
+        }
+        if setup.containerd_tmpfs {
+            mount_tmpfs(&directory.path().join("state"), "64m");
         }
         let egpu_config = setup.egpu_config.clone().unwrap_or_else(|| {
             let path = directory.path().join("egpu.toml");
