@@ -190,7 +190,7 @@ fn a_refusal_says_nothing_of_neighbours(node: &Node) {
     for part in ["20GiB of memory asked", "16764MiB of 32GiB of memory", "66% of its time", "8 of 10 places"] {
         assert!(message.contains(part), "{part}: {message}");
     }
-    for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB", "neighbours"] {
+    for secret in [first.id.as_str(), second.id.as_str(), "9001MiB", "7003MiB", "8.8 GiB", "6.8 GiB", "neighbours"] {
         assert!(!message.contains(secret), "{secret}: {message}");
     }
     // Whoever has the node reads it all.
@@ -199,7 +199,7 @@ fn a_refusal_says_nothing_of_neighbours(node: &Node) {
     let as_administrator = node.container("plain").envs(&too_much).create().unwrap_err().to_string();
     for text in [events, log, as_administrator] {
         let both_names = format!("default/neighbours/first [k8s.io/{}]", first.id);
-        assert!(text.contains(&both_names) && text.contains("7003MiB"), "{text}");
+        assert!(text.contains(&both_names) && text.contains("6.8 GiB"), "{text}");
     }
     pod.remove();
     neighbours.remove();

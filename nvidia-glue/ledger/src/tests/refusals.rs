@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Two neighbours on a card, of sizes that nothing else has.
-const SECRETS: [&str; 7] = ["secret", "web", "5003", "3001", "17%", "23%", "weight=6"];
+const SECRETS: [&str; 9] = ["secret", "web", "5003", "3001", "4.9 GiB", "2.9 GiB", "17%", "23%", "weight=6"];
 
 fn on(card: u32, memory_mib: u64, compute: ComputeShare) -> GpuRequest {
     request(devices(&[card]), part(memory_mib, compute))
