@@ -36,9 +36,9 @@ impl Host {
         fs::read_to_string(&path).map_err(|source| LocateError::Read { path, source })
     }
 
-    /// Finds where the hierarchies of this machine are mounted, for good: also for the processes that
-    /// this one forks. Each read of `/proc/self/mountinfo` waits for whoever mounts or unmounts
-    /// anything on the machine, and that is what containers do that begin together.
+    /// Finds where the hierarchies of this machine are mounted, for good: also for the processes
+    /// that this one forks. Each read of `/proc/self/mountinfo` waits for whoever mounts or
+    /// unmounts anything on the machine, and that is what containers do that begin together.
     pub fn remember_mounts() {
         // Whoever needs them tries again, and says why they cannot be found.
         let _ = Self::default().mounts();

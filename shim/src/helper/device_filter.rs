@@ -186,7 +186,7 @@ const CONTEXT: u8 = 1;
 const REQUESTED: u8 = 2;
 const FIELD: u8 = 3;
 
-/// Offsets in `struct bpf_cgroup_dev_ctx { u32 access_type /* access << 16 | kind */, major, minor }`.
+/// Offsets in `struct bpf_cgroup_dev_ctx`: access << 16 | kind, major, minor; each an u32.
 const ACCESS_AND_KIND: i16 = 0;
 const MAJOR: i16 = 4;
 const MINOR: i16 = 8;
