@@ -52,7 +52,7 @@ const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";
 /// Readable part of a record's name; the rest of the name distinguishes records.
-const READABLE: usize = 80;
+pub(super) const READABLE: usize = 80;
 
 /// Identity of a file, which distinguishes it from the one before it: its inode, and when it was
 /// written.
@@ -367,15 +367,18 @@ impl Locked<'_> {
         timetable_dir(&self.store.state_dir).join(timetable_name(uuid))
     }
 
-    /// A file of the index; `None` when it is not there or not understood.
-    pub(super) fn read_index<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.index_path(name)).ok()?).ok()
+    /// A file of the index; `None` when it is not there.
+    pub(super) fn read_index(&self, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.index_path(name)).ok()
     }
 
-    /// Writes a file of the index.
-    pub(super) fn write_index<T: Serialize>(&self, name: &str, value: &T) -> Result<(), StoreError> {
+    /// Writes a file of the index; `bytes`: its content, or why there is none.
+    pub(super) fn write_index<E>(&self, name: &str, bytes: Result<Vec<u8>, E>) -> Result<(), StoreError>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
         let path = self.index_path(name);
-        let bytes = serde_json::to_vec(value).map_err(|error| failed("write", &path)(error.into()))?;
+        let bytes = bytes.map_err(|error| failed("write", &path)(io::Error::other(error)))?;
         self.replace(&path, &self.store.index_dir().join("index.tmp"), &bytes)
     }
 
@@ -390,7 +393,7 @@ impl Locked<'_> {
     }
 
     fn index_path(&self, name: &str) -> PathBuf {
-        self.store.index_dir().join(format!("{}.json", readable(name, READABLE)))
+        self.store.index_dir().join(name)
     }
 
     pub(super) fn replace(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
@@ -466,7 +469,7 @@ pub(super) fn hash(parts: &[&str]) -> String {
 
 /// A file name's part that people can read: `_` for what is not a letter, a digit, `-`, `_` or `.`,
 /// never first a dot.
-fn readable(text: &str, most: usize) -> String {
+pub(super) fn readable(text: &str, most: usize) -> String {
     let plain = |character: char| match character {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,
         _ => '_',
