@@ -24,6 +24,7 @@
 mod error;
 
 use std::{
+    cell::RefCell,
     collections::BTreeSet,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind, Write as _},
@@ -75,6 +76,8 @@ pub(super) struct Store {
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     store: &'a Store,
+    /// The settings, once they have been read.
+    settings: RefCell<Option<Settings>>,
     _lock: Flock<File>,
 }
 
@@ -146,7 +149,7 @@ impl Store {
         let file = opened.map_err(failed("open", &path))?;
         let start = Instant::now();
         match lock_exclusive(file, self.lock_patience) {
-            Ok(lock) => Ok(Locked { store: self, _lock: lock }),
+            Ok(lock) => Ok(Locked { store: self, settings: RefCell::default(), _lock: lock }),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() })
             }
@@ -321,12 +324,17 @@ impl Locked<'_> {
 
     /// Reads the settings of the cards.
     pub(super) fn settings(&self) -> Result<Settings, StoreError> {
-        self.store.settings()
+        let mut settings = self.settings.borrow_mut();
+        match &*settings {
+            Some(read) => Ok(read.clone()),
+            None => Ok(settings.insert(self.store.settings()?).clone()),
+        }
     }
 
     /// Writes the settings of the cards; fields that this build does not know are kept.
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
         let path = self.store.state_dir.join(SETTINGS);
+        self.settings.take();
         let bytes =
             rewritten(&path, settings, |_: &Settings| true).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
@@ -424,14 +432,17 @@ fn rewritten<T: Serialize + DeserializeOwned>(
     value: &T,
     is_same: impl Fn(&T) -> bool,
 ) -> serde_json::Result<Vec<u8>> {
-    let mut new = format::to_value(value)?;
     if let Ok(old) = fs::read(path)
         && let Ok(known) = serde_json::from_slice::<T>(&old)
         && is_same(&known)
+        // Mostly there are none.
+        && old != format::to_vec_pretty(&known)?
     {
+        let mut new = format::to_value(value)?;
         format::keep_unknown(&serde_json::from_slice(&old)?, &serde_json::to_value(&known)?, &mut new);
+        return serde_json::to_vec_pretty(&new);
     }
-    serde_json::to_vec_pretty(&new)
+    format::to_vec_pretty(value)
 }
 
 /// The directory with the cards' timetables: whoever watches it sees each change as a rename to
