@@ -15,7 +15,6 @@ use super::{
     card_sums::CardSums,
     claim::Gang,
     formats::INDEX,
-    members::Cards,
     store::{FileStamp, Locked, READABLE, StoreError, hash, readable},
 };
 
@@ -55,6 +54,9 @@ impl<'a> From<&'a Holding> for ContainerName<'a> {
         Self { key: &holding.container, pod: holding.pod.as_ref() }
     }
 }
+
+/// Cards with their grants, in ledger order.
+pub(super) type Cards<'a> = BTreeMap<&'a str, &'a [Holding]>;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Summary {
