@@ -122,6 +122,14 @@ pub fn to_vec(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
     if IS_NEXT { serde_json::to_vec(&to_value(value)?) } else { serde_json::to_vec(value) }
 }
 
+/// Serializes the content of a file that people read, too.
+///
+/// # Errors
+/// When it cannot be written as JSON.
+pub fn to_vec_pretty(value: &impl Serialize) -> serde_json::Result<Vec<u8>> {
+    if IS_NEXT { serde_json::to_vec_pretty(&to_value(value)?) } else { serde_json::to_vec_pretty(value) }
+}
+
 /// Serializes the content of a file, for changes before it is written.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ const ALL_LANGUAGES: (u32, u32) = (4, 3);
 
 /// Version of the index, which is used by builds of this very one alone, and made anew by all
 /// others. That of its own files, below that of the records that it is made from.
-pub(crate) const INDEX: u32 = 1000 * RECORD.number + 6;
+pub(crate) const INDEX: u32 = 1000 * RECORD.number + 7;
 
 /// Oldest format whose readers may act on a record.
 pub(crate) fn record_version(dialect: Dialect, has_claim: bool) -> u32 {

@@ -15,11 +15,10 @@ use super::{
     card_sums::CardSums,
     claim::Gang,
     formats::INDEX,
-    members::Cards,
-    store::{FileStamp, Locked, StoreError, hash},
+    store::{FileStamp, Locked, READABLE, StoreError, hash, readable},
 };
 
-const SUMMARY: &str = "summary";
+const SUMMARY: &str = "summary.json";
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -56,6 +55,9 @@ impl<'a> From<&'a Holding> for ContainerName<'a> {
     }
 }
 
+/// Cards with their grants, in ledger order.
+pub(super) type Cards<'a> = BTreeMap<&'a str, &'a [Holding]>;
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Summary {
     version: u32,
@@ -80,9 +82,9 @@ pub(super) struct Index {
     changed: BTreeSet<String>,
 }
 
-/// Name of a card's file.
+/// Name of a card's file. Unlike the summary, which says so, it is not for other builds.
 fn card_file(uuid: &str) -> String {
-    format!("card-{uuid}")
+    format!("card-{}.postcard", readable(uuid, READABLE))
 }
 
 /// Hash of a group, for [`Holding::group`].
@@ -93,7 +95,8 @@ pub(super) fn group_hash(group: &str) -> u64 {
 impl Index {
     /// The index as it is written down if that is up to date, else made from the records.
     pub(super) fn load(locked: &Locked<'_>) -> Result<Self, StoreError> {
-        if let Some(summary) = locked.read_index::<Summary>(SUMMARY)
+        if let Some(summary) = locked.read_index(SUMMARY)
+            && let Ok(summary) = serde_json::from_slice::<Summary>(&summary)
             && summary.version == INDEX
             && summary.boot_id == locked.store().boot_id()
             && summary.stamp == locked.records_stamp()?
@@ -175,7 +178,7 @@ impl Index {
         if !self.holdings.contains_key(uuid) {
             let found = match self.summary.cards.get(uuid) {
                 None => Vec::new(),
-                Some(sums) => match locked.read_index::<Vec<Holding>>(&card_file(uuid)) {
+                Some(sums) => match read_holdings(locked, uuid) {
                     Some(holdings) if sums_of(&holdings) == *sums => holdings,
                     // Not what the summary was made from.
                     _ => {
@@ -288,14 +291,21 @@ impl Index {
     fn write(&mut self, locked: &Locked<'_>) -> Result<(), StoreError> {
         for uuid in &self.changed {
             match self.holdings.get(uuid) {
-                Some(holdings) if !holdings.is_empty() => locked.write_index(&card_file(uuid), holdings)?,
+                Some(holdings) if !holdings.is_empty() => {
+                    locked.write_index(&card_file(uuid), postcard::to_stdvec(holdings))?;
+                }
                 _ => locked.remove_index(&card_file(uuid))?,
             }
         }
         self.changed.clear();
         self.summary.stamp = locked.records_stamp()?;
-        locked.write_index(SUMMARY, &self.summary)
+        locked.write_index(SUMMARY, serde_json::to_vec(&self.summary))
     }
+}
+
+/// The holdings in a card's file; `None` when it is not there or not understood.
+fn read_holdings(locked: &Locked<'_>, uuid: &str) -> Option<Vec<Holding>> {
+    postcard::from_bytes(&locked.read_index(&card_file(uuid))?).ok()
 }
 
 fn sums_of(holdings: &[Holding]) -> CardSums {

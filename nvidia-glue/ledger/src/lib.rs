@@ -84,7 +84,7 @@ use store::Store;
 pub use store::{StoreError, timetable_dir, timetable_name};
 pub use timetable::TimetableError;
 
-/// Longest wait for the lock. An admission holds it for about a millisecond.
+/// Longest wait for the lock. An admission holds it for some tenths of a millisecond.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The ledger in one state directory. All processes that open the same directory see the same

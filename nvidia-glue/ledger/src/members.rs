@@ -8,13 +8,10 @@ use schedule::{Member, can_be_laid_out};
 use super::{
     CardGrant, Refusal,
     claim::merged,
-    index::{Holding, Index},
+    index::{Cards, Holding, Index},
     settings::Settings,
     store::{Locked, StoreError},
 };
-
-/// Cards with their grants, in ledger order.
-pub(super) type Cards<'a> = BTreeMap<&'a str, &'a [Holding]>;
 
 /// The containers that share any of `cards`, in ledger order, each with what it has of them.
 pub(super) fn members<'a>(cards: &Cards<'a>) -> Vec<Member<'a>> {

@@ -24,6 +24,7 @@
 mod error;
 
 use std::{
+    cell::RefCell,
     collections::BTreeSet,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, ErrorKind, Write as _},
@@ -52,7 +53,7 @@ const TIMETABLE_TMP: &str = "timetable.tmp";
 const SETTINGS: &str = "settings.json";
 const SETTINGS_TMP: &str = "settings.tmp";
 /// Readable part of a record's name; the rest of the name distinguishes records.
-const READABLE: usize = 80;
+pub(super) const READABLE: usize = 80;
 
 /// Identity of a file, which distinguishes it from the one before it: its inode, and when it was
 /// written.
@@ -75,6 +76,8 @@ pub(super) struct Store {
 #[derive(Debug)]
 pub(super) struct Locked<'a> {
     store: &'a Store,
+    /// The settings, once they have been read.
+    settings: RefCell<Option<Settings>>,
     _lock: Flock<File>,
 }
 
@@ -146,7 +149,7 @@ impl Store {
         let file = opened.map_err(failed("open", &path))?;
         let start = Instant::now();
         match lock_exclusive(file, self.lock_patience) {
-            Ok(lock) => Ok(Locked { store: self, _lock: lock }),
+            Ok(lock) => Ok(Locked { store: self, settings: RefCell::default(), _lock: lock }),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() })
             }
@@ -321,12 +324,17 @@ impl Locked<'_> {
 
     /// Reads the settings of the cards.
     pub(super) fn settings(&self) -> Result<Settings, StoreError> {
-        self.store.settings()
+        let mut settings = self.settings.borrow_mut();
+        match &*settings {
+            Some(read) => Ok(read.clone()),
+            None => Ok(settings.insert(self.store.settings()?).clone()),
+        }
     }
 
     /// Writes the settings of the cards; fields that this build does not know are kept.
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), StoreError> {
         let path = self.store.state_dir.join(SETTINGS);
+        self.settings.take();
         let bytes =
             rewritten(&path, settings, |_: &Settings| true).map_err(|error| failed("write", &path)(error.into()))?;
         self.replace(&path, &self.store.state_dir.join(SETTINGS_TMP), &bytes)
@@ -367,15 +375,18 @@ impl Locked<'_> {
         timetable_dir(&self.store.state_dir).join(timetable_name(uuid))
     }
 
-    /// A file of the index; `None` when it is not there or not understood.
-    pub(super) fn read_index<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
-        serde_json::from_slice(&fs::read(self.index_path(name)).ok()?).ok()
+    /// A file of the index; `None` when it is not there.
+    pub(super) fn read_index(&self, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.index_path(name)).ok()
     }
 
-    /// Writes a file of the index.
-    pub(super) fn write_index<T: Serialize>(&self, name: &str, value: &T) -> Result<(), StoreError> {
+    /// Writes a file of the index; `bytes`: its content, or why there is none.
+    pub(super) fn write_index<E>(&self, name: &str, bytes: Result<Vec<u8>, E>) -> Result<(), StoreError>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
         let path = self.index_path(name);
-        let bytes = serde_json::to_vec(value).map_err(|error| failed("write", &path)(error.into()))?;
+        let bytes = bytes.map_err(|error| failed("write", &path)(io::Error::other(error)))?;
         self.replace(&path, &self.store.index_dir().join("index.tmp"), &bytes)
     }
 
@@ -390,7 +401,7 @@ impl Locked<'_> {
     }
 
     fn index_path(&self, name: &str) -> PathBuf {
-        self.store.index_dir().join(format!("{}.json", readable(name, READABLE)))
+        self.store.index_dir().join(name)
     }
 
     pub(super) fn replace(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
@@ -421,14 +432,17 @@ fn rewritten<T: Serialize + DeserializeOwned>(
     value: &T,
     is_same: impl Fn(&T) -> bool,
 ) -> serde_json::Result<Vec<u8>> {
-    let mut new = format::to_value(value)?;
     if let Ok(old) = fs::read(path)
         && let Ok(known) = serde_json::from_slice::<T>(&old)
         && is_same(&known)
+        // Mostly there are none.
+        && old != format::to_vec_pretty(&known)?
     {
+        let mut new = format::to_value(value)?;
         format::keep_unknown(&serde_json::from_slice(&old)?, &serde_json::to_value(&known)?, &mut new);
+        return serde_json::to_vec_pretty(&new);
     }
-    serde_json::to_vec_pretty(&new)
+    format::to_vec_pretty(value)
 }
 
 /// The directory with the cards' timetables: whoever watches it sees each change as a rename to
@@ -466,7 +480,7 @@ pub(super) fn hash(parts: &[&str]) -> String {
 
 /// A file name's part that people can read: `_` for what is not a letter, a digit, `-`, `_` or `.`,
 /// never first a dot.
-fn readable(text: &str, most: usize) -> String {
+pub(super) fn readable(text: &str, most: usize) -> String {
     let plain = |character: char| match character {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' | '.' => character,
         _ => '_',

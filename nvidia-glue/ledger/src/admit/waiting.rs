@@ -180,7 +180,7 @@ impl<'a> Wait<'a> {
             // The same container's earlier shim may not have taken its own away yet.
             let name = format!("{}-{}", admission.shim.pid, store.record_name(admission.container));
             let place = QueuePlace { store, path: store.waiting_dir().join(name), order: last, began_us };
-            let bytes = format::to_value(&waiter).and_then(|value| serde_json::to_vec_pretty(&value));
+            let bytes = format::to_vec_pretty(&waiter);
             let bytes = bytes.map_err(|error| failed("write", &place.path)(error.into()))?;
             // Where the next one removes what is not understood.
             locked.replace(&place.path, &store.waiting_dir().join("new.tmp"), &bytes)?;

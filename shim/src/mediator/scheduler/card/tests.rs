@@ -20,8 +20,8 @@ use nvidia_glue::{
     mediate::Seen,
     rm::Status as RmStatus,
     schedule::{
-        CardStatus, CardTurn, Edge, Epoch, Neighbour, Pass, Presence, Running, Status, StatusFile, Submitted, Switch,
-        SwitchBatch, SwitchLog, SwitchLogError, Turn, Window,
+        CardStatus, CardTurn, Edge, Epoch, Pass, Presence, Running, Status, StatusFile, Submitted, Switch, SwitchBatch,
+        SwitchLog, SwitchLogError, Turn, Window,
         meter::{Measured, Meter},
         now_us,
         priority::LOW_SLICE_US,
@@ -336,10 +336,14 @@ fn parts(directory: &tempfile::TempDir, is_capped: bool) -> (CardPlace, Arc<Mail
     (place, Arc::new(Mailbox::new("GPU-a".into()).unwrap()), status_page)
 }
 
-fn epoch(from_us: u64, pass: Pass, priority: Priority, neighbours: Vec<Neighbour>) -> Epoch {
-    let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm: 250_000, neighbours };
-    let turn = Turn { grant_id: "own".into(), period_us: PERIOD, priority, cards: vec![card] };
-    Epoch { from_us, turns: vec![turn] }
+fn epoch(from_us: u64, pass: Pass, priority: Priority, neighbours: Vec<Turn>) -> Epoch {
+    let own = turn("own", pass, priority, 250_000);
+    Epoch { from_us, turns: std::iter::once(own).chain(neighbours).collect() }
+}
+
+fn turn(grant_id: &str, pass: Pass, priority: Priority, share_ppm: u32) -> Turn {
+    let card = CardTurn { uuid: "GPU-a".into(), memory: Bytes(0), pass, share_ppm };
+    Turn { grant_id: grant_id.into(), period_us: PERIOD, priority, cards: vec![card] }
 }
 
 fn windows(start_us: u64, end_us: u64) -> Pass {
@@ -350,6 +354,6 @@ fn window_epoch(from_us: u64, start_us: u64, end_us: u64) -> Epoch {
     epoch(from_us, windows(start_us, end_us), Priority::High, Vec::new())
 }
 
-fn neighbour(priority: Priority) -> Neighbour {
-    Neighbour { grant_id: "other".into(), priority, weight: 3 }
+fn neighbour(priority: Priority) -> Turn {
+    turn("other", Pass::Weight(3), priority, 1_000)
 }

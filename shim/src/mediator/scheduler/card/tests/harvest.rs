@@ -146,7 +146,7 @@ fn groups_of_high_priority_do_not_wait_for_each_others_long_slices() {
 fn several_high_ones_do_not_wait_for_each_others_long_slices() {
     let mut fixture = Fixture::with(false, true);
     fixture.channels(3);
-    let low = Neighbour { grant_id: "low".into(), priority: Priority::Low, weight: 1 };
+    let low = turn("low", Pass::Weight(1), Priority::Low, 1_000);
     fixture.set_epochs(vec![epoch(0, Pass::Free, Priority::High, vec![neighbour(Priority::High), low])]);
     fixture.run_until(PERIOD);
     assert!(fixture.state().slices.is_empty(), "what their programs ask for");
@@ -156,11 +156,8 @@ fn several_high_ones_do_not_wait_for_each_others_long_slices() {
 fn whoever_runs_in_windows_of_others_has_no_long_slices() {
     let mut fixture = Fixture::with(false, true);
     fixture.channels(3);
-    let mut free = epoch(0, Pass::Free, Priority::High, vec![neighbour(Priority::Low)]);
-    let mut other = free.turns[0].clone();
-    (other.grant_id, other.cards[0].pass) = ("other".into(), windows(0, 30_000));
-    free.turns.push(other);
-    fixture.set_epochs(vec![free]);
+    let other = turn("other", windows(0, 30_000), Priority::Low, 250_000);
+    fixture.set_epochs(vec![epoch(0, Pass::Free, Priority::High, vec![other])]);
     fixture.run_until(PERIOD);
     assert!(fixture.state().slices.is_empty());
 }
@@ -182,7 +179,7 @@ fn low_containers_that_work_take_turns() {
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
     fixture.mediator_is("third", THIRD);
-    let third = Neighbour { grant_id: "third".into(), priority: Priority::Low, weight: 9 };
+    let third = turn("third", Pass::Weight(9), Priority::Low, 1_000);
     fixture.set_epochs(vec![epoch(0, Pass::Weight(9), Priority::Low, vec![neighbour(Priority::High), third])]);
     fixture.log.add(PERIOD - 10_000, THIRD, Presence::On);
     fixture.run_until(PERIOD);

@@ -105,7 +105,7 @@ fn low_priority_leaves_when_others_come_and_comes_back_when_they_do_not() {
 
 /// Rest of a card beside the first 30 ms of a container, which two others share.
 fn remainder(priority: Priority) -> Epoch {
-    let mut epoch = epoch(0, windows(30_000, PERIOD), priority, vec![neighbour(Priority::High)]);
+    let mut epoch = epoch(0, windows(30_000, PERIOD), priority, Vec::new());
     let mut other = epoch.turns[0].clone();
     (other.grant_id, other.priority) = ("other".into(), Priority::High);
     epoch.turns.push(other);

@@ -67,7 +67,7 @@ fn visited(process: u32, visit_us: u64, visits: u64) -> Fixture {
     let mut fixture = Fixture::with(true, true);
     fixture.channels(3);
     fixture.neighbour_is(OTHER);
-    let mut beside = epoch(0, windows(0, 35_000), Priority::High, vec![neighbour(Priority::High)]);
+    let mut beside = window_epoch(0, 0, 35_000);
     let other = Turn { grant_id: "other".into(), ..window_epoch(0, 35_000, PERIOD).turns.remove(0) };
     beside.turns.push(other);
     fixture.set_epochs(vec![beside]);
