@@ -8,6 +8,7 @@
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--runs 10 --save" does it ten times and keeps the result)
+#   make text-order  shim/text-order.ld: what an idle shim has executed, for the linker; a shim that lacks it needs more memory
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make compatibility  docs/compatibility.md from the kept results of programs
@@ -68,16 +69,16 @@ EGPU_REVISION ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*'
 
 build generated dist package-test: export EGPU_REVISION := $(EGPU_REVISION)
 
-# No path of this machine gets into the release binaries, so that those of another folder are the same. These flags are added to
-# those of .cargo/config.toml.
+# No path of this machine gets into the release binaries, so that those of another folder are the same. Symbols' names are those
+# that shim/text-order.ld has. These flags are added to those of .cargo/config.toml.
 CARGO_HOME ?= $(HOME)/.cargo
-REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ \
+REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ "-Csymbol-mangling-version=v0", \
     "--remap-path-prefix=$(CARGO_HOME)/registry/src=/crates", "--remap-path-prefix=$(CURDIR)=/egpu", "--remap-path-prefix=$(TARGET)=/target"]'
 
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test page-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench text-order bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test page-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -163,6 +164,14 @@ bench: build
 	$(CARGO) build --release --locked --package egpu-shim --package null-shim --bins $(REPRODUCIBLE)
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
+
+# Again after larger changes of the shim or its libraries: which functions the linker places together.
+text-order:
+	scripts/setup.sh build
+	scripts/setup.sh tests
+	scripts/setup.sh containerd
+	CARGO_PROFILE_RELEASE_STRIP=none $(CARGO) build --release --locked --package egpu-shim --bins --target-dir $(TARGET)/text-order $(REPRODUCIBLE)
+	scripts/text-order/order.py $(TARGET)/text-order/release $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- --only PSS
 
 bench-calls: build rm-client
 	scripts/setup.sh tests

@@ -1,6 +1,7 @@
 //! The shim's log: the FIFO `log` in the bundle, which containerd reads into its own log.
 
 use std::{
+    fmt::{Debug, Write as _},
     fs::{File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
@@ -8,7 +9,12 @@ use std::{
     sync::Arc,
 };
 
-use tracing::level_filters::LevelFilter;
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    level_filters::LevelFilter,
+    span,
+};
 
 /// Sends what is traced to the FIFO in `bundle`. Does nothing when there is none: a shim without a
 /// log runs on.
@@ -25,9 +31,55 @@ pub fn to_stderr(debug: bool) {
 
 fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool) {
     let level = if debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
-    let subscriber = tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(writer).finish();
     // Fails only when one is installed already.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    let _ = tracing::subscriber::set_global_default(Lines { level, writer });
+}
+
+/// Writes each event in one line. tracing-subscriber's would do the same, and keeps a table of spans
+/// of 32 KiB in each shim, which has none.
+struct Lines<F> {
+    level: LevelFilter,
+    writer: F,
+}
+
+impl<W: Write, F: Fn() -> W + 'static> Subscriber for Lines<F> {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= self.level
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(self.level)
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let (now, metadata) = (jiff::Timestamp::now(), event.metadata());
+        let mut line = Line(format!("{now:.6} {:>5} {}:", metadata.level(), metadata.target()));
+        event.record(&mut line);
+        line.0.push('\n');
+        // A log that cannot be written has no place where that could be said.
+        let _ = (self.writer)().write_all(line.0.as_bytes());
+    }
+
+    // No span is enabled.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A line, to which an event's fields are added: its message, then `name=value`.
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = match field.name() {
+            "message" => write!(self.0, " {value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
 }
 
 /// FIFO of the log. Never blocks and never fails: what does not fit while nobody reads is lost.
@@ -61,6 +113,22 @@ mod tests {
     use std::io::Read;
 
     use super::*;
+
+    #[test]
+    fn an_event_is_a_line_with_its_message_and_fields_and_below_the_level_none() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let lines = Lines { level: LevelFilter::INFO, writer: move || writer.try_clone().unwrap() };
+        tracing::subscriber::with_default(lines, || {
+            let _span = tracing::info_span!("span", of = "a library").entered();
+            tracing::debug!("too much");
+            tracing::warn!(error = %"none", name = "a b", "took {}", 3);
+        });
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        let (time, rest) = text.split_once(' ').unwrap();
+        assert_eq!(time.len(), "2026-11-24T10:00:00.000000Z".len(), "{time}");
+        assert_eq!(rest, " WARN egpu_shim::logging::tests: took 3 error=none name=\"a b\"\n");
+    }
 
     #[test]
     fn a_log_that_nobody_reads_loses_lines_and_nothing_else() {

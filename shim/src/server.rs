@@ -3,10 +3,7 @@
 
 use std::{
     env, fs, io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixListener,
-    },
+    os::{fd::OwnedFd, unix::net::UnixListener},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -70,8 +67,9 @@ pub struct PreparedServer {
 /// Takes the socket from stdin, before anything else gets to have it: a copy that a container's
 /// process kept would make a dead shim look alive. stdout is the program's mount.
 pub fn prepare() -> Result<PreparedServer, ServeError> {
-    let socket: OwnedFd = io::stdin().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
-    let program = io::stdout().as_fd().try_clone_to_owned().map_err(ServeError::Socket)?;
+    // Not `io::stdin` and `io::stdout`, which make buffers that stay.
+    let socket: OwnedFd = rustix::stdio::stdin().try_clone_to_owned().map_err(ServeError::Socket)?;
+    let program: OwnedFd = rustix::stdio::stdout().try_clone_to_owned().map_err(ServeError::Socket)?;
     let null = fs::File::options().read(true).write(true).open("/dev/null").map_err(ServeError::Socket)?;
     rustix::stdio::dup2_stdin(&null).map_err(|error| ServeError::Socket(error.into()))?;
     rustix::stdio::dup2_stdout(null).map_err(|error| ServeError::Socket(error.into()))?;

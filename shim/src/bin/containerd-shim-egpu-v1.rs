@@ -71,6 +71,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // The reactor keeps room for so many; an idle shim seldom has more than one.
+        .max_io_events_per_tick(64)
         .max_blocking_threads(32)
         .thread_keep_alive(Duration::from_secs(1))
         .build()

@@ -1,14 +1,24 @@
 //! Copying between a container's end and containerd's.
 
-use std::{io, path::Path};
+use std::{
+    future::poll_fn,
+    io,
+    mem::MaybeUninit,
+    path::Path,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use tokio::{
     fs::File,
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::unix::pipe,
 };
 
 use super::fifo::HeldEnd;
+
+/// Size of the most that is read at once, in bytes.
+const CHUNK: usize = 8192;
 
 /// The destination of output.
 #[derive(Debug)]
@@ -35,8 +45,13 @@ impl OutputSink {
 /// Copies until `from` ends or `to` is closed.
 pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let copied = async {
-        tokio::io::copy(&mut from, &mut to).await?;
-        to.shutdown().await
+        loop {
+            let chunk = poll_fn(|context| read_chunk(&mut from, context)).await?;
+            if chunk.is_empty() {
+                return to.shutdown().await;
+            }
+            to.write_all(&chunk).await?;
+        }
     };
     match copied.await {
         Ok(()) => {}
@@ -45,6 +60,15 @@ pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(libc::EIO) => {}
         Err(error) => tracing::warn!(stream, %error, "cannot copy a stream"),
     }
+}
+
+/// What there is to read; empty at the end. A stream that is silent has no buffer: a container's
+/// three streams mostly are.
+fn read_chunk(from: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
+    let mut space = [MaybeUninit::uninit(); CHUNK];
+    let mut buffer = ReadBuf::uninit(&mut space);
+    ready!(Pin::new(from).poll_read(context, &mut buffer))?;
+    Poll::Ready(Ok(buffer.filled().to_vec()))
 }
 
 /// A log file, made with its directories if need be.
