@@ -4,7 +4,8 @@
  *   notify-floor filter   -- PROGRAM ARGUMENT...   the filter alone, which allows every call
  *   notify-floor continue -- PROGRAM ARGUMENT...   each call is received, and continued by the kernel
  *   notify-floor answer   -- PROGRAM ARGUMENT...   each is copied, executed here, written back, answered
- *   notify-floor times    -- PROGRAM ARGUMENT...   the same, and says what each step took (the clock included)
+ *   notify-floor spin     -- PROGRAM ARGUMENT...   the same, looking for the next call without sleeping
+ *   notify-floor times    -- PROGRAM ARGUMENT...   answer, and says what each step took (the clock included)
  * Calls whose parameters have pointers of their own are continued. Standard error says how many calls
  * came and how many were executed here. Exit code: the program's, or 1. */
 #define _GNU_SOURCE
@@ -31,13 +32,13 @@
 #define SECCOMP_IOCTL_NOTIF_SET_FLAGS SECCOMP_IOW(4, __u64)
 #endif
 enum { SYNC_WAKE_UP = 1, THREAD = O_EXCL };
-enum { FREE = 0x29, CONTROL = 0x2a, ALLOC = 0x2b, MAP_MEMORY = 0x4e, UNMAP_MEMORY = 0x4f };
+enum { LONGEST = 4096, FREE = 0x29, CONTROL = 0x2a, ALLOC = 0x2b, MAP_MEMORY = 0x4e, UNMAP_MEMORY = 0x4f };
 
 enum step { RECEIVE, FILE_STEP, READ, VALID, EXECUTE, WRITE, SEND, STEPS };
 static const char *step_names[STEPS] = {"receive and wait", "the file", "read", "still waiting?", "the driver", "write", "send"};
 static double spent[STEPS];
 static long calls, executed;
-static int is_timed;
+static int is_timed, is_spinning;
 static double last;
 
 static double now(void) {
@@ -143,11 +144,11 @@ static int execute(int listener, struct seccomp_notif *call, struct seccomp_noti
     uint64_t rights_place = is_alloc && shape.size >= 48 ? address(argument, 24) : 0, rights[2] = {0};
     ssize_t length = 0;
     if (place) {
-        /* Nobody says how long an allocation's are: no longer than their page. */
-        size_t most = is_alloc ? 4096 - place % 4096 : word(argument, shape.parameters_size);
+        /* Nobody says how long an allocation's are: what is there of so many bytes is read. */
+        size_t most = is_alloc ? LONGEST : word(argument, shape.parameters_size);
         if (most > sizeof parameters) { close(file); return 0; }
         if ((length = pread(caller->memory, parameters, most, place)) < 0) fail("the parameters");
-        if (is_alloc) memset(parameters + length, 0, 4096 - length);
+        if (is_alloc) memset(parameters + length, 0, LONGEST - length);
         memcpy(before, parameters, length);
         uint64_t here = (uint64_t)(uintptr_t)parameters;
         memcpy(argument + shape.parameters, &here, 8);
@@ -187,11 +188,14 @@ static int execute(int listener, struct seccomp_notif *call, struct seccomp_noti
 }
 
 static void serve(int listener, int is_executing) {
-    ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
+    /* The two hand one processor to each other, or each has its own. */
+    if (!is_spinning) ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP);
     last = now();
     for (;;) {
         struct seccomp_notif call = {0};
         struct seccomp_notif_resp answer;
+        struct pollfd next = {listener, POLLIN, 0};
+        while (is_spinning && !poll(&next, 1, 0)) {}
         if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call)) {
             struct pollfd end = {listener, 0, 0};
             if (errno == EINTR || (poll(&end, 1, 0) == 0)) continue;
@@ -230,7 +234,8 @@ int main(int count, char **arguments) {
     if (count < 4 || strcmp(arguments[2], "--")) { fprintf(stderr, "usage: see the head of notify_floor.c\n"); return 1; }
     const char *mode = arguments[1];
     is_timed = !strcmp(mode, "times");
-    int is_executing = is_timed || !strcmp(mode, "answer");
+    is_spinning = !strcmp(mode, "spin");
+    int is_executing = is_timed || is_spinning || !strcmp(mode, "answer");
     if (!strcmp(mode, "filter")) {
         if (filter(SECCOMP_RET_ALLOW, 0)) fail("the filter");
         execvp(arguments[3], arguments + 3);

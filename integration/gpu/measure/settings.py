@@ -3,7 +3,7 @@
 EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost (CUDA
                    initialisation, malloc and free, training beside the same outside: 5 minutes),
                    floor (malloc and free and initialisation part by part, beside the least that
-                   any mediator costs: 5 minutes; in no other run),
+                   any mediator costs: 8 minutes; in no other run),
                    two (NCCL on two cards), utilization, achieved, errors, programs (other
                    people's programs and suites, outside and in a share), latency (requests beside
                    batch work, 11 minutes; in no other run)
