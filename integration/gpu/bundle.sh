@@ -32,6 +32,7 @@ cp "$target"/rm-client/*/debug/rm-client "$out/egpu-gpu-test/bin/"
 # suites of memory and attacks are skipped.
 ${CC:-cc} -static -O1 -pthread -o "$out/egpu-gpu-test/bin/hostile" integration/hostile/hostile.c
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/cuda-load" integration/gpu/cuda_load.c -ldl
+${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/notify-floor" integration/gpu/notify_floor.c
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_load.c -ldl
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/latency-load" integration/gpu/latency_load.c -ldl -lm
 ${CC:-cc} -O2 -shared -fPIC -o "$out/egpu-gpu-test/bin/no-preemption.so" integration/gpu/no_preemption.c -ldl

@@ -82,8 +82,8 @@ def run_all(suite):
 def run(node, report, settings):
     suite = Suite(node, report, settings)
     show_egpu(node, report)
-    parts = {"memory": memory, "cost": memory, "attacks": attacks, "programs": programs,
-             "latency": latency}
+    parts = {"memory": memory, "cost": memory, "floor": memory, "attacks": attacks,
+             "programs": programs, "latency": latency}
     if settings.only:
         parts.get(settings.only, compute).run(suite)
         show_logs(node, report)

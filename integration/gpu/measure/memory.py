@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from measure import cost
+from measure import cost, floor
 from measure.figures import at_least, at_most
 from measure.node import NCCL, NCCL_OPTIONS
 from measure.settings import select
@@ -330,11 +330,11 @@ def whole(suite):
 
 
 PARTS = [quota, frames, vendor, random, cost.launches, cost.initialisation, cost.allocation,
-         cost.training, pinned, large, many, sixteen, whole]
+         cost.training, floor.floor, pinned, large, many, sixteen, whole]
 
 
 def run(suite):
-    parts = select(PARTS, suite.settings.memory)
+    parts = select(PARTS, suite.settings.memory, without=[floor.floor])
     before = suite.node.kernel_log()
     for part in parts:
         suite.run(part)

@@ -30,8 +30,8 @@ NCCL_OPTIONS = ["--net-host", "--mount",
 DRIVER = "/usr/local/nvidia"
 LOADS = ["train.py", "pin_load.py", "large_load.py", "torch_load.py", "nccl_load.py",
          "torch_check.py"]
-PROGRAMS = ["cuda-load", "compute-load", "latency-load", "no-preemption.so", "rm-client", "hostile",
-            "egpu"]
+PROGRAMS = ["cuda-load", "notify-floor", "compute-load", "latency-load", "no-preemption.so",
+            "rm-client", "hostile", "egpu"]
 DISABLED = [f"io.containerd.{name}" for name in (
     "grpc.v1.cri", "cri.v1.runtime", "cri.v1.images", "snapshotter.v1.btrfs", "snapshotter.v1.zfs",
     "snapshotter.v1.devmapper", "snapshotter.v1.aufs", "internal.v1.tracing", "nri.v1.nri")]
@@ -345,12 +345,24 @@ class Node:
                 return None if None in used else sum(used) >> 20
         return None
 
+    def mediators(self):
+        """Yields the folders of the mediators' processes."""
+        for path in glob.glob("/proc/[0-9]*"):
+            if self.read(f"{path}/comm").strip() == "egpu-mediator":
+                yield path
+
+    def pin_mediators(self, cpus):
+        """Has all threads of the mediators run on these processors."""
+        for process in self.mediators():
+            for thread in os.listdir(f"{process}/task"):
+                with contextlib.suppress(OSError):
+                    os.sched_setaffinity(int(thread), cpus)
+
     def processor_ticks(self):
         """Processor time of the mediators' threads by name: in user mode, in the kernel."""
         ticks = {}
-        for path in glob.glob("/proc/[0-9]*/task/[0-9]*/stat"):
-            process = path.split("/task/")[0]
-            if self.read(f"{process}/comm").strip() == "egpu-mediator":
+        for process in self.mediators():
+            for path in glob.glob(f"{process}/task/[0-9]*/stat"):
                 name, _, rest = self.read(path).partition("(")[2].rpartition(")")
                 if rest:
                     user, kernel = ticks.get(name, (0, 0))

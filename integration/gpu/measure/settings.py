@@ -2,6 +2,8 @@
 
 EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost (CUDA
                    initialisation, malloc and free, training beside the same outside: 5 minutes),
+                   floor (malloc and free and initialisation part by part, beside the least that
+                   any mediator costs: 8 minutes; in no other run),
                    two (NCCL on two cards), utilization, achieved, errors, programs (other
                    people's programs and suites, outside and in a share), latency (requests beside
                    batch work, 11 minutes; in no other run)
@@ -33,7 +35,7 @@ EGPU_GPU_WORK      a folder for everything but the results (/tmp/egpu-gpu)
 
 import os
 
-ONLY = ("memory", "compute", "attacks", "cost", "two", "utilization", "achieved", "errors",
+ONLY = ("memory", "compute", "attacks", "cost", "floor", "two", "utilization", "achieved", "errors",
         "programs", "latency")
 
 
@@ -48,6 +50,8 @@ class Settings:
         self.memory, self.compute = get("MEMORY").split(), get("COMPUTE").split()
         if self.only == "cost":
             self.memory = ["initialisation", "allocation", "training"]
+        elif self.only == "floor":
+            self.memory = ["floor"]
         elif self.only in ("two", "utilization", "achieved", "errors"):
             self.compute = [self.only]
         self.programs, self.pairs = int(get("PROGRAMS", "300")), int(get("PAIRS", "5"))

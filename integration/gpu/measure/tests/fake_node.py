@@ -177,6 +177,9 @@ class FakeNode:
     def kill(self, *_):
         pass
 
+    def pin_mediators(self, _):
+        pass
+
     def kernel_log(self, _=None):
         return []
 

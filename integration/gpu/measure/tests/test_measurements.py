@@ -7,7 +7,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from measure import attacks, compute, disturbed, memory, plot, shares
+from measure import attacks, compute, disturbed, floor, memory, plot, shares
 from measure.report import Report
 from measure.settings import Settings, select
 from measure.suite import Suite
@@ -25,6 +25,21 @@ def measure(run, node, **environment):
             run(Suite(node, report, settings))
         report.files = sorted(os.listdir(folder))
     return report, output.getvalue()
+
+
+class Floor(unittest.TestCase):
+    def test_each_place_is_shown_beside_outside(self):
+        node, ran = FakeNode(), []
+        node.said = lambda place, command: ran.append(command) or (
+            "40.50" if "answer" in command else "20.50")
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            with floor.Floor(Suite(node, None, None)) as measured:
+                measured.compare("4 MiB", "@cuda-load", "malloc", rounds=4, cpus=(3, 5))
+        self.assertIn("answer        40.50  quartiles 40.50 to 40.50  more    20.00  1.9756x",
+                      said.getvalue())
+        self.assertIn("share         20.50", said.getvalue())
+        self.assertIn(("taskset", "-c", "5", "/work/tools/notify-floor", "answer", "--", "taskset",
+                       "-c", "3", "/work/tools/cuda-load", "malloc"), ran)
 
 
 class Compute(unittest.TestCase):
