@@ -1,6 +1,7 @@
 //! The shim's log: the FIFO `log` in the bundle, which containerd reads into its own log.
 
 use std::{
+    error::Error,
     fmt::{Debug, Write as _},
     fs::{File, OpenOptions},
     io::{self, Write},
@@ -9,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use nvidia_glue::base::error_chain;
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -74,6 +76,10 @@ impl<W: Write, F: Fn() -> W + 'static> Subscriber for Lines<F> {
 struct Line(String);
 
 impl Visit for Line {
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        let _ = write!(self.0, " {}={}", field.name(), error_chain(value));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let _ = match field.name() {
             "message" => write!(self.0, " {value:?}"),
@@ -121,13 +127,18 @@ mod tests {
         tracing::subscriber::with_default(lines, || {
             let _span = tracing::info_span!("span", of = "a library").entered();
             tracing::debug!("too much");
-            tracing::warn!(error = %"none", name = "a b", "took {}", 3);
+            let error = io::Error::other(std::fmt::Error);
+            let error = &crate::helper::MountError::Table(error) as &dyn Error;
+            tracing::warn!(error, of = %"none", name = "a b", "took {}", 3);
         });
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         let (time, rest) = text.split_once(' ').unwrap();
         assert_eq!(time.len(), "2026-11-24T10:00:00.000000Z".len(), "{time}");
-        assert_eq!(rest, " WARN egpu_shim::logging::tests: took 3 error=none name=\"a b\"\n");
+        assert_eq!(
+            rest,
+            " WARN egpu_shim::logging::tests: took 3 error=cannot read /proc/self/mountinfo: an error occurred when formatting an argument of=none name=\"a b\"\n"
+        );
     }
 
     #[test]
