@@ -9,7 +9,8 @@
 //! first. At a random multiple of 4 KiB, each shim maps other neighbours of the same code, and ten
 //! of them together keep 2 MiB more.
 //!
-//! Places what a shim executes together: `text-order.ld`, which the programs for clusters do not have.
+//! Places what a shim executes together: `text-order.ld`, which the programs for clusters do not
+//! have.
 #![allow(clippy::print_stdout, reason = "standard output is how a build script speaks to cargo")]
 
 use std::{env, error::Error, fs, path::Path};

@@ -37,8 +37,8 @@ fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool
     let _ = tracing::subscriber::set_global_default(Lines { level, writer });
 }
 
-/// Writes each event in one line. tracing-subscriber's would do the same, and keeps a table of spans
-/// of 32 KiB in each shim, which has none.
+/// Writes each event in one line. tracing-subscriber's would do the same, and keeps a table of
+/// spans of 32 KiB in each shim, which has none.
 struct Lines<F> {
     level: LevelFilter,
     writer: F,

@@ -72,8 +72,8 @@ fn main() -> ExitCode {
     if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Puts a tmpfs on `/run`, in a mount namespace of this process: nodes have one there, with the state
-/// of containerd, runc and egpu, sockets and fifos. What a disk does with files that live for
+/// Puts a tmpfs on `/run`, in a mount namespace of this process: nodes have one there, with the
+/// state of containerd, runc and egpu, sockets and fifos. What a disk does with files that live for
 /// milliseconds is nobody's wait on a node.
 fn give_run_a_tmpfs() {
     let mount = |what, target, flags| nix::mount::mount(Some(what), target, Some(what), flags, None::<&str>);

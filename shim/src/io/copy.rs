@@ -62,7 +62,7 @@ pub(super) async fn copy(stream: &'static str, mut from: impl AsyncRead + Unpin,
     }
 }
 
-/// What there is to read; empty at the end. A stream that is silent has no buffer: a container's
+/// Reads what there is; nothing at the end. A stream that is silent has no buffer: a container's
 /// three streams mostly are.
 fn read_chunk(from: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<io::Result<Vec<u8>>> {
     let mut space = [MaybeUninit::uninit(); CHUNK];

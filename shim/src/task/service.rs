@@ -111,8 +111,8 @@ impl Task for TaskService {
         let wait = AdmissionWait::new(asked.timeout_nano);
         // Dropped with this call when the connection is lost.
         let _caller = wait.ends_when_dropped();
-        // In a box from the beginning: copies on the way to its task would be the deepest use of the
-        // stack, which keeps what was used once.
+        // In a box from the beginning: copies on the way to its task would be the deepest use of
+        // the stack, which keeps what was used once.
         let work = Box::pin(create(Arc::clone(&self.0), request, wait));
         let pid = self.carry_out("create", &id, work).await?;
         Ok(CreateTaskResponse { pid: wire_pid(pid), ..Default::default() })
