@@ -56,17 +56,17 @@ fn main() -> ExitCode {
     let runtimes = Runtime::all();
     // Unpacked once, before the first round.
     workloads::run(&node, Runtime::runc(&runtimes), "warm", &[]);
-    let runs: Vec<Vec<Comparison>> = (0..arguments.runs)
-        .map(|run| {
-            let results = one_run(&node, &runtimes, &arguments);
-            report::print(&node, run, &results);
-            results
-        })
-        .collect();
-    report::summary(&runs);
-    if arguments.save {
-        report::store(&node, arguments.pairs, &runs);
+    let mut runs: Vec<Vec<Comparison>> = Vec::new();
+    for run in 0..arguments.runs {
+        let results = one_run(&node, &runtimes, &arguments);
+        report::print(&node, run, &results);
+        runs.push(results);
+        if arguments.save {
+            // Each time: minutes of runs that are ended early are not lost.
+            report::store(&node, arguments.pairs, &runs);
+        }
     }
+    report::summary(&runs);
     node.finish();
     let is_met = runs.iter().flatten().all(Comparison::is_met);
     if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
