@@ -75,6 +75,9 @@ CARGO_HOME ?= $(HOME)/.cargo
 REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ "-Csymbol-mangling-version=v0", \
     "--remap-path-prefix=$(CARGO_HOME)/registry/src=/crates", "--remap-path-prefix=$(CURDIR)=/egpu", "--remap-path-prefix=$(TARGET)=/target"]'
 
+# shim/build.rs: what an idle shim has executed is placed together.
+export EGPU_TEXT_ORDER := 1
+
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 

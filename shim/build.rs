@@ -9,8 +9,9 @@
 //! first. At a random multiple of 4 KiB, each shim maps other neighbours of the same code, and ten
 //! of them together keep 2 MiB more.
 //!
-//! Places what a shim executes together: `text-order.ld`, which the programs for clusters do not
-//! have.
+//! Places what a shim executes together, where the Makefile says so (`EGPU_TEXT_ORDER`), which knows
+//! how symbols are named: `text-order.ld`, for linkers that read GNU's scripts (bfd, lld). The
+//! programs for clusters do not have it.
 #![allow(clippy::print_stdout, reason = "standard output is how a build script speaks to cargo")]
 
 use std::{env, error::Error, fs, path::Path};
@@ -23,8 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo::rustc-link-search=native={directory}");
         println!("cargo::rustc-link-arg-bins=-Wl,-z,max-page-size=65536");
         let order = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("text-order.ld");
-        let is_wanted = env::var("PROFILE")? == "release" && env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64";
-        if is_wanted && order.exists() {
+        println!("cargo::rerun-if-env-changed=EGPU_TEXT_ORDER");
+        let is_release = env::var("PROFILE")? == "release" && env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64";
+        if is_release && env::var_os("EGPU_TEXT_ORDER").is_some() {
             println!("cargo::rerun-if-changed={}", order.display());
             println!("cargo::rustc-link-arg-bin=containerd-shim-egpu-v1=-Wl,-T,{}", order.display());
         }

@@ -125,8 +125,8 @@ fn mounts(node: &Node) -> Vec<PathBuf> {
 }
 
 fn task_mounts(node: &Node) -> Vec<PathBuf> {
-    let state = node.directory().join("egpu");
-    mounts(node).into_iter().filter(|path| *path != state).collect()
+    let own = ["egpu", "state"].map(|name| node.directory().join(name));
+    mounts(node).into_iter().filter(|path| !own.contains(path)).collect()
 }
 
 /// Directories of the node's containers in every hierarchy, the common parent excepted.

@@ -11,6 +11,7 @@ use std::{
 };
 
 use nvidia_glue::base::error_chain;
+use runtime_config::request::is_control_or_format;
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -37,8 +38,9 @@ fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool
     let _ = tracing::subscriber::set_global_default(Lines { level, writer });
 }
 
-/// Writes each event in one line. tracing-subscriber's would do the same, and keeps a table of
-/// spans of 32 KiB in each shim, which has none.
+/// Writes each event in one line, without characters that would make it another.
+/// tracing-subscriber's would do nearly the same, and keeps a table of spans of 32 KiB in each shim,
+/// which has none.
 struct Lines<F> {
     level: LevelFilter,
     writer: F,
@@ -57,9 +59,14 @@ impl<W: Write, F: Fn() -> W + 'static> Subscriber for Lines<F> {
         let (now, metadata) = (jiff::Timestamp::now(), event.metadata());
         let mut line = Line(format!("{now:.6} {:>5} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
-        line.0.push('\n');
+        let escaped = |character: char| match is_control_or_format(character) {
+            true => character.escape_default().to_string(),
+            false => character.to_string(),
+        };
+        let mut line: String = line.0.chars().map(escaped).collect();
+        line.push('\n');
         // A log that cannot be written has no place where that could be said.
-        let _ = (self.writer)().write_all(line.0.as_bytes());
+        let _ = (self.writer)().write_all(line.as_bytes());
     }
 
     // No span is enabled.
@@ -129,7 +136,7 @@ mod tests {
             tracing::debug!("too much");
             let error = io::Error::other(std::fmt::Error);
             let error = &crate::helper::MountError::Table(error) as &dyn Error;
-            tracing::warn!(error, of = %"none", name = "a b", "took {}", 3);
+            tracing::warn!(error, of = %"none", name = "a b", "took\n\u{1b}{}", 3);
         });
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
@@ -137,7 +144,7 @@ mod tests {
         assert_eq!(time.len(), "2026-11-24T10:00:00.000000Z".len(), "{time}");
         assert_eq!(
             rest,
-            " WARN egpu_shim::logging::tests: took 3 error=cannot read /proc/self/mountinfo: an error occurred when formatting an argument of=none name=\"a b\"\n"
+            " WARN egpu_shim::logging::tests: took\\n\\u{1b}3 error=cannot read /proc/self/mountinfo: an error occurred when formatting an argument of=none name=\"a b\"\n"
         );
     }
 

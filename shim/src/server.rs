@@ -60,23 +60,19 @@ pub enum ServeError {
 #[derive(Debug)]
 pub struct PreparedServer {
     listener: UnixListener,
-    /// The mount that the program runs from, held to the end, when nobody waits for its closing.
-    program: OwnedFd,
 }
 
 /// Takes the socket from stdin, before anything else gets to have it: a copy that a container's
-/// process kept would make a dead shim look alive. stdout is the program's mount.
+/// process kept would make a dead shim look alive.
 pub fn prepare() -> Result<PreparedServer, ServeError> {
-    // Not `io::stdin` and `io::stdout`, which make buffers that stay.
+    // Not `io::stdin`, which makes a buffer that stays.
     let socket: OwnedFd = rustix::stdio::stdin().try_clone_to_owned().map_err(ServeError::Socket)?;
-    let program: OwnedFd = rustix::stdio::stdout().try_clone_to_owned().map_err(ServeError::Socket)?;
-    let null = fs::File::options().read(true).write(true).open("/dev/null").map_err(ServeError::Socket)?;
-    rustix::stdio::dup2_stdin(&null).map_err(|error| ServeError::Socket(error.into()))?;
-    rustix::stdio::dup2_stdout(null).map_err(|error| ServeError::Socket(error.into()))?;
+    let null = fs::File::open("/dev/null").map_err(ServeError::Socket)?;
+    rustix::stdio::dup2_stdin(null).map_err(|error| ServeError::Socket(error.into()))?;
     let listener = UnixListener::from(socket);
     listener.local_addr().and_then(|_| listener.set_nonblocking(true)).map_err(ServeError::Socket)?;
     set_child_subreaper(Some(getpid())).map_err(|error| ServeError::Subreaper(error.into()))?;
-    Ok(PreparedServer { listener, program })
+    Ok(PreparedServer { listener })
 }
 
 /// Serves until Shutdown finds no container, or containerd has disowned it, or SIGTERM or SIGINT
@@ -137,6 +133,5 @@ pub async fn serve(
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(ANSWER_GRACE).await;
     supervisor.end().await;
-    drop(prepared.program);
     Ok(())
 }

@@ -220,11 +220,8 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         .args(debug.then_some("-debug"))
         .env(TTRPC_ADDRESS, &params.ttrpc_address)
         .stdin(Stdio::from(OwnedFd::from(listener)))
-        // containerd reads until the last holder of its own has closed them. Whoever closes the
-        // view last waits for all processors, and containerd waits for this process.
-        .stdout(
-            view.as_ref().ok().and_then(|view| view.directory.try_clone().ok()).map_or_else(Stdio::null, Stdio::from),
-        )
+        // containerd reads until the last holder of these has closed them.
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .process_group(0);
     command.spawn().map_err(StartCommandError::Spawn)

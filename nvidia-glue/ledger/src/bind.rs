@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::{
     BindError, ContainerKey, GrantState, Ledger, ProcessId, Record,
     decision_log::{DecisionLog, Event, Line},
+    index::Index,
     liveness::is_plain_path,
 };
 
@@ -33,7 +34,12 @@ impl Ledger {
         record.init = Some(init);
         record.mediator = mediator;
         record.cgroups = strings(cgroups);
-        locked.write_record_beside_index(&record).map_err(failed)?;
+        // Another build's may have what changes with it.
+        let written = match Index::is_current(&locked).map_err(failed)? {
+            true => locked.write_record_beside_index(&record),
+            false => locked.write_record(&record),
+        };
+        written.map_err(failed)?;
         let line = Line::new(Event::Bind, &record).field("pid", init.pid).field("grant", &record.grant_id);
         drop(locked);
         log.write(&[match mediator {

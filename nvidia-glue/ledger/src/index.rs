@@ -95,15 +95,25 @@ pub(super) fn group_hash(group: &str) -> u64 {
 impl Index {
     /// The index as it is written down if that is up to date, else made from the records.
     pub(super) fn load(locked: &Locked<'_>) -> Result<Self, StoreError> {
-        if let Some(summary) = locked.read_index(SUMMARY)
-            && let Ok(summary) = serde_json::from_slice::<Summary>(&summary)
-            && summary.version == INDEX
-            && summary.boot_id == locked.store().boot_id()
-            && summary.stamp == locked.records_stamp()?
-        {
-            return Ok(Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() });
+        match Self::current_summary(locked)? {
+            Some(summary) => Ok(Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() }),
+            None => Self::rebuild(locked),
         }
-        Self::rebuild(locked)
+    }
+
+    /// Returns whether the index that is written down is this build's, and of the records that
+    /// there are.
+    pub(super) fn is_current(locked: &Locked<'_>) -> Result<bool, StoreError> {
+        Ok(Self::current_summary(locked)?.is_some())
+    }
+
+    fn current_summary(locked: &Locked<'_>) -> Result<Option<Summary>, StoreError> {
+        let summary = locked.read_index(SUMMARY).and_then(|bytes| serde_json::from_slice::<Summary>(&bytes).ok());
+        let stamp = locked.records_stamp()?;
+        let is_current = |summary: &Summary| {
+            summary.version == INDEX && summary.boot_id == locked.store().boot_id() && summary.stamp == stamp
+        };
+        Ok(summary.filter(is_current))
     }
 
     /// Creates the index from the records, and writes it down if that is possible.

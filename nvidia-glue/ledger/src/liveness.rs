@@ -34,8 +34,8 @@ pub(crate) enum Population {
 pub(crate) trait Node: fmt::Debug + Send + Sync {
     /// Returns whether exactly this process is alive (a zombie is not).
     fn is_alive(&self, process: ProcessId) -> bool;
-    /// Returns whether any process has its pid: itself, alive or a zombie, or another one. One
-    /// system call, for where many are looked at.
+    /// Returns whether its pid is taken: by itself, alive or a zombie, or by another process or
+    /// thread. One system call, for where many are looked at.
     fn has_pid(&self, process: ProcessId) -> bool;
     /// Population of the cgroup at `directory`.
     fn population(&self, directory: &Path) -> Population;

@@ -35,14 +35,10 @@ impl Ledger {
         log: &DecisionLog,
     ) -> Result<Option<Record>, ReleaseError> {
         let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
-        // Processes begin and end without the lock, too: only the record has to stay as it is.
-        let Some(seen) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
-        self.check_ended(container, &seen)?;
         let locked = self.store.lock().map_err(failed)?;
         let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
-        if record != seen {
-            self.check_ended(container, &record)?;
-        }
+        self.check_empty(container, &record.cgroups)?;
+        self.check_unmediated(container, record.mediator)?;
         self.remove(&locked, &record).map_err(failed)?;
         drop(locked);
         let mut lines = Vec::new();
@@ -57,11 +53,6 @@ impl Ledger {
         }
         log.write(&lines);
         Ok(Some(record))
-    }
-
-    fn check_ended(&self, container: &ContainerKey, record: &Record) -> Result<(), ReleaseError> {
-        self.check_empty(container, &record.cgroups)?;
-        self.check_unmediated(container, record.mediator)
     }
 
     /// Checks that no process of a container lives.

@@ -407,7 +407,7 @@ fn launch(
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
         cgroup_config: cgroup_config.clone(),
         detached: true,
-        executor: Box::new(ContainerProgram::new(Some(outcome.into()), notes.find_home)),
+        executor: Box::new(ContainerProgram::of_init(outcome.into(), notes.find_home)),
         no_pivot: create.no_pivot_root,
         stdin,
         stdout,

@@ -291,7 +291,7 @@ fn launch(
             container_name: exec.id.clone(),
         },
         detached: true,
-        executor: Box::new(ContainerProgram::new(None, notes.find_home)),
+        executor: Box::new(ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home)),
         no_pivot: false,
         stdin,
         stdout,

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, NulError};
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -32,6 +32,8 @@ pub(crate) struct ContainerProgram {
     /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful
     /// `execve`.
     report: Option<Rc<OwnedFd>>,
+    /// libcontainer's own pipe for that, of an exec.
+    exec_report: Option<RawFd>,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
     /// from asking NSS, whose modules are the image's.
     find_home: bool,
@@ -55,6 +57,9 @@ pub(crate) enum ProgramError {
     /// A file that this user may not execute.
     #[error("exec: {0:?}: permission denied")]
     Permission(String),
+    /// What is open would be the container's.
+    #[error("cannot close what the program must not have: {0}")]
+    CloseDescriptors(String),
     /// `execve` refused.
     #[error("exec {}: {}", path.display(), in_words(*errno))]
     Execute { path: PathBuf, errno: Errno },
@@ -73,9 +78,14 @@ impl From<NulError> for ProgramError {
 }
 
 impl ContainerProgram {
-    /// `report`: see the field; none where libcontainer has a pipe of its own (exec).
-    pub(crate) fn new(report: Option<OwnedFd>, find_home: bool) -> Self {
-        Self { report: report.map(Rc::new), find_home, path: Rc::default() }
+    /// `report`: see the field.
+    pub(crate) fn of_init(report: OwnedFd, find_home: bool) -> Self {
+        Self { report: Some(Rc::new(report)), exec_report: None, find_home, path: Rc::default() }
+    }
+
+    /// `exec_report`: see the field.
+    pub(crate) fn of_exec(exec_report: RawFd, find_home: bool) -> Self {
+        Self { report: None, exec_report: Some(exec_report), find_home, path: Rc::default() }
     }
 
     /// Replaces the process's image; returns only when that fails.
@@ -88,6 +98,11 @@ impl ContainerProgram {
         let program = CString::new(path.as_os_str().as_encoded_bytes())?;
         let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
+        // The kernel looks the program up before it closes what is to be closed on execution: a
+        // path through /proc/self/fd would lead out of the container (CVE-2024-21626).
+        let kept = self.report.as_deref().map(AsRawFd::as_raw_fd).or(self.exec_report);
+        let kept: Vec<i32> = (0..=2).chain(kept).collect();
+        sys::close_all_but(&kept).map_err(|error| ProgramError::CloseDescriptors(error.to_string()))?;
         self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
@@ -256,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
-        let program = ContainerProgram::new(None, false);
+        let program = ContainerProgram::of_exec(-1, false);
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }

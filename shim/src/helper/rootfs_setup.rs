@@ -11,6 +11,7 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Mount, Spec};
 use pathrs::error::{Error, ErrorKind};
 use pathrs::flags::OpenFlags;
+use pathrs::procfs::ProcfsHandle;
 use pathrs::{InodeType, Root};
 
 use super::devices::{DeviceError, Devices};
@@ -106,6 +107,10 @@ impl RootfsSetup {
 
     /// Sets up the root file system for `init`, which waits. The error is its text.
     pub(crate) fn finish(&self, init: Pid) -> Result<(), String> {
+        // The process that does it inherits the private /proc of its lookups: whoever closes that
+        // last waits for all processors, and nobody waits for this process. Never before init is
+        // made, which must not have one of the host's.
+        let _ = ProcfsHandle::new();
         let prepare = || {
             let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY | nix::fcntl::OFlag::O_CLOEXEC;
             let root = nix::fcntl::open(&self.root, flags, nix::sys::stat::Mode::empty());

@@ -3,8 +3,6 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use pathrs::procfs::ProcfsHandle;
-
 use super::worker;
 use crate::cgroup::Host;
 use crate::frame::{self, FrameError};
@@ -55,13 +53,7 @@ fn run(socket: &OwnedFd, shim: i32) -> io::Result<()> {
     sys::set_name(c"egpu-helper");
     nix::unistd::chdir("/")?;
     // The shim's stdin is its listening socket. Whoever holds a copy makes a dead shim look alive.
-    // Its stdout is nothing to write to.
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
-    rustix::stdio::dup2_stdin(&null)?;
-    rustix::stdio::dup2_stdout(null)?;
-    // The private /proc of safe path lookups, for all workers: each closing of one of their own
-    // would wait for all processors. None without CAP_SYS_ADMIN: then they look it up themselves.
-    let _ = ProcfsHandle::new();
+    rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     loop {
         let (operation, mut fds) = match frame::receive(socket.as_fd()) {
             Ok(received) => received,

@@ -61,6 +61,7 @@ fn main() {
         a_terminal_has_its_size_and_its_owner,
         a_user_other_than_root_can_open_its_output_again,
         init_and_exec_have_their_streams_and_nothing_else,
+        no_program_is_reached_through_a_descriptor,
         a_lowerdir_beyond_a_page_is_mounted,
         a_missing_working_directory_is_made,
         a_second_create_and_a_start_of_nothing_are_refused,
@@ -330,6 +331,28 @@ async fn init_and_exec_have_their_streams_and_nothing_else(bench: &Bench) {
     let init = container.create().await.unwrap();
     container.start().await.unwrap();
     assert_eq!(container.sh("ls /proc/self/fd; ls /proc/1/fd").await, (0, "0\n1\n2\n3\n0\n1\n2\n".into()));
+    container.delete().await.unwrap();
+    wait(&init);
+}
+
+/// What init and an exec have open until they execute their program leads out of the container.
+async fn no_program_is_reached_through_a_descriptor(bench: &Bench) {
+    let outside = bench.directory.path().join("echo");
+    std::fs::copy(bench.image().join("bin/busybox"), &outside).unwrap();
+    let outside = outside.display();
+    let mut container = bench.container(&["sleep", "1000"], |_| {});
+    let init = container.create().await.unwrap();
+    container.start().await.unwrap();
+    for descriptor in 3..24 {
+        for way in ["../../../../../../../../../..".to_owned(), format!("{}/root", std::process::id())] {
+            let program = format!("/proc/self/fd/{descriptor}/{way}{outside}");
+            let arguments = [program.as_str(), "outside"];
+            let ran = bench.container(&arguments, |_| {}).run().await;
+            assert!(ran.is_err(), "{program} {ran:?}");
+            let executed = container.exec(process(&arguments), false).await.map(|(process, _)| wait(&process));
+            assert!(executed.is_err(), "exec of {program} {executed:?}");
+        }
+    }
     container.delete().await.unwrap();
     wait(&init);
 }
