@@ -9,9 +9,9 @@
 //! first. At a random multiple of 4 KiB, each shim maps other neighbours of the same code, and ten
 //! of them together keep 2 MiB more.
 //!
-//! Places what a shim executes together, where the Makefile says so (`EGPU_TEXT_ORDER`), which knows
-//! how symbols are named: `text-order.ld`, for linkers that read GNU's scripts (bfd, lld). The
-//! programs for clusters do not have it.
+//! Places what a shim executes together, where the Makefile says so (`EGPU_TEXT_ORDER`), which
+//! knows how symbols are named: `text-order.ld`, for linkers that read GNU's scripts (bfd, lld).
+//! The programs for clusters do not have it.
 #![allow(clippy::print_stdout, reason = "standard output is how a build script speaks to cargo")]
 
 use std::{env, error::Error, fs, path::Path};

@@ -39,8 +39,8 @@ fn install<W: Write>(writer: impl Fn() -> W + Send + Sync + 'static, debug: bool
 }
 
 /// Writes each event in one line, without characters that would make it another.
-/// tracing-subscriber's would do nearly the same, and keeps a table of spans of 32 KiB in each shim,
-/// which has none.
+/// tracing-subscriber's would do nearly the same, and keeps a table of spans of 32 KiB in each
+/// shim, which has none.
 struct Lines<F> {
     level: LevelFilter,
     writer: F,

@@ -57,7 +57,7 @@ pub(crate) enum ProgramError {
     /// A file that this user may not execute.
     #[error("exec: {0:?}: permission denied")]
     Permission(String),
-    /// What is open would be the container's.
+    /// Descriptors that would stay open.
     #[error("cannot close what the program must not have: {0}")]
     CloseDescriptors(String),
     /// `execve` refused.

@@ -335,7 +335,7 @@ async fn init_and_exec_have_their_streams_and_nothing_else(bench: &Bench) {
     wait(&init);
 }
 
-/// What init and an exec have open until they execute their program leads out of the container.
+/// Descriptors that init and an exec have open until they execute lead out of the container.
 async fn no_program_is_reached_through_a_descriptor(bench: &Bench) {
     let outside = bench.directory.path().join("echo");
     std::fs::copy(bench.image().join("bin/busybox"), &outside).unwrap();
