@@ -140,6 +140,9 @@ pub(crate) enum CreateError {
     /// The socket at which init waits.
     #[error("cannot make the socket at which init waits for its start")]
     Notify(#[source] NotifyListenerError),
+    /// Descriptors that init has.
+    #[error("cannot list the descriptors of the container's process")]
+    Descriptors(#[source] std::io::Error),
     /// init.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -407,7 +410,9 @@ fn launch(
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
         cgroup_config: cgroup_config.clone(),
         detached: true,
-        executor: Box::new(ContainerProgram::of_init(outcome.into(), notes.find_home)),
+        executor: Box::new(
+            ContainerProgram::of_init(outcome.into(), notes.find_home).map_err(CreateError::Descriptors)?,
+        ),
         no_pivot: create.no_pivot_root,
         stdin,
         stdout,

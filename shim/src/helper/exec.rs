@@ -97,6 +97,9 @@ pub(crate) enum ExecError {
     /// The pipe from it.
     #[error("cannot learn whether the process started")]
     Outcome(#[source] io::Error),
+    /// Those that the process has.
+    #[error("cannot list the descriptors of the process")]
+    Descriptors(#[source] io::Error),
     /// The process.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -291,7 +294,9 @@ fn launch(
             container_name: exec.id.clone(),
         },
         detached: true,
-        executor: Box::new(ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home)),
+        executor: Box::new(
+            ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home).map_err(ExecError::Descriptors)?,
+        ),
         no_pivot: false,
         stdin,
         stdout,

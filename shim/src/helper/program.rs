@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, NulError};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,9 @@ use crate::sys;
 /// Directories in which a program without a slash is searched when the environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// More than a container's process has open at a time of its own.
+const OWN_DESCRIPTORS: i32 = 256;
+
 /// Written to the report right before `execve`, so that the reader can distinguish an executed
 /// program from an init that died.
 pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
@@ -34,6 +37,9 @@ pub(crate) struct ContainerProgram {
     report: Option<Rc<OwnedFd>>,
     /// libcontainer's own pipe for that, of an exec.
     exec_report: Option<RawFd>,
+    /// Nothing is open beyond this number: the kernel gives the lowest that is free, and what the
+    /// container's process opens on its way is less than [`OWN_DESCRIPTORS`].
+    last_descriptor: i32,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
     /// from asking NSS, whose modules are the image's.
     find_home: bool,
@@ -57,9 +63,6 @@ pub(crate) enum ProgramError {
     /// A file that this user may not execute.
     #[error("exec: {0:?}: permission denied")]
     Permission(String),
-    /// Descriptors that would stay open.
-    #[error("cannot close what the program must not have: {0}")]
-    CloseDescriptors(String),
     /// `execve` refused.
     #[error("exec {}: {}", path.display(), in_words(*errno))]
     Execute { path: PathBuf, errno: Errno },
@@ -79,13 +82,17 @@ impl From<NulError> for ProgramError {
 
 impl ContainerProgram {
     /// `report`: see the field.
-    pub(crate) fn of_init(report: OwnedFd, find_home: bool) -> Self {
-        Self { report: Some(Rc::new(report)), exec_report: None, find_home, path: Rc::default() }
+    pub(crate) fn of_init(report: OwnedFd, find_home: bool) -> io::Result<Self> {
+        Ok(Self { report: Some(Rc::new(report)), ..Self::of_exec(-1, find_home)? })
     }
 
     /// `exec_report`: see the field.
-    pub(crate) fn of_exec(exec_report: RawFd, find_home: bool) -> Self {
-        Self { report: None, exec_report: Some(exec_report), find_home, path: Rc::default() }
+    pub(crate) fn of_exec(exec_report: RawFd, find_home: bool) -> io::Result<Self> {
+        let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
+        let names = names.collect::<io::Result<Vec<_>>>()?;
+        let last = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()).max().unwrap_or_default();
+        let last_descriptor = last.saturating_add(OWN_DESCRIPTORS);
+        Ok(Self { report: None, exec_report: Some(exec_report), last_descriptor, find_home, path: Rc::default() })
     }
 
     /// Replaces the process's image; returns only when that fails.
@@ -101,8 +108,7 @@ impl ContainerProgram {
         // The kernel looks the program up before it closes what is to be closed on execution: a
         // path through /proc/self/fd would lead out of the container (CVE-2024-21626).
         let kept = self.report.as_deref().map(AsRawFd::as_raw_fd).or(self.exec_report);
-        let kept: Vec<i32> = (0..=2).chain(kept).collect();
-        sys::close_all_but(&kept).map_err(|error| ProgramError::CloseDescriptors(error.to_string()))?;
+        sys::close_each((3..=self.last_descriptor).filter(|number| Some(*number) != kept));
         self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
@@ -271,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
-        let program = ContainerProgram::of_exec(-1, false);
+        let program = ContainerProgram::of_exec(-1, false).unwrap();
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }
