@@ -35,8 +35,8 @@ pub(crate) struct ContainerProgram {
     /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful
     /// `execve`.
     report: Option<Rc<OwnedFd>>,
-    /// libcontainer's own pipe for that, of an exec.
-    exec_report: Option<RawFd>,
+    /// The report, or libcontainer's own pipe for that: what is not closed before.
+    kept: RawFd,
     /// Nothing is open beyond this number: the kernel gives the lowest that is free, and what the
     /// container's process opens on its way is less than [`OWN_DESCRIPTORS`].
     last_descriptor: i32,
@@ -83,16 +83,17 @@ impl From<NulError> for ProgramError {
 impl ContainerProgram {
     /// `report`: see the field.
     pub(crate) fn of_init(report: OwnedFd, find_home: bool) -> io::Result<Self> {
-        Ok(Self { report: Some(Rc::new(report)), ..Self::of_exec(-1, find_home)? })
+        let program = Self::of_exec(report.as_raw_fd(), find_home)?;
+        Ok(Self { report: Some(Rc::new(report)), ..program })
     }
 
-    /// `exec_report`: see the field.
-    pub(crate) fn of_exec(exec_report: RawFd, find_home: bool) -> io::Result<Self> {
+    /// `kept`: see the field.
+    pub(crate) fn of_exec(kept: RawFd, find_home: bool) -> io::Result<Self> {
         let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
         let last = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()).max().unwrap_or_default();
         let last_descriptor = last.saturating_add(OWN_DESCRIPTORS);
-        Ok(Self { report: None, exec_report: Some(exec_report), last_descriptor, find_home, path: Rc::default() })
+        Ok(Self { report: None, kept, last_descriptor, find_home, path: Rc::default() })
     }
 
     /// Replaces the process's image; returns only when that fails.
@@ -107,8 +108,7 @@ impl ContainerProgram {
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
         // The kernel looks the program up before it closes what is to be closed on execution: a
         // path through /proc/self/fd would lead out of the container (CVE-2024-21626).
-        let kept = self.report.as_deref().map(AsRawFd::as_raw_fd).or(self.exec_report);
-        sys::close_each((3..=self.last_descriptor).filter(|number| Some(*number) != kept));
+        sys::close_each((3..=self.last_descriptor).filter(|number| *number != self.kept));
         self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
