@@ -197,6 +197,21 @@ fn a_binding_leaves_the_index_as_up_to_date_as_it_was() {
 }
 
 #[test]
+fn a_binding_does_not_vouch_for_an_index_of_another_build() {
+    let bench = busy();
+    let summary = bench.directory.path().join("index/summary.json");
+    let mut others: serde_json::Value = serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
+    others["version"] = 1.into();
+    std::fs::write(&summary, others.to_string()).unwrap();
+    let stamp = || bench.ledger.store.lock().unwrap().records_stamp().unwrap();
+    let before = stamp();
+    // Beyond the precision of a file system's clock.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    bench.ledger.bind(&key("both"), process(7), None, &[cgroup("both")], &bench.log).unwrap();
+    assert_ne!(stamp(), before);
+}
+
+#[test]
 fn a_kill_at_any_step_of_release_leaves_all_or_nothing() {
     let release = |bench: &Bench| bench.ledger.release(&key("both"), ReleaseReason::Ended, &bench.log).is_ok();
     for start in [dies, fails] {
