@@ -6,6 +6,7 @@ use std::{
         fd::{AsFd, OwnedFd},
         unix::fs::MetadataExt,
     },
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -34,11 +35,8 @@ pub struct ProcessInstance {
 impl ProcessInstance {
     /// The calling process.
     pub fn current() -> io::Result<Self> {
-        Ok(Self {
-            boot_id: boot_id()?,
-            pid_namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
-            process: ProcessId::current()?,
-        })
+        let Surroundings { boot_id, pid_namespace } = Surroundings::own()?;
+        Ok(Self { boot_id: boot_id.clone(), pid_namespace: *pid_namespace, process: ProcessId::current()? })
     }
 
     /// Its pid; that of another process, perhaps, once it is gone.
@@ -48,11 +46,11 @@ impl ProcessInstance {
 
     /// Returns whether it is certain that the process has ended. An unknown state counts as alive.
     pub fn is_gone(&self) -> bool {
-        let Ok(boot_id) = boot_id() else { return false };
-        if boot_id != self.boot_id {
+        let Ok(own) = Surroundings::own() else { return false };
+        if own.boot_id != self.boot_id {
             return true;
         }
-        if !fs::metadata("/proc/self/ns/pid").is_ok_and(|own| own.ino() == self.pid_namespace) {
+        if own.pid_namespace != self.pid_namespace {
             return false;
         }
         match sys::pidfd_open(self.process.pid) {
@@ -107,8 +105,25 @@ fn is_exiting(pid: i32) -> bool {
     stat.is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
 }
 
-fn boot_id() -> io::Result<String> {
-    Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+/// What the pids that this process knows belong to. It stays as it is for a process's life, and is
+/// read once: a shim looks at every other shim of the node.
+struct Surroundings {
+    boot_id: String,
+    pid_namespace: u64,
+}
+
+impl Surroundings {
+    fn own() -> io::Result<&'static Self> {
+        static OWN: OnceLock<Surroundings> = OnceLock::new();
+        if let Some(known) = OWN.get() {
+            return Ok(known);
+        }
+        let own = Self {
+            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+            pid_namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
+        };
+        Ok(OWN.get_or_init(|| own))
+    }
 }
 
 #[cfg(test)]
