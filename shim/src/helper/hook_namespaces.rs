@@ -1,9 +1,11 @@
-//! createContainer hooks: the container's namespaces, but not its filter.
+//! Work in a container's namespaces, but without its filter: createContainer hooks, and the rest of
+//! the root file system.
 
 use std::io;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
+use nix::fcntl::OFlag;
 use nix::sched::{CloneFlags, setns};
 use nix_of_libcontainer::unistd::Pid;
 
@@ -28,28 +30,54 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     pid: Pid,
     body: impl FnOnce(Pid) -> Result<(), E>,
 ) -> Result<(), String> {
-    run_prepared(pid, || Ok(()), |(), seen| body(seen))
+    let joining = Joining::new(pid).map_err(text)?;
+    in_child(|| {
+        joining.join_mounts().and_then(|()| joining.join()).map_err(text)?;
+        body(joining.seen).map_err(chain)
+    })
 }
 
-/// [`run_in_namespaces`], after `prepare`, which has joined the mount namespace only: as the host's
-/// root, it reaches what the root of a user namespace need not.
+/// Runs `body` in the namespaces of `pid`, after `prepare`, which has joined the mount namespace
+/// only: as the host's root, it reaches what the root of a user namespace need not.
+///
+/// The caller itself does it, which saves a process, unless there is a user namespace: out of one
+/// there is no way back.
 pub(crate) fn run_prepared<P, E: std::error::Error>(
     pid: Pid,
     prepare: impl FnOnce() -> Result<P, E>,
-    body: impl FnOnce(P, Pid) -> Result<(), E>,
+    body: impl FnOnce(P) -> Result<(), E>,
 ) -> Result<(), String> {
-    let text = |e: io::Error| e.to_string();
+    let joining = Joining::new(pid).map_err(text)?;
+    let run = || {
+        joining.join_mounts().map_err(text)?;
+        let prepared = prepare().map_err(chain)?;
+        joining.join().map_err(text)?;
+        body(prepared).map_err(chain)
+    };
+    if joining.others.contains(CloneFlags::CLONE_NEWUSER) {
+        return in_child(run);
+    }
+    let home = Home::of_caller().map_err(text)?;
+    let result = run();
+    // What the caller did next would be done to the container.
+    home.return_to(joining.others).unwrap_or_else(|_| sys::exit_now(1));
+    result
+}
+
+fn text(error: io::Error) -> String {
+    error.to_string()
+}
+
+fn chain<E: std::error::Error>(error: E) -> String {
+    super::worker::chain(&error)
+}
+
+fn in_child(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let (mut reader, mut writer) = io::pipe().map_err(text)?;
     let child = match sys::fork().map_err(text)? {
         Forked::Parent { pid } => pid,
         Forked::Child => {
-            let chain = |error: E| super::worker::chain(&error);
-            let result = Joining::new(pid).map_err(text).and_then(|joining| {
-                joining.join_mounts().map_err(text)?;
-                let prepared = prepare().map_err(chain)?;
-                joining.join().map_err(text)?;
-                body(prepared, joining.seen).map_err(chain)
-            });
+            let result = run();
             // An empty answer is success; one that cannot be written is reported by the exit code.
             let reported = match &result {
                 Ok(()) => Ok(()),
@@ -67,6 +95,29 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
         nix::sys::wait::WaitStatus::Exited(_, 0) => Ok(()),
         _ if message.is_empty() => Err(format!("the process that runs them ended: {status:?}")),
         _ => Err(message),
+    }
+}
+
+/// The caller's own namespaces and root, which may be that of a chroot. The namespaces are its
+/// parent's, the shim's.
+struct Home {
+    shim: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Home {
+    fn of_caller() -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let root = nix::fcntl::open("/", flags, nix::sys::stat::Mode::empty())?;
+        Ok(Self { shim: sys::pidfd_open(nix::unistd::getppid().as_raw())?, root })
+    }
+
+    fn return_to(&self, left: CloneFlags) -> io::Result<()> {
+        if !left.is_empty() {
+            setns(self.shim.as_fd(), left)?;
+        }
+        nix::unistd::fchdir(&self.root)?;
+        Ok(nix::unistd::chroot(".")?)
     }
 }
 

@@ -107,7 +107,7 @@ impl RootfsSetup {
 
     /// Sets up the root file system for `init`, which waits. The error is its text.
     pub(crate) fn finish(&self, init: Pid) -> Result<(), String> {
-        // The process that does it inherits the private /proc of its lookups: whoever closes that
+        // A process that does it inherits the private /proc of its lookups: whoever closes that
         // last waits for all processors, and nobody waits for this process. Never before init is
         // made, which must not have one of the host's.
         let _ = ProcfsHandle::new();
@@ -118,7 +118,7 @@ impl RootfsSetup {
                 root.map_err(|errno| RootfsSetupError::Root { root: self.root.clone(), source: errno.into() })?;
             Ok((root, Sources::open(&self.mounts, init)?))
         };
-        run_prepared(init, prepare, |(root, sources), _| self.apply(root, sources))
+        run_prepared(init, prepare, |(root, sources)| self.apply(root, sources))
     }
 
     /// Seals the mounts, which would have been in the way before: `init` waits for its start.
