@@ -14,7 +14,9 @@ use tokio::time::Instant;
 use super::protocol::{
     Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
+use super::worker::failure;
 use super::zygote::Zygote;
+use super::{delete, start};
 use crate::frame::{self, FrameError};
 use crate::mediator::Setup;
 use crate::sys;
@@ -65,8 +67,8 @@ pub enum HelperError {
         /// The operation asked for.
         operation: &'static str,
     },
-    /// The worker did not answer in time and was killed.
-    #[error("{operation} took longer than {limit:?}; its worker was killed")]
+    /// It was not done in time. Its worker was killed, if it had one.
+    #[error("{operation} took longer than {limit:?} and was given up")]
     Deadline {
         /// The operation asked for.
         operation: &'static str,
@@ -207,7 +209,9 @@ impl HelperClient {
     /// Lets a created container's init execute its program; returns once it has, or with the reason
     /// why it could not.
     pub async fn start(&self, start: Start) -> Result<(), HelperError> {
-        self.done("start", Operation::Start(start), START_LIMIT).await
+        let own = start.clone();
+        let started = here("start", START_LIMIT, move || start::start(&own).map_err(|e| failure(e.kind(), &e)));
+        if started.await? { self.done("start", Operation::Poststart(start), START_LIMIT).await } else { Ok(()) }
     }
 
     /// Runs one more process in a running container; returns once it executes its program.
@@ -230,7 +234,16 @@ impl HelperClient {
     /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when
     /// there is nothing.
     pub async fn delete(&self, delete: Delete) -> Result<(), HelperError> {
-        self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await
+        let removed = here("delete", DELETE_LIMIT, move || {
+            if delete::needs_worker(&delete) {
+                return Ok(Some(delete));
+            }
+            delete::remove(&delete).map(|()| None).map_err(|e| failure(e.kind(), &e))
+        });
+        match removed.await? {
+            Some(delete) => self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await,
+            None => Ok(()),
+        }
     }
 
     /// The node's cards, asked from the driver in a worker so that NVML never enters the shim.
@@ -316,6 +329,19 @@ impl HelperClient {
         drop((theirs, packed, fds));
         let socket = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
         Ok(Call { operation, socket, limit, deadline: Instant::now() + limit, received: ReceivedPidfds::default() })
+    }
+}
+
+/// Does without a worker what needs none: each takes a millisecond of processor time and more.
+async fn here<T: Send + 'static>(
+    operation: &'static str,
+    limit: Duration,
+    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, HelperError> {
+    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+        Ok(Ok(result)) => result.map_err(HelperError::Failed),
+        Ok(Err(_)) => Err(HelperError::WorkerDied { operation }),
+        Err(_) => Err(HelperError::Deadline { operation, limit }),
     }
 }
 

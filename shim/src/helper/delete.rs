@@ -42,8 +42,7 @@ impl DeleteError {
 }
 
 /// Kills what is left of the container, and removes its cgroups, mounts and state, in this order.
-/// Succeeds when there is nothing left. Blocks for up to some seconds; call it from a
-/// single-threaded process.
+/// Succeeds when there is nothing left. Blocks for up to some seconds.
 ///
 /// When something cannot be removed, the rest is, and the state stays so that a later call finds
 /// it.
@@ -55,6 +54,16 @@ pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
     unmounted?;
     state.remove()?;
     Ok(())
+}
+
+/// Returns whether that takes a worker: hooks, whose ends the shim's reaper would take, and systemd,
+/// whose client leaves a thread.
+pub(crate) fn needs_worker(delete: &Delete) -> bool {
+    // Errors are told by the removal.
+    let Ok(state) = StateDir::at(&delete.runtime_root, &delete.id) else { return false };
+    let Ok(config) = YoukiConfig::load(state.path()) else { return false };
+    let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststop().as_ref());
+    hooks.is_some_and(|hooks| !hooks.is_empty()) || state.settings().is_ok_and(|settings| settings.systemd_cgroup)
 }
 
 /// Ends the container's processes, with what libcontainer made for them.

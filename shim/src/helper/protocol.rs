@@ -12,8 +12,8 @@ pub enum Operation {
     /// Mounts the root file system, completes the spec, and creates the container up to its init
     /// waiting for `Start`.
     Create(Create),
-    /// Lets a created container's init execute its program.
-    Start(Start),
+    /// Runs the hooks of a container that has been started.
+    Poststart(Start),
     /// Runs one more process in a running container.
     Exec(Exec),
     /// Removes what libcontainer and the mounts left: state, cgroups, root file system.
@@ -83,8 +83,8 @@ pub struct RootfsMount {
     pub options: Vec<String>,
 }
 
-/// Parameters of [`Operation::Start`].
-#[derive(Debug, Serialize, Deserialize)]
+/// The container to be started, or that was.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Start {
     /// The container's id.
     pub id: String,
@@ -159,7 +159,7 @@ pub(crate) enum WorkerReply {
         /// Parts of the request that were left out, for the shim's log.
         warnings: Vec<String>,
     },
-    /// Reply to `Start` and `Delete`.
+    /// Reply to `Poststart` and `Delete`.
     Done,
     /// Reply to `Inventory`.
     Inventory(Box<nvidia_glue::cards::Inventory>),

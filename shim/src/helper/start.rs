@@ -1,9 +1,13 @@
-//! `Start`: lets init execute its program, and says whether it did.
+//! `Start`: lets init execute its program, and says whether it did. The shim does it itself; hooks
+//! run in a worker.
 
 use std::{
     fs::File,
-    io::{self, Read},
-    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{fs::OpenOptionsExt, net::UnixStream},
+    },
     path::Path,
 };
 
@@ -12,15 +16,15 @@ use libcontainer::{
     container::{Container, ContainerStatus},
     error::LibcontainerError,
     hooks::{HookError, run_hooks},
-    notify_socket::{NotifyListenerError, NotifySocket},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvidia_glue::ledger::ProcessId;
+use oci_spec::runtime::Hook;
 
 use super::{
     program::ABOUT_TO_EXECUTE,
     protocol::{FailureKind, Start},
-    state::{StateDir, StateError},
+    state::{NOTIFY_SOCKET, StateDir, StateError},
 };
 use crate::sys;
 
@@ -45,7 +49,7 @@ pub(crate) enum StartError {
     Notify {
         id: String,
         #[source]
-        source: NotifyListenerError,
+        source: io::Error,
     },
     /// The pipe from init.
     #[error("cannot learn whether container {id:?} started")]
@@ -87,23 +91,30 @@ impl StartError {
     }
 }
 
-/// Starts a created container; returns when its program runs (or has ended).
-pub(crate) fn start(start: &Start) -> Result<(), StartError> {
+/// Starts a created container; returns when its program runs (or has ended). `true`: its poststart
+/// hooks are still to be run.
+pub(crate) fn start(start: &Start) -> Result<bool, StartError> {
     let id = || start.id.clone();
     let state = StateDir::open(&start.runtime_root, &start.id)?;
     let failed = |e| StartError::Container { id: start.id.clone(), source: Box::new(e) };
     let mut container = Container::load(state.path().to_owned()).map_err(failed)?;
-    container.refresh_status().map_err(failed)?;
     if container.status() != ContainerStatus::Created {
         return Err(StartError::Status { id: id(), status: container.status() });
     }
+    let hooks = hooks(&state, &start.id)?;
     let outcome = open_outcome(&state.outcome()).map_err(|source| StartError::Outcome { id: id(), source })?;
-    NotifySocket::new(state.notify_socket())
-        .notify_container_start()
-        .map_err(|source| StartError::Notify { id: id(), source })?;
+    notify(&state).map_err(|source| StartError::Notify { id: id(), source })?;
     read_outcome(outcome, &start.id)?;
     container.set_status(ContainerStatus::Running).save().map_err(failed)?;
-    poststart(&container, &state, &start.id)
+    Ok(!hooks.is_empty())
+}
+
+/// Tells init, which takes a connection's end for it. libcontainer's own function changes the
+/// process's directory, as a socket's path must be short; this one goes by the directory's number.
+fn notify(state: &StateDir) -> io::Result<()> {
+    let directory = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(state.path())?;
+    let socket = format!("/proc/self/fd/{}/{NOTIFY_SOCKET}", directory.as_raw_fd());
+    UnixStream::connect(socket)?.write_all(b"start container")
 }
 
 fn open_outcome(path: &Path) -> io::Result<File> {
@@ -138,13 +149,21 @@ fn read_outcome(mut pipe: File, id: &str) -> Result<(), StartError> {
     }
 }
 
-fn poststart(container: &Container, state: &StateDir, id: &str) -> Result<(), StartError> {
+fn hooks(state: &StateDir, id: &str) -> Result<Vec<Hook>, StartError> {
     let config = YoukiConfig::load(state.path()).map_err(|source| StartError::Hooks { id: id.to_owned(), source })?;
-    let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststart().as_ref());
-    let result = run_hooks(hooks, Some(&container.state), Some(container.bundle()), None, None);
+    Ok(config.hooks.and_then(|hooks| hooks.poststart().clone()).unwrap_or_default())
+}
+
+/// Runs the poststart hooks of a started container; ends it when one fails.
+pub(crate) fn poststart(start: &Start) -> Result<(), StartError> {
+    let state = StateDir::open(&start.runtime_root, &start.id)?;
+    let failed = |e| StartError::Container { id: start.id.clone(), source: Box::new(e) };
+    let container = Container::load(state.path().to_owned()).map_err(failed)?;
+    let hooks = hooks(&state, &start.id)?;
+    let result = run_hooks(Some(&hooks), Some(&container.state), Some(container.bundle()), None, None);
     result.map_err(|source| {
-        end_init(state);
-        StartError::Poststart { id: id.to_owned(), source }
+        end_init(&state);
+        StartError::Poststart { id: start.id.clone(), source }
     })
 }
 

@@ -63,7 +63,7 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
             Ok(created) => Ok(process(created.init, created.warnings)),
             Err(e) => Err(failure(e.kind(), &e)),
         },
-        Operation::Start(operation) => match start::start(operation) {
+        Operation::Poststart(operation) => match start::poststart(operation) {
             Ok(()) => Ok(WorkerReply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
@@ -116,7 +116,7 @@ fn process(process: Launched, warnings: Vec<String>) -> Answer {
     Answer { reply: WorkerReply::Process { pid: process.pid.as_raw(), warnings }, beside: Some(process.pidfd) }
 }
 
-fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
+pub(super) fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
     Failure { kind, message: chain(error) }
 }
 
