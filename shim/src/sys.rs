@@ -69,22 +69,25 @@ pub fn fork() -> io::Result<Forked> {
 /// of the caller.
 ///
 /// Its exit signal is the caller's own. Refuses when the process has more than one thread.
-pub fn clone_sibling() -> io::Result<Forked> {
+/// `in_pid_namespace`: it is the first process of a new one.
+pub fn clone_sibling(in_pid_namespace: bool) -> io::Result<Forked> {
     require_single_thread()?;
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD | if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
     // SAFETY: without CLONE_VM this is a fork: a zero stack means that the child goes on with a
     // copy of the caller's. The raw call skips libc's fork handlers, which guard locks against
     // other threads; there are none (checked above).
-    forked(unsafe { libc::syscall(libc::SYS_clone, i64::from(libc::CLONE_PARENT | libc::SIGCHLD), 0, 0, 0, 0) })
+    forked(unsafe { libc::syscall(libc::SYS_clone, i64::from(flags), 0, 0, 0, 0) })
 }
 
 /// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2).
 /// Kernel 5.7.
-pub fn clone_sibling_into(cgroup: &OwnedFd) -> io::Result<Forked> {
+pub fn clone_sibling_into(cgroup: &OwnedFd, in_pid_namespace: bool) -> io::Result<Forked> {
     require_single_thread()?;
     // SAFETY: all zeroes is a valid value of this structure of integers.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     // The exit signal stays 0: with CLONE_PARENT it is the caller's own, and clone3 takes no other.
-    arguments.flags = CLONE_INTO_CGROUP | u64::from(libc::CLONE_PARENT.unsigned_abs());
+    let new = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
+    arguments.flags = CLONE_INTO_CGROUP | u64::from((libc::CLONE_PARENT | new).unsigned_abs());
     arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     let size = std::mem::size_of_val(&arguments);
     // SAFETY: as clone_sibling: a fork, for there is neither CLONE_VM nor a stack; the kernel reads

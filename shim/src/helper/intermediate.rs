@@ -1,5 +1,5 @@
 //! The process between the worker and init: it enters the cgroup and namespaces that init must
-//! begin in, makes init, and ends.
+//! begin in, makes init, and ends. Where init can do that itself, there is none.
 //!
 //! The sequence is that of libcontainer 0.7.0's `container_intermediate_process`, which cannot be
 //! used as it is: for every process it reads the host's cgroup mounts a dozen times over, and it
@@ -90,20 +90,31 @@ pub(crate) struct Ends<'a> {
     pub(crate) init_to_main: &'a mut MainSender,
 }
 
+/// Returns whether init is made without it: the kernel can put it into a new pid namespace at once,
+/// and there is nothing else that only holds for the next process, or that takes a pid that the
+/// host knows.
+pub(crate) fn is_needed(args: &ContainerArgs, place: &CgroupPlace<'_>) -> bool {
+    let needs = |namespace: &LinuxNamespace| match namespace.typ() {
+        LinuxNamespaceType::User | LinuxNamespaceType::Time => true,
+        LinuxNamespaceType::Pid => namespace.path().is_some(),
+        _ => false,
+    };
+    let namespaces = args.spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref());
+    !matches!((&args.container_type, place), (ContainerType::InitContainer, CgroupPlace::Own(_)))
+        || namespaces.unwrap_or_default().iter().any(needs)
+}
+
+/// Runs init, which has no intermediate process. Returns what went wrong before it was init.
+pub(crate) fn run_init(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> IntermediateError {
+    match begin(args, place) {
+        Ok(()) => init(args, ends),
+        Err(error) => error,
+    }
+}
+
 /// Runs it; init reports its own errors by itself.
 pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
-    let spec = &args.spec;
-    let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
-    let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
-    // Before the user namespace, in which the cgroup's files belong to nobody, and before the
-    // cgroup namespace, whose root is the cgroup at that time.
-    set_affinity(args, process, |affinity| affinity.initial().clone())?;
-    join(place, linux.resources().as_ref(), args)?;
-    set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
-
-    if args.user_ns_config.is_none() {
-        rlimits::set(None, spec).map_err(IntermediateError::ResourceLimits)?;
-    }
+    begin(args, place)?;
     let left = namespaces::join_outer(args).map_err(IntermediateError::Join)?;
     let args = left.as_ref().unwrap_or(args);
     let linux = args.spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
@@ -127,9 +138,25 @@ pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::Pid)? {
         namespaces.unshare_or_setns(namespace)?;
     }
-    match sys::clone_sibling().map_err(IntermediateError::Fork)? {
+    match sys::clone_sibling(false).map_err(IntermediateError::Fork)? {
         Forked::Child => init(args, ends),
         Forked::Parent { pid } => Ok(ends.to_main.intermediate_ready(Pid::from_raw(pid))?),
+    }
+}
+
+/// Does what comes before any namespace.
+fn begin(args: &ContainerArgs, place: &CgroupPlace<'_>) -> Result<(), IntermediateError> {
+    let spec = &args.spec;
+    let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
+    let process = spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
+    // Before the user namespace, in which the cgroup's files belong to nobody, and before the
+    // cgroup namespace, whose root is the cgroup at that time.
+    set_affinity(args, process, |affinity| affinity.initial().clone())?;
+    join(place, linux.resources().as_ref(), args)?;
+    set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
+    match args.user_ns_config {
+        None => rlimits::set(None, spec).map_err(IntermediateError::ResourceLimits),
+        Some(_) => Ok(()),
     }
 }
 

@@ -11,6 +11,7 @@
 //!   |                │               joins cgroup, user and pid namespace
 //!   |                └── clone ──> init: the other namespaces, mounts, pivot_root, user,
 //!   |<── "hooks" ────────────────────┘   waits for start
+//!   |                                (without the intermediate process where init can do its part)
 //!   runs prestart and createRuntime (its own namespaces), createContainer (init's), unfiltered
 //! ```
 
@@ -29,6 +30,7 @@ use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 use super::fence::{Filter, FilterError};
 use super::hook_namespaces::run_in_namespaces;
 use super::intermediate::{self, CgroupPlace, Ends};
+use super::namespaces;
 use super::protocol::WorkerReply;
 use super::rlimits;
 use super::rootfs_setup::RootfsSetup;
@@ -154,7 +156,8 @@ impl Launch<'_> {
         let mut to_init = channel::init_channel()?;
 
         spans::mark("fork", "");
-        let intermediate = match self.fork().map_err(LaunchError::Fork)? {
+        let has_intermediate = intermediate::is_needed(self.args, &self.place);
+        let first = match self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)? {
             Forked::Parent { pid } => Pid::from_raw(pid),
             Forked::Child => {
                 let ends = Ends {
@@ -163,7 +166,7 @@ impl Launch<'_> {
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                self.run_intermediate(ends)
+                if has_intermediate { self.run_intermediate(ends) } else { self.run_init(ends) }
             }
         };
         intermediate_main_sender.close()?;
@@ -173,20 +176,20 @@ impl Launch<'_> {
         let (mut to_init, _) = to_init;
         if let Some(config) = &self.args.user_ns_config {
             from_intermediate.wait_for_mapping_request()?;
-            config.write_uid_mapping(intermediate).map_err(LaunchError::Mapping)?;
-            config.write_gid_mapping(intermediate).map_err(LaunchError::Mapping)?;
-            rlimits::set(Some(intermediate), &self.args.spec).map_err(LaunchError::Limits)?;
+            config.write_uid_mapping(first).map_err(LaunchError::Mapping)?;
+            config.write_gid_mapping(first).map_err(LaunchError::Mapping)?;
+            rlimits::set(Some(first), &self.args.spec).map_err(LaunchError::Limits)?;
             to_intermediate.mapping_written()?;
         }
         let linux = self.args.spec.linux().as_ref();
         if let Some(offsets) = linux.and_then(time_offsets) {
             from_intermediate.wait_for_time_offset_request()?;
-            fs::write(format!("/proc/{intermediate}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
+            fs::write(format!("/proc/{first}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
             to_intermediate.time_offsets_written()?;
         }
         to_intermediate.close()?;
 
-        let pid = from_intermediate.wait_for_intermediate_ready()?;
+        let pid = if has_intermediate { from_intermediate.wait_for_intermediate_ready()? } else { first };
         spans::mark("init made", "");
         let pidfd = sys::pidfd_open(pid.as_raw());
         if let Ok(pidfd) = &pidfd {
@@ -207,15 +210,30 @@ impl Launch<'_> {
         }
     }
 
-    fn fork(&self) -> std::io::Result<Forked> {
+    fn fork(&self, in_pid_namespace: bool) -> std::io::Result<Forked> {
         let mut last = None;
         for place in &self.clone_targets {
-            match sys::clone_sibling_into(place) {
+            match sys::clone_sibling_into(place, in_pid_namespace) {
                 Err(error) if takes_no_process(&error) => last = Some(error),
                 forked => return forked,
             }
         }
-        last.map_or_else(sys::clone_sibling, Err)
+        last.map_or_else(|| sys::clone_sibling(in_pid_namespace), Err)
+    }
+
+    fn wants_pid_namespace(&self) -> bool {
+        namespaces::of(&self.args.spec, LinuxNamespaceType::Pid).is_some()
+    }
+
+    /// Runs init, made without an intermediate process.
+    fn run_init(&self, mut ends: Ends<'_>) -> ! {
+        let message = match self.enter() {
+            Ok(()) => super::worker::chain(&intermediate::run_init(self.args, &self.place, &mut ends)),
+            Err(error) => super::worker::chain(&error),
+        };
+        // As below.
+        let _ = ends.init_to_main.send_error(message);
+        sys::exit_now(1)
     }
 
     /// Runs the intermediate process.
@@ -232,8 +250,8 @@ impl Launch<'_> {
         sys::exit_now(0)
     }
 
-    /// Closes the private descriptors and installs the filter, first of all in the intermediate
-    /// process: the container's init inherits it, and so does all that init ever forks.
+    /// Closes the private descriptors and installs the filter, first of all in the first process:
+    /// the container's init has it, and so has all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
         for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
             sys::close_fd_of(fd);
