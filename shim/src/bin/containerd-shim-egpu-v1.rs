@@ -55,6 +55,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Helper => Ok(helper::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
             spans::mark("serve", &identity.id);
+            // The mount of this program, which `start` hands over.
+            sys::hand_nothing_on();
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
             // After the helper, whose mediators allocate from many threads at once.
