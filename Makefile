@@ -8,7 +8,7 @@
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
 #   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--runs 10 --save" does it ten times and keeps the result)
-#   make text-order  shim/text-order.ld: what an idle shim has executed, for the linker; a shim that lacks it needs more memory
+#   make text-order  shim/text-order.ld: what a container takes of the shim, for the linker; a shim that lacks it needs more memory and time
 #   make bench-calls  what mediation costs a call of the driver, on a simulated card
 #   make gpu-test   the suite on a machine with an NVIDIA driver; elsewhere, the bundle that carries it there
 #   make compatibility  docs/compatibility.md from the kept results of programs
@@ -75,7 +75,7 @@ CARGO_HOME ?= $(HOME)/.cargo
 REPRODUCIBLE := --config 'target.$(MACHINE)-unknown-linux-gnu.rustflags = [ "-Csymbol-mangling-version=v0", \
     "--remap-path-prefix=$(CARGO_HOME)/registry/src=/crates", "--remap-path-prefix=$(CURDIR)=/egpu", "--remap-path-prefix=$(TARGET)=/target"]'
 
-# shim/build.rs: what an idle shim has executed is placed together.
+# shim/build.rs: what a shim executes together is placed together.
 export EGPU_TEXT_ORDER := 1
 
 # What packages have besides the programs.

@@ -23,7 +23,7 @@
 enum { MOST = 1 << 18 };
 static size_t offsets[MOST], count, base;
 static unsigned char first[MOST], *executed;
-/* The end of a shim's first seconds; 0 in commands and in what is forked, which may not even be allowed to ask for its pid. */
+/* The end of a shim's first seconds; 0 in commands and in what is forked, some of which must not make system calls. */
 static int64_t *end_ms;
 enum { FIRST_MS = 2000 };
 enum { BY_IDLE_SHIM = 1, OTHERWISE = 2 };
