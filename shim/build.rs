@@ -5,6 +5,13 @@
 //! change. The linker finds ours first: a script that stands for the static libraries. A newer
 //! standard library that names something else is noticed by `make link-test`.
 //!
+//! Links the shim at a fixed address, as containerd's shim and runc are on Debian. Each of the three
+//! processes that are executed for a container would write a quarter of a million bytes of addresses
+//! into 121 pages of its own before it begins, and a shim keeps them for the container's life. Stack,
+//! heap, libraries and mappings are where the kernel puts them ([threat-model.md]).
+//!
+//! [threat-model.md]: ../docs/threat-model.md
+//!
 //! Aligns the binaries in memory to 64 KiB, which is what Linux maps around a page that is touched
 //! first. At a random multiple of 4 KiB, each shim maps other neighbours of the same code, and ten
 //! of them together keep 2 MiB more.
@@ -23,6 +30,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         fs::write(Path::new(&directory).join("libgcc_s.so"), "GROUP ( -lgcc_eh -lgcc )\n")?;
         println!("cargo::rustc-link-search=native={directory}");
         println!("cargo::rustc-link-arg-bins=-Wl,-z,max-page-size=65536");
+        if env::var("CARGO_PKG_NAME")? != "egpu-shim" {
+            return Ok(());
+        }
+        println!("cargo::rustc-link-arg-bin=containerd-shim-egpu-v1=-no-pie");
         let order = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("text-order.ld");
         println!("cargo::rerun-if-env-changed=EGPU_TEXT_ORDER");
         let is_release = env::var("PROFILE")? == "release" && env::var("CARGO_CFG_TARGET_ARCH")? == "x86_64";

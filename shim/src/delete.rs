@@ -68,8 +68,11 @@ pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool
     // What cannot be read is for `delete` to complain about.
     let Ok(Some(note)) = Note::read_deleted(bundle) else { return Ok(false) };
     logging::to_stderr(identity.debug);
+    let socket = socket(identity, bundle);
     // The shim removes its socket itself, unless it was killed since.
-    remove_if_dead(&Registry::of_this_node(), &socket(identity, bundle));
+    if socket.exists() {
+        remove_if_dead(&Registry::of_this_node(), &socket);
+    }
     answer(&note)?;
     Ok(true)
 }

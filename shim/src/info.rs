@@ -41,7 +41,8 @@ pub fn print_version() -> Result<(), InfoError> {
     let version = version();
     let (number, revision) = (version.version, version.revision);
     let text = format!("containerd-shim-egpu-v1:\n  Version:  {number}\n  Revision: {revision}\n");
-    io::stdout().lock().write_all(text.as_bytes())?;
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())?;
     Ok(())
 }
 
@@ -51,7 +52,8 @@ pub fn print_info() -> Result<(), InfoError> {
     io::stdin().lock().take(MAX_INPUT).read_to_end(&mut input)?;
     let options = if input.is_empty() { None } else { Some(Any::parse_from_bytes(&input)?) };
     let bytes = info(options).write_to_bytes()?;
-    io::stdout().lock().write_all(&bytes)?;
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&bytes).and_then(|()| stdout.flush())?;
     Ok(())
 }
 

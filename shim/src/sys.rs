@@ -459,6 +459,19 @@ pub mod bpf {
     }
 }
 
+/// Does at a program's start what Rust's own does and matters: a write that nobody reads is an error
+/// only, and no file gets the number of a standard stream that is not there.
+pub fn prepare_process() {
+    ignore_broken_pipes();
+    for number in 0..3 {
+        // SAFETY: integers only.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+            // SAFETY: the kernel reads a C string. The lowest free number is this one.
+            unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+        }
+    }
+}
+
 /// Makes writing to a pipe or socket that nobody reads an error only.
 pub fn ignore_broken_pipes() {
     // SAFETY: the action installs no handler.

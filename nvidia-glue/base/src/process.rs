@@ -1,8 +1,8 @@
 //! Names of processes.
 
 use std::{
-    fs,
-    io::{self, ErrorKind},
+    fs::File,
+    io::{self, ErrorKind, Read as _},
 };
 
 use procfs_core::{FromRead as _, process::Stat};
@@ -45,8 +45,11 @@ impl ProcessId {
 /// # Errors
 /// `NotFound` where there is no such process, or what reading failed with.
 pub fn stat(pid: i32) -> io::Result<Stat> {
-    match fs::read(format!("/proc/{pid}/stat")) {
-        Ok(text) => Stat::from_read(text.as_slice()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)),
+    // With room from the beginning, or it is read in six pieces.
+    let mut text = Vec::with_capacity(1 << 10);
+    let opened = File::open(format!("/proc/{pid}/stat"));
+    match opened.and_then(|file| file.take(1 << 12).read_to_end(&mut text)) {
+        Ok(_) => Stat::from_read(text.as_slice()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)),
         // The process ended between open and read.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(ErrorKind::NotFound.into()),
         Err(error) => Err(error),

@@ -33,7 +33,7 @@ pub(crate) fn run_in_namespaces<E: std::error::Error>(
     let joining = Joining::new(pid).map_err(text)?;
     in_child(|| {
         joining.join_mounts().and_then(|()| joining.join()).map_err(text)?;
-        body(joining.seen).map_err(chain)
+        body(joining.seen).map_err(text)
     })
 }
 
@@ -50,9 +50,9 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
     let joining = Joining::new(pid).map_err(text)?;
     let run = || {
         joining.join_mounts().map_err(text)?;
-        let prepared = prepare().map_err(chain)?;
+        let prepared = prepare().map_err(text)?;
         joining.join().map_err(text)?;
-        body(prepared).map_err(chain)
+        body(prepared).map_err(text)
     };
     if joining.others.contains(CloneFlags::CLONE_NEWUSER) {
         return in_child(run);
@@ -64,11 +64,7 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
     result
 }
 
-fn text(error: io::Error) -> String {
-    error.to_string()
-}
-
-fn chain<E: std::error::Error>(error: E) -> String {
+fn text<E: std::error::Error>(error: E) -> String {
     super::worker::chain(&error)
 }
 
@@ -89,7 +85,7 @@ fn in_child(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     drop(writer);
     let mut message = String::new();
     let read = reader.read_to_string(&mut message);
-    let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child), None).map_err(|e| text(e.into()))?;
+    let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(child), None).map_err(text)?;
     read.map_err(text)?;
     match status {
         nix::sys::wait::WaitStatus::Exited(_, 0) => Ok(()),
