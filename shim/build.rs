@@ -5,12 +5,10 @@
 //! change. The linker finds ours first: a script that stands for the static libraries. A newer
 //! standard library that names something else is noticed by `make link-test`.
 //!
-//! Links the shim at a fixed address, as containerd's shim and runc are on Debian. Each of the three
-//! processes that are executed for a container would write a quarter of a million bytes of addresses
-//! into 121 pages of its own before it begins, and a shim keeps them for the container's life. Stack,
-//! heap, libraries and mappings are where the kernel puts them ([threat-model.md]).
-//!
-//! [threat-model.md]: ../docs/threat-model.md
+//! Links the shim at a fixed address, as containerd's shim and runc are on Debian. Each of the
+//! three processes that are executed for a container would write 25,000 addresses into 121 pages of
+//! its own before it begins, and a shim keeps them for the container's life. What that gives up is
+//! in docs/threat-model.md.
 //!
 //! Aligns the binaries in memory to 64 KiB, which is what Linux maps around a page that is touched
 //! first. At a random multiple of 4 KiB, each shim maps other neighbours of the same code, and ten

@@ -105,7 +105,7 @@ fn is_exiting(pid: i32) -> bool {
     stat.is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
 }
 
-/// What the pids that this process knows belong to. It stays as it is for a process's life, and is
+/// The boot and the namespace of the pids that this process knows. They stay for its life, and are
 /// read once: a shim looks at every other shim of the node.
 struct Surroundings {
     boot_id: String,

@@ -459,8 +459,23 @@ pub mod bpf {
     }
 }
 
-/// Does at a program's start what Rust's own does and matters: a write that nobody reads is an error
-/// only, and no file gets the number of a standard stream that is not there.
+/// Makes a function, which returns the exit code, the program of a crate without a `main` of
+/// Rust's.
+#[macro_export]
+macro_rules! program {
+    ($function:path) => {
+        // SAFETY: C's start calls the one symbol of this name in a program.
+        #[allow(unsafe_code)]
+        #[unsafe(no_mangle)]
+        extern "C" fn main() -> i32 {
+            $crate::sys::prepare_process();
+            $function()
+        }
+    };
+}
+
+/// Does what matters of what Rust does before `main`: a write that nobody reads is an error only,
+/// and no file gets the number of a standard stream that is not there.
 pub fn prepare_process() {
     ignore_broken_pipes();
     for number in 0..3 {

@@ -4,7 +4,6 @@
 //! standard library prepares before that takes a tenth of their processor time, to tell of an
 //! overflowing stack on a stderr that nobody reads.
 #![no_main]
-#![allow(unsafe_code, reason = "the one symbol that C's start looks for")]
 
 use std::{env, error::Error, ffi::OsString, io::Write, path::Path, time::Duration};
 
@@ -17,10 +16,10 @@ use egpu_shim::{
     task::chain,
 };
 
-// SAFETY: C's `main`, of which there is one in a program.
-#[unsafe(no_mangle)]
-extern "C" fn main() -> i32 {
-    sys::prepare_process();
+egpu_shim::program!(program);
+
+/// Returns the exit code.
+fn program() -> i32 {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
     match run(&args) {
         Ok(()) => 0,

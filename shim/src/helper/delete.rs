@@ -56,8 +56,8 @@ pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
     Ok(())
 }
 
-/// Returns whether that takes a worker: hooks, whose ends the shim's reaper would take, and systemd,
-/// whose client leaves a thread.
+/// Returns whether that takes a worker: hooks, whose ends the shim's reaper would take, and
+/// systemd, whose client leaves a thread.
 pub(crate) fn needs_worker(delete: &Delete) -> bool {
     // Errors are told by the removal.
     let Ok(state) = StateDir::at(&delete.runtime_root, &delete.id) else { return false };

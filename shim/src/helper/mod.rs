@@ -1,8 +1,8 @@
 //! The helper: a single-threaded process, forked before the shim's first thread exists, that runs
 //! libcontainer.
 //!
-//! It forks one short-lived worker per operation. What libcontainer forks or changes must not run in
-//! the threaded shim: it forks without libc's handlers, allocates in the child, and changes its
+//! It forks one short-lived worker per operation. What libcontainer forks or changes must not run
+//! in the threaded shim: it forks without libc's handlers, allocates in the child, and changes its
 //! caller's oom score, dumpable flag and directory. Start and delete do none of that but for their
 //! hooks, and a fork costs as much as they do: the shim runs them itself ([`client`]).
 //!

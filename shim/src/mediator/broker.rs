@@ -178,7 +178,8 @@ fn is_packed(fd: &OwnedFd) -> bool {
     fd.try_clone().and_then(|fd| File::from(fd).metadata()).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Admits a pid namespace or cgroups, and forwards anything else. `false`: the sending end is closed.
+/// Admits a pid namespace or cgroups, and forwards anything else. `false`: the sending end is
+/// closed.
 fn forward_one(server: &Server, intake: &OwnedFd, forward: &OwnedFd) -> bool {
     match frame::receive(intake.as_fd()) {
         Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
