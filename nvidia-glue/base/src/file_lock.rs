@@ -20,12 +20,15 @@ use nix::{
 const STACK: usize = 64 << 10;
 /// Threads that wait at most: those whose callers have given up stay as long as the lock is held.
 const MOST_THREADS: usize = 16;
+/// Pauses before a thread waits, which costs more than most holders take.
+const FIRST_RETRIES: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
 /// Pause between two tries of whoever has no thread.
 const RETRY: Duration = Duration::from_millis(2);
 
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes the exclusive lock of a file. Whoever waits gets it as soon as it is free, in order.
+/// Takes the exclusive lock of a file. Whoever waits for long gets it as soon as it is free, in
+/// order.
 ///
 /// The kernel has no such wait with a limit, so a thread waits; one whose caller has given up gives
 /// the lock up, too, once it has it. Without a thread the lock is tried again and again.
@@ -38,6 +41,13 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
         Ok(lock) => return Ok(lock),
         Err(file) => file,
     };
+    for pause in FIRST_RETRIES {
+        thread::sleep(pause);
+        file = match lock(file, FlockArg::LockExclusiveNonblock)? {
+            Ok(lock) => return Ok(lock),
+            Err(file) => file,
+        };
+    }
     if let Some(waiting) = wait_in_thread(&file) {
         return waiting.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
     }
