@@ -58,8 +58,9 @@ fn main() -> ExitCode {
     workloads::run(&node, Runtime::runc(&runtimes), "warm", &[]);
     let mut runs: Vec<Vec<Comparison>> = Vec::new();
     for run in 0..arguments.runs {
+        let before = ProcessorTime::now();
         let results = one_run(&node, &runtimes, &arguments);
-        report::print(&node, run, &results);
+        report::print(&node, run, ProcessorTime::now().stolen_since(&before), &results);
         runs.push(results);
         if arguments.save {
             // Each time: minutes of runs that are ended early are not lost.
@@ -70,6 +71,29 @@ fn main() -> ExitCode {
     node.finish();
     let is_met = runs.iter().flatten().all(Comparison::is_met);
     if is_met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Processor time since the machine began, in ticks: what ran or could have run, and what of it the
+/// hypervisor gave to other machines. Aims are for idle processors.
+struct ProcessorTime {
+    wanted: u64,
+    stolen: u64,
+}
+
+impl ProcessorTime {
+    fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
+        let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+        let fields: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal
+        let wanted = [0, 1, 2, 5, 6, 7].iter().filter_map(|place| fields.get(*place)).sum();
+        Self { wanted, stolen: fields.get(7).copied().unwrap_or(0) }
+    }
+
+    /// Share of the time since `before`.
+    fn stolen_since(&self, before: &Self) -> f64 {
+        (self.stolen - before.stolen) as f64 / (self.wanted - before.wanted).max(1) as f64
+    }
 }
 
 /// Puts a tmpfs on `/run`, in a mount namespace of this process: nodes have one there, with the

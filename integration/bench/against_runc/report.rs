@@ -6,9 +6,14 @@ use integration::Node;
 
 use crate::comparison::{Comparison, median};
 
-/// Prints one run.
-pub(crate) fn print(node: &Node, run: usize, results: &[Comparison]) {
-    println!("run {}, containerd {}", run + 1, node.release().version);
+/// Prints one run. `stolen`: the share of the processors' time that other machines had.
+pub(crate) fn print(node: &Node, run: usize, stolen: f64, results: &[Comparison]) {
+    let percent = stolen * 100.0;
+    println!(
+        "run {}, containerd {}, {percent:.1} % of the processors' time taken by other machines",
+        run + 1,
+        node.release().version
+    );
     for result in results {
         let Comparison { name, unit, columns, aim } = result;
         let verdict = if result.is_met() { "met" } else { "MISSED" };
