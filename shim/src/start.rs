@@ -18,7 +18,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use rustix::{io::FdFlags, process::getpid, thread::CoreSchedulingScope};
+use rustix::{process::getpid, thread::CoreSchedulingScope};
 
 use crate::{
     args::Identity,
@@ -212,11 +212,6 @@ fn spawn(params: &StartParams, socket: &Path, listener: UnixListener) -> Result<
         (None, Ok(view)) => (program, view.path()),
         (None, Err(_)) => (program.clone(), program),
     };
-    if let Ok(view) = &view {
-        // The shim keeps it: whoever closes it last waits for all processors, as containerd would
-        // with this process. One that could not be handed on is closed as this ends.
-        let _ = rustix::io::fcntl_setfd(&view.directory, FdFlags::empty());
-    }
     let mut command = Command::new(executed);
     command
         .arg0(&program)

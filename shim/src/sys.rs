@@ -253,13 +253,6 @@ pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
     Ok(())
 }
 
-/// Has what this process inherited beyond its standard streams closed in every program that it
-/// executes. Kernel 5.11; before, `start` hands nothing on.
-pub fn hand_nothing_on() {
-    // SAFETY: integers only; nothing is closed.
-    let _ = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-}
-
 /// Closes descriptors by their numbers, in a process that is about to execute another program; a
 /// number that is not open is none of its concern. By close(2) alone, which every seccomp profile
 /// allows.

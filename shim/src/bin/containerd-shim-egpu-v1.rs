@@ -16,6 +16,9 @@ use egpu_shim::{
     task::chain,
 };
 
+/// Time for what the shim still does with files when it ends.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
 egpu_shim::program!(program);
 
 /// Returns the exit code.
@@ -63,15 +66,16 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
         Invocation::Helper => Ok(helper::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
             spans::mark("serve", &identity.id);
-            // The mount of this program, which `start` hands over.
-            sys::hand_nothing_on();
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
             // After the helper, whose mediators allocate from many threads at once.
             sys::share_one_arena();
             let prepared = server::prepare()?;
-            runtime()?.block_on(server::serve(prepared, identity, socket, zygote))?;
-            Ok(())
+            let runtime = runtime()?;
+            let served = runtime.block_on(server::serve(prepared, identity, socket, zygote));
+            // A thread may be at a disk that never answers.
+            runtime.shutdown_timeout(END_LIMIT);
+            Ok(served?)
         }
     }
 }

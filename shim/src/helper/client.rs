@@ -210,8 +210,15 @@ impl HelperClient {
     /// why it could not.
     pub async fn start(&self, start: Start) -> Result<(), HelperError> {
         let own = start.clone();
-        let started = here("start", START_LIMIT, move || start::start(&own).map_err(|e| failure(e.kind(), &e)));
-        if started.await? { self.done("start", Operation::Poststart(start), START_LIMIT).await } else { Ok(()) }
+        let begin = move || start::start(&own, START_LIMIT).map_err(|e| failure(e.kind(), &e));
+        if !here("start", START_LIMIT, begin).await? {
+            return Ok(());
+        }
+        let hooks = self.done("start", Operation::Poststart(start.clone()), START_LIMIT).await;
+        if !matches!(hooks, Ok(()) | Err(HelperError::Failed(_))) {
+            start::end(&start);
+        }
+        hooks
     }
 
     /// Runs one more process in a running container; returns once it executes its program.

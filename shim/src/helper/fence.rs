@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nvidia_glue::fence::{Action, Arch, program};
 
@@ -65,10 +65,14 @@ impl Filter {
     }
 
     /// Registers init's pid namespace with the mediator's broker, before init executes anything of
-    /// the container's: processes in it are the container's.
-    pub(crate) fn admit(&self, init: i32) -> Result<(), FilterError> {
+    /// the container's: processes in it are the container's. `pidfd` is init's.
+    pub(crate) fn admit(&self, init: i32, pidfd: BorrowedFd<'_>) -> Result<(), FilterError> {
         let Some(intake) = &self.intake else { return Ok(()) };
         let namespace = File::open(format!("/proc/{init}/ns/pid")).map_err(FilterError::Namespace)?;
+        if !sys::is_there(pidfd) {
+            // Its number may have been another process's by then.
+            return Err(FilterError::Namespace(io::ErrorKind::NotFound.into()));
+        }
         frame::send(intake.as_fd(), &namespace.into(), &[]).map_err(FilterError::HandOver)
     }
 }

@@ -16,7 +16,7 @@
 //! ```
 
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libcontainer::hooks::{HookError, run_hooks};
 use libcontainer::network::NetworkError;
@@ -196,7 +196,11 @@ impl Launch<'_> {
             // A shim that is gone has nobody to end it for: whoever deletes the container does.
             let _ = frame::send_value(self.reply, &WorkerReply::Launched, &[pidfd.as_fd()]);
         }
-        let result = self.admit(pid).and_then(|()| self.serve_init(pid, &mut to_init, &mut from_init));
+        let admitted = pidfd.as_ref().map_or(Ok(()), |pidfd| self.admit(pid, pidfd.as_fd()));
+        let result = match admitted {
+            Ok(()) => self.serve_init(pid, &mut to_init, &mut from_init),
+            Err(error) => Err(last_words(&mut from_init).unwrap_or(error)),
+        };
         match (result, pidfd) {
             (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
             (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
@@ -264,9 +268,9 @@ impl Launch<'_> {
 
     /// Registers a container's pid namespace. An exec is in its init's, or in another process's, if
     /// that has init's number by now.
-    fn admit(&self, pid: Pid) -> Result<(), LaunchError> {
+    fn admit(&self, pid: Pid, pidfd: BorrowedFd<'_>) -> Result<(), LaunchError> {
         match (&self.args.container_type, self.filter) {
-            (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw())?),
+            (ContainerType::InitContainer, Some(filter)) => Ok(filter.admit(pid.as_raw(), pidfd)?),
             _ => Ok(()),
         }
     }
@@ -310,6 +314,12 @@ impl Launch<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns what an init that has ended said of it, if it did.
+fn last_words(from_init: &mut MainReceiver) -> Option<LaunchError> {
+    let told = from_init.wait_for_hook_request().err().map(LaunchError::from);
+    told.filter(|told| matches!(told, LaunchError::Process(_)))
 }
 
 /// Returns the text for `timens_offsets` when the spec makes a new time namespace with offsets.

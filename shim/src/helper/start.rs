@@ -9,6 +9,7 @@ use std::{
         unix::{fs::OpenOptionsExt, net::UnixStream},
     },
     path::Path,
+    time::{Duration, Instant},
 };
 
 use libcontainer::{
@@ -91,10 +92,11 @@ impl StartError {
     }
 }
 
-/// Starts a created container; returns when its program runs (or has ended). `true`: its poststart
-/// hooks are still to be run.
-pub(crate) fn start(start: &Start) -> Result<bool, StartError> {
+/// Starts a created container; returns when its program runs (or has ended), or after `limit`.
+/// `true`: its poststart hooks are still to be run.
+pub(crate) fn start(start: &Start, limit: Duration) -> Result<bool, StartError> {
     let id = || start.id.clone();
+    let deadline = Instant::now() + limit;
     let state = StateDir::open(&start.runtime_root, &start.id)?;
     let failed = |e| StartError::Container { id: start.id.clone(), source: Box::new(e) };
     let mut container = Container::load(state.path().to_owned()).map_err(failed)?;
@@ -104,7 +106,7 @@ pub(crate) fn start(start: &Start) -> Result<bool, StartError> {
     let hooks = hooks(&state, &start.id)?;
     let outcome = open_outcome(&state.outcome()).map_err(|source| StartError::Outcome { id: id(), source })?;
     notify(&state).map_err(|source| StartError::Notify { id: id(), source })?;
-    read_outcome(outcome, &start.id)?;
+    read_outcome(outcome, &start.id, deadline)?;
     container.set_status(ContainerStatus::Running).save().map_err(failed)?;
     Ok(!hooks.is_empty())
 }
@@ -122,8 +124,8 @@ fn open_outcome(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// Reads until init's end closes: by executing, or by ending.
-fn read_outcome(mut pipe: File, id: &str) -> Result<(), StartError> {
+/// Reads until init's end closes: by executing, or by ending. Somebody may have stopped it.
+fn read_outcome(mut pipe: File, id: &str, deadline: Instant) -> Result<(), StartError> {
     let failed = |source| StartError::Outcome { id: id.to_owned(), source };
     let mut bytes = Vec::new();
     loop {
@@ -131,7 +133,9 @@ fn read_outcome(mut pipe: File, id: &str) -> Result<(), StartError> {
             Ok(_) => break,
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let mut wait = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
-                match poll(&mut wait, PollTimeout::NONE) {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match poll(&mut wait, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+                    Ok(0) if left.is_zero() => return Err(failed(io::ErrorKind::TimedOut.into())),
                     Ok(_) | Err(nix::Error::EINTR) => {}
                     Err(e) => return Err(failed(e.into())),
                 }
@@ -167,6 +171,13 @@ pub(crate) fn poststart(start: &Start) -> Result<(), StartError> {
     })
 }
 
+/// Ends a started container of which nobody knows whether its poststart hooks ran.
+pub(crate) fn end(start: &Start) {
+    if let Ok(state) = StateDir::open(&start.runtime_root, &start.id) {
+        end_init(&state);
+    }
+}
+
 /// Kills init, unless it has ended by itself and another process may have its pid by now.
 fn end_init(state: &StateDir) {
     let Some(init) = state.settings().ok().and_then(|settings| settings.init) else { return };
@@ -191,7 +202,16 @@ mod tests {
         let reader = open_outcome(&state.outcome()).unwrap();
         init.write_all(written).unwrap();
         drop(init);
-        read_outcome(reader, "a").map_err(|e| e.to_string())
+        read_outcome(reader, "a", Instant::now() + Duration::from_secs(60)).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn an_init_that_never_says_is_not_waited_for_for_ever() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::create(directory.path(), "a").unwrap();
+        let _init = state.make_outcome().unwrap();
+        let late = read_outcome(open_outcome(&state.outcome()).unwrap(), "a", Instant::now()).unwrap_err();
+        assert!(matches!(late, StartError::Outcome { source, .. } if source.kind() == io::ErrorKind::TimedOut));
     }
 
     #[test]

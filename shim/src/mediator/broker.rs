@@ -27,10 +27,6 @@ use std::{
     thread,
 };
 
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
 use nvidia_glue::mediate::Number;
 use serde::{Deserialize, Serialize};
 
@@ -126,9 +122,7 @@ pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>, lingering: &impl As
     Ok((broker, forwarded))
 }
 
-/// Serves until the mediator ends. Returns the exit code of one that cannot.
-///
-/// A socket has a thread of its own from its first request on: most are never used.
+/// Serves until the mediator ends. Returns the exit code.
 fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
     sys::set_name(c"egpu-broker");
     if privileges::drop_privileges(Role::Broker { mediator }).is_err() {
@@ -138,39 +132,24 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
     sys::share_one_arena();
     let Ok(own) = server::Executable::of_this_process() else { return 1 };
     let server = Arc::new(Server::new(cgroups, Some(own)));
-    let mut unserved = sockets;
-    let mut forward = Some(forward);
-    while !unserved.is_empty() || forward.is_some() {
-        let awaited = unserved.iter().chain(forward.is_some().then_some(intake));
-        let mut awaited: Vec<PollFd<'_>> = awaited.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
-        match poll(&mut awaited, PollTimeout::NONE) {
-            Err(Errno::EINTR) => continue,
+    let mut threads = Vec::new();
+    for socket in sockets {
+        let server = Arc::clone(&server);
+        let serve = move || {
+            server.serve(&socket);
+            sys::exit_now(0)
+        };
+        match thread::Builder::new().name("opener".into()).stack_size(STACK).spawn(serve) {
+            Ok(thread) => threads.push(thread),
             Err(_) => return 1,
-            Ok(_) => {}
-        }
-        let mut is_ready = awaited.iter().map(|fd| fd.any().unwrap_or(true)).collect::<Vec<_>>().into_iter();
-        let (asked, quiet): (Vec<_>, Vec<_>) = unserved.into_iter().partition(|_| is_ready.next() == Some(true));
-        unserved = quiet;
-        if asked.into_iter().any(|socket| serve_on_a_thread(&server, socket).is_err()) {
-            return 1;
-        }
-        if is_ready.next() == Some(true) {
-            forward = forward.filter(|forward| forward_one(&server, intake, forward));
         }
     }
-    // Each of the threads ends the process when the mediator has.
-    loop {
-        thread::park();
+    forward_intake(&server, intake, forward);
+    for thread in threads {
+        // None returns.
+        let _: Result<(), _> = thread.join();
     }
-}
-
-fn serve_on_a_thread(server: &Arc<Server>, socket: OwnedFd) -> io::Result<()> {
-    let server = Arc::clone(server);
-    let serve = move || {
-        server.serve(&socket);
-        sys::exit_now(0)
-    };
-    thread::Builder::new().name("opener".into()).stack_size(STACK).spawn(serve).map(drop)
+    0
 }
 
 /// Returns whether a descriptor is of a packed value, and not of a listener.
@@ -178,20 +157,21 @@ fn is_packed(fd: &OwnedFd) -> bool {
     fd.try_clone().and_then(|fd| File::from(fd).metadata()).is_ok_and(|metadata| metadata.is_file())
 }
 
-/// Admits a pid namespace or cgroups, and forwards anything else. `false`: the sending end is
+/// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is
 /// closed.
-fn forward_one(server: &Server, intake: &OwnedFd, forward: &OwnedFd) -> bool {
-    match frame::receive(intake.as_fd()) {
-        Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
-        Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
-            Ok(cgroups) => server.add_cgroups(cgroups),
-            Err(_) => return false,
-        },
-        Ok((listener, _)) => return frame::send(forward.as_fd(), &listener, &[]).is_ok(),
-        // Sent by another process.
-        Err(FrameError::Foreign(_)) => {}
-        // The mediator sees its own end close.
-        Err(_) => return false,
+fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
+    loop {
+        match frame::receive(intake.as_fd()) {
+            Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
+            Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
+                Ok(cgroups) => server.add_cgroups(cgroups),
+                Err(_) => return drop(forward),
+            },
+            Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
+            // Sent by another process.
+            Err(FrameError::Foreign(_)) => {}
+            // The mediator sees its own end close.
+            _ => return drop(forward),
+        }
     }
-    true
 }
