@@ -42,8 +42,7 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
         Err(file) => file,
     };
     for pause in FIRST_RETRIES {
-        thread::sleep(pause);
-        file = match lock(file, FlockArg::LockExclusiveNonblock)? {
+        file = match lock_after(pause, file)? {
             Ok(lock) => return Ok(lock),
             Err(file) => file,
         };
@@ -52,13 +51,18 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
         return waiting.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
     }
     while Instant::now() < deadline {
-        thread::sleep(RETRY);
-        file = match lock(file, FlockArg::LockExclusiveNonblock)? {
+        file = match lock_after(RETRY, file)? {
             Ok(lock) => return Ok(lock),
             Err(file) => file,
         };
     }
     Err(ErrorKind::TimedOut.into())
+}
+
+/// Tries once more after a pause.
+fn lock_after(pause: Duration, file: File) -> io::Result<Result<Flock<File>, File>> {
+    thread::sleep(pause);
+    lock(file, FlockArg::LockExclusiveNonblock)
 }
 
 /// Has a thread wait for the lock; `None`: there can be no further one.

@@ -216,7 +216,12 @@ impl HelperClient {
         }
         let hooks = self.done("start", Operation::Poststart(start.clone()), START_LIMIT).await;
         if !matches!(hooks, Ok(()) | Err(HelperError::Failed(_))) {
-            start::end(&start);
+            let end = move || {
+                start::end(&start);
+                Ok(())
+            };
+            // The first error is the one that counts.
+            let _ = here("start", START_LIMIT, end).await;
         }
         hooks
     }

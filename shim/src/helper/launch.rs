@@ -35,6 +35,7 @@ use super::protocol::WorkerReply;
 use super::rlimits;
 use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
+use super::worker::chain;
 use crate::cgroup::takes_no_process;
 use crate::sys::{self, Forked};
 use crate::{frame, spans};
@@ -166,7 +167,7 @@ impl Launch<'_> {
                     to_main: &mut intermediate_main_sender,
                     init_to_main: &mut init_main_sender,
                 };
-                if has_intermediate { self.run_intermediate(ends) } else { self.run_init(ends) }
+                self.run_first(has_intermediate, ends)
             }
         };
         intermediate_main_sender.close()?;
@@ -229,29 +230,17 @@ impl Launch<'_> {
         namespaces::of(&self.args.spec, LinuxNamespaceType::Pid).is_some()
     }
 
-    /// Runs init, made without an intermediate process.
-    fn run_init(&self, mut ends: Ends<'_>) -> ! {
-        let message = match self.enter() {
-            Ok(()) => super::worker::chain(&intermediate::run_init(self.args, &self.place, &mut ends)),
-            Err(error) => super::worker::chain(&error),
-        };
-        // As below.
-        let _ = ends.init_to_main.send_error(message);
-        sys::exit_now(1)
-    }
-
-    /// Runs the intermediate process.
-    fn run_intermediate(&self, mut ends: Ends<'_>) -> ! {
-        let result = self.enter().map_err(|e| super::worker::chain(&e)).and_then(|()| {
-            let made = intermediate::run(self.args, &self.place, &mut ends);
-            made.map_err(|e| super::worker::chain(&e))
+    /// Runs the process that was forked: the intermediate one, or init where there is none.
+    fn run_first(&self, has_intermediate: bool, mut ends: Ends<'_>) -> ! {
+        let result = self.enter().map_err(|e| chain(&e)).and_then(|()| match has_intermediate {
+            true => intermediate::run(self.args, &self.place, &mut ends).map_err(|e| chain(&e)),
+            false => Err(chain(&intermediate::run_init(self.args, &self.place, &mut ends))),
         });
-        if let Err(message) = result {
-            // The worker sees the channel close if even this fails.
-            let _ = ends.to_main.send_error(message);
-            sys::exit_now(1);
-        }
-        sys::exit_now(0)
+        let Err(message) = result else { sys::exit_now(0) };
+        let to_main = if has_intermediate { ends.to_main } else { ends.init_to_main };
+        // The worker sees the channel close if even this fails.
+        let _ = to_main.send_error(message);
+        sys::exit_now(1)
     }
 
     /// Closes the private descriptors and installs the filter, first of all in the first process:

@@ -21,6 +21,7 @@ macro_rules! program {
 /// Maps what the linker has placed first of the program's text, which every process of it executes
 /// (`text-order.ld`). Otherwise each 64 KiB of it are mapped by a fault of their own. Kernel 5.14.
 pub fn map_text() {
+    /// `.text.idle`, and of `.text.busy` what is for every container.
     const EXECUTED: usize = 26 << 16;
     unsafe extern "C" fn at_text(program: *mut libc::dl_phdr_info, _: usize, _: *mut libc::c_void) -> i32 {
         // SAFETY: the loader passes a structure that is good for this call, with as many headers as
