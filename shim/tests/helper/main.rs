@@ -226,7 +226,8 @@ async fn hooks_run_in_their_namespaces_and_outside_the_fence(bench: &Bench) {
     let probe = std::env::current_exe().unwrap();
     let hook = |name: &str| {
         let line = format!(
-            "echo {name} $(readlink /proc/self/ns/mnt) $({} ioctl) $(grep -o '\"status\":\"[a-z]*\"') >> {}",
+            "echo {name} $(readlink /proc/self/ns/mnt) $({} ioctl) $(grep -o '\"status\":\"[a-z]*\"') \
+             $(cat /proc/$PPID/comm) >> {}",
             probe.display(),
             log.display()
         );
@@ -245,6 +246,8 @@ async fn hooks_run_in_their_namespaces_and_outside_the_fence(bench: &Bench) {
     for line in lines {
         assert_eq!(line[1] == own, line[0] != "createContainer", "namespace of {line:?}");
         assert_eq!(line[2], "EBADF", "filter of {line:?}");
+        // The shim's reaper would take their ends. (In the pid namespace its parent has no number.)
+        assert_eq!(line[4..] == ["egpu-helper"], line[0] != "createContainer", "parent of {line:?}");
     }
 }
 
