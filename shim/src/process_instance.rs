@@ -1,16 +1,12 @@
 //! A process named so that nobody else can be taken for it, and whether it is gone for certain.
 
 use std::{
-    fs, io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt,
-    },
-    sync::OnceLock,
+    io,
+    os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
 
-use nvidia_glue::ledger::ProcessId;
+use nvidia_glue::{base::Surroundings, ledger::ProcessId};
 use procfs_core::{
     FromRead,
     process::{Stat, StatFlags},
@@ -103,27 +99,6 @@ pub(crate) fn has_ended(handle: &OwnedFd, patience: Duration) -> bool {
 fn is_exiting(pid: i32) -> bool {
     let stat = Stat::from_file(format!("/proc/{pid}/stat"));
     stat.is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
-}
-
-/// The boot and the namespace of the pids that this process knows. They stay for its life, and are
-/// read once: a shim looks at every other shim of the node.
-struct Surroundings {
-    boot_id: String,
-    pid_namespace: u64,
-}
-
-impl Surroundings {
-    fn own() -> io::Result<&'static Self> {
-        static OWN: OnceLock<Surroundings> = OnceLock::new();
-        if let Some(known) = OWN.get() {
-            return Ok(known);
-        }
-        let own = Self {
-            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
-            pid_namespace: fs::metadata("/proc/self/ns/pid")?.ino(),
-        };
-        Ok(OWN.get_or_init(|| own))
-    }
 }
 
 #[cfg(test)]

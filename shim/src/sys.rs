@@ -22,7 +22,9 @@ pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
 };
-pub use program::{map_text, prepare_process};
+#[doc(hidden)]
+pub use program::libm;
+pub use program::prepare_process;
 pub use seccomp::{
     Notification, Response, SeccompInstruction, add_file, install_seccomp_filter, install_seccomp_listener, is_waiting,
     receive, require_notification_sizes, respond, wake_synchronously,

@@ -1,5 +1,7 @@
 //! Rounds of one workload, and what they come to.
 
+use std::{thread, time::Duration};
+
 use integration::Node;
 use serde::Serialize;
 
@@ -9,6 +11,9 @@ use crate::{
 };
 
 const WARM_UP: usize = 2;
+/// Rest before many containers at a time, whose processors are to be idle: containerd cleans up
+/// after the runtime before for a while, and the same one is always before.
+const REST: Duration = Duration::from_millis(250);
 /// Aim in place of one below the floor, by the floor.
 const ABOVE_FLOOR: f64 = 1.15;
 
@@ -78,6 +83,9 @@ impl Plan {
                 let place = (round + turn) % timed.len();
                 let (Some(timed), Some(idle)) = (timed.get_mut(place), idle.get(place)) else { continue };
                 let id = format!("bench{round}x{place}");
+                if let Workload::Burst(_) | Workload::BurstWithGpu(_) = self.workload {
+                    thread::sleep(REST);
+                }
                 let time = self.workload.time(node, timed.runtime, idle, &id).as_secs_f64() * 1e3;
                 if round >= WARM_UP {
                     timed.ms.push(time);

@@ -21,7 +21,8 @@ const STACK: usize = 64 << 10;
 /// Threads that wait at most: those whose callers have given up stay as long as the lock is held.
 const MOST_THREADS: usize = 16;
 /// Pauses before a thread waits, which costs more than most holders take.
-const FIRST_RETRIES: [Duration; 2] = [Duration::from_micros(50), Duration::from_micros(200)];
+const FIRST_RETRIES: [Duration; 4] =
+    [Duration::from_micros(50), Duration::from_micros(200), Duration::from_micros(500), Duration::from_millis(1)];
 /// Pause between two tries of whoever has no thread.
 const RETRY: Duration = Duration::from_millis(2);
 

@@ -1,8 +1,7 @@
 //! Limits that the node's configuration sets on each card.
 
-use std::fs;
-
 use base::{Bytes, CardPolicy};
+use nix::sys::sysinfo::sysinfo;
 use runtime_config::config::{Config, HardCapsUnavailable, MemoryScaling, WholeCards};
 
 /// The node's rules for sharing cards: the part of the configuration that admission needs.
@@ -51,11 +50,9 @@ impl From<&Config> for Limits {
     }
 }
 
-/// `MemTotal`; 0 if the kernel does not say.
+/// The machine's memory; 0 if the kernel does not say.
 fn machine_memory() -> Bytes {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
-    Bytes(kib.map_or(0, |kib: u64| kib.saturating_mul(Bytes::KIB)))
+    Bytes(sysinfo().map_or(0, |machine| machine.ram_total()))
 }
 
 impl Limits {

@@ -26,14 +26,14 @@ mod error;
 use std::{
     cell::RefCell,
     collections::BTreeSet,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use base::{file_lock::lock_exclusive, format};
+use base::{Surroundings, file_lock::lock_exclusive, format, make_directory};
 pub use error::StoreError;
 use nix::fcntl::Flock;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
@@ -63,10 +63,9 @@ pub(super) type FileStamp = (u64, i64, i64);
 #[derive(Debug)]
 pub(super) struct Store {
     state_dir: PathBuf,
-    boot_id: String,
+    surroundings: &'static Surroundings,
     /// End of the names of this boot's records.
     boot_suffix: String,
-    pid_namespace: u64,
     lock_patience: Duration,
     #[cfg(test)]
     pub(super) faults: super::test_support::Faults,
@@ -85,43 +84,30 @@ impl Store {
     /// Creates the directories if they are not there. They are root's alone: whoever can open the
     /// lock can hold it.
     pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
-        let boot_id_path = Path::new("/proc/sys/kernel/random/boot_id");
-        let boot_id = fs::read_to_string(boot_id_path).map_err(failed("read", boot_id_path))?.trim().to_owned();
-        let namespace = Path::new("/proc/self/ns/pid");
-        let pid_namespace = fs::metadata(namespace).map_err(failed("look at", namespace))?.ino();
-        let boot_suffix = format!(".{}.json", &hash(&[&boot_id])[..8]);
+        let surroundings = Surroundings::own().map_err(failed("read", Path::new("/proc")))?;
         let store = Self {
             state_dir: state_dir.to_owned(),
-            boot_id,
-            boot_suffix,
-            pid_namespace,
+            boot_suffix: format!(".{}.json", &hash(&[&surroundings.boot_id])[..8]),
+            surroundings,
             lock_patience,
             #[cfg(test)]
             faults: super::test_support::Faults::default(),
         };
         // A container with a user namespace of its own mounts its files from below the state
         // directory as that user.
-        let directories = [
-            (state_dir.to_owned(), 0o711),
-            (store.records_dir(), 0o700),
-            (store.index_dir(), 0o700),
-            (timetable_dir(state_dir), 0o700),
-            (store.waiting_dir(), 0o700),
-        ];
-        for (directory, mode) in directories {
-            let made = DirBuilder::new().recursive(true).mode(mode).create(&directory);
-            made.map_err(failed("make directory", &directory))?;
+        for directory in [store.records_dir(), store.index_dir(), timetable_dir(state_dir), store.waiting_dir()] {
+            make_directory(&directory, 0o700, 0o711).map_err(failed("make directory", &directory))?;
         }
         Ok(store)
     }
 
     pub(super) fn boot_id(&self) -> &str {
-        &self.boot_id
+        &self.surroundings.boot_id
     }
 
     /// Pid namespace of this process, see [`Record::pid_namespace`].
     pub(super) fn pid_namespace(&self) -> u64 {
-        self.pid_namespace
+        self.surroundings.pid_namespace
     }
 
     pub(super) fn state_dir(&self) -> &Path {
@@ -184,7 +170,7 @@ impl Store {
             return Err(StoreError::Version { path, source });
         }
         let record: Record = serde_json::from_slice(&bytes).map_err(|source| StoreError::Corrupt { path, source })?;
-        Ok((record.boot_id == self.boot_id).then_some(record))
+        Ok((record.boot_id == self.boot_id()).then_some(record))
     }
 
     /// The record of `container`.

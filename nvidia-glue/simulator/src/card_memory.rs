@@ -58,13 +58,11 @@ pub(super) struct Piece {
 }
 
 impl CardMemory {
-    /// The memory of the card called `uuid`, with the file in `directory`.
-    pub(super) fn new(directory: &Path, uuid: &str, capacity: u64) -> io::Result<Self> {
-        let own = ProcessId::current()?;
+    /// The memory of the card called `uuid`, with the file in `directory`; `own` is this process.
+    pub(super) fn new(directory: &Path, uuid: &str, capacity: u64, own: ProcessId) -> io::Result<Self> {
         let memory = Self { path: directory.join(format!("{uuid}.used")), capacity, own };
         // Here, and not at each use: a mediator may not make files any more by then.
         OpenOptions::new().write(true).create(true).truncate(false).open(&memory.path)?;
-        memory.locked(|_| Ok(()))?;
         Ok(memory)
     }
 
@@ -227,7 +225,7 @@ mod tests {
     use super::*;
 
     fn memory(directory: &Path) -> Arc<CardMemory> {
-        Arc::new(CardMemory::new(directory, "GPU-1", 10 * GRANULE).unwrap())
+        Arc::new(CardMemory::new(directory, "GPU-1", 10 * GRANULE, ProcessId::current().unwrap()).unwrap())
     }
 
     #[test]

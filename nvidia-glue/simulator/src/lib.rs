@@ -52,6 +52,7 @@ use std::{
 };
 
 use abi::{Abi, Handle, Node, Status};
+use base::ProcessId;
 use cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes};
 
 use self::{
@@ -117,18 +118,20 @@ impl SimulatedDriver {
             nodes.insert((metadata.dev(), metadata.ino()), (node, path));
         }
         let directory = state_dir.join("simulated");
+        let this_process = ProcessId::current()
+            .map_err(|source| SimulatedDriverError::File { path: PathBuf::from("/proc/self/stat"), source })?;
         let simulated = |card: &Card| {
             let at = |source| SimulatedDriverError::File { path: directory.join(&card.uuid), source };
-            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0).map_err(at)?;
+            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0, this_process).map_err(at)?;
             let node = own.get(&Node::Card(card.minor)).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
             let node = node.try_clone().map_err(at)?;
-            let engines = Engines::new(&directory, card, node, clock.clone()).map_err(at)?;
+            let engines = Engines::new(&directory, card, node, this_process, clock.clone()).map_err(at)?;
             Ok(SimulatedCard::new(card.clone(), memory, engines))
         };
         let cards = inventory.cards.iter().map(simulated).collect::<Result<_, SimulatedDriverError>>()?;
         let handles = ClientHandles::new(&directory)
             .map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?;
-        let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX)
+        let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX, this_process)
             .map_err(|source| SimulatedDriverError::File { path: directory.join(HOST_MEMORY), source })?;
         let version = inventory.driver_version.clone();
         let state = State::new(cards, OpenFiles::new(own), handles, host, version, state_dir.to_owned());

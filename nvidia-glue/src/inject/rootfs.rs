@@ -5,10 +5,10 @@
 //! the old one, so a link that was there is replaced and not followed.
 
 use std::{
-    fs::Permissions,
+    fs::{File, Permissions},
     io::{self, Read, Write},
     os::{
-        fd::{AsFd, AsRawFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::fs::{MetadataExt, PermissionsExt},
     },
     path::{Path, PathBuf},
@@ -19,6 +19,13 @@ use pathrs::{
     error::ErrorKind,
     flags::{OpenFlags, RenameFlags},
 };
+use rustix::{
+    fs::{Mode, OFlags, ResolveFlags, openat2},
+    io::Errno,
+};
+
+/// Tries to find what is being moved: as many as pathrs makes.
+const MOST_TRIES: u32 = 128;
 
 /// A container's root file system.
 #[derive(Debug)]
@@ -43,13 +50,12 @@ impl Rootfs {
 
     /// Returns whether there is something at `path`.
     pub(super) fn exists(&self, path: &Path) -> bool {
-        self.root.resolve(path).is_ok()
+        self.find(path).is_ok()
     }
 
     /// Device and inode of what is at `path`.
     pub(super) fn identity(&self, path: &Path) -> Option<(u64, u64)> {
-        let handle = self.root.resolve(path).ok()?;
-        let metadata = std::fs::metadata(fd_path(&handle)).ok()?;
+        let metadata = File::from(self.find(path).ok()?).metadata().ok()?;
         Some((metadata.dev(), metadata.ino()))
     }
 
@@ -57,13 +63,29 @@ impl Rootfs {
     /// does not is appended.
     pub(super) fn real_path(&self, path: &Path) -> PathBuf {
         for existing in path.ancestors() {
-            let Ok(handle) = self.root.resolve(existing) else { continue };
-            let Ok(real) = std::fs::read_link(fd_path(&handle)) else { break };
+            let Ok(found) = self.find(existing) else { continue };
+            let Ok(real) = std::fs::read_link(fd_path(&found)) else { break };
             let Ok(inside) = real.strip_prefix(&self.path) else { break };
             let rest = path.strip_prefix(existing).unwrap_or(Path::new(""));
             return Path::new("/").join(inside).join(rest);
         }
         path.to_owned()
+    }
+
+    /// Finds what is at `path`, links followed.
+    ///
+    /// Most of what is looked for is not there, and pathrs makes an error of that in ten system
+    /// calls.
+    fn find(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        for _ in 0..MOST_TRIES {
+            match openat2(&self.root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), inside) {
+                // Something was renamed or mounted meanwhile.
+                Err(Errno::AGAIN) => {}
+                found => return found,
+            }
+        }
+        Err(Errno::AGAIN)
     }
 
     /// The content of the plain file at `path`, at most `limit` bytes. A fifo or device is an error

@@ -32,7 +32,6 @@ pub(crate) fn run(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &Owne
 
 fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<(), frame::FrameError> {
     spans::mark("worker", "");
-    sys::map_text();
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     sys::reset_signals().map_err(internal)?;

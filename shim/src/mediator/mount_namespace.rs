@@ -3,7 +3,7 @@
 //! - For writing: device nodes of its cards, `nvidiactl`, `nvidia-uvm`; for simulated cards the
 //!   directory that has them.
 //! - Read-only: the timetables; the status files of neighbours' mediators (`STATE_DIR/inject`);
-//!   `/proc/meminfo` and `/proc/self/fdinfo`.
+//!   `/proc/self/fdinfo`.
 //!
 //! It has no link that leads out, as `/proc/PID/root` and `/proc/PID/fd` would. The mediator's own
 //! status goes to files that it has opened before.
@@ -42,13 +42,10 @@ impl VisiblePath {
         Self { target: path.clone(), source: path, is_read_only: true }
     }
 
-    /// Lists the files of `/proc` that every mediator reads.
-    pub(super) fn of_proc() -> [Self; 2] {
-        let fdinfo = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
-        [
-            Self::read_only(PathBuf::from("/proc/meminfo")),
-            Self { source: fdinfo, target: PathBuf::from("/proc/self/fdinfo"), is_read_only: true },
-        ]
+    /// Makes the directory of this process's open files visible, read-only.
+    pub(super) fn fdinfo() -> Self {
+        let source = PathBuf::from(format!("/proc/{}/fdinfo", std::process::id()));
+        Self { source, target: PathBuf::from("/proc/self/fdinfo"), is_read_only: true }
     }
 }
 

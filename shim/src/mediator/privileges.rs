@@ -22,8 +22,8 @@ use rustix::{
     process::{DumpableBehavior, Resource, Rlimit, dumpable_behavior, getrlimit, set_dumpable_behavior, setrlimit},
     thread::{
         CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capabilities_secure_bits,
-        capability_is_in_ambient_set, capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs,
-        remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
+        capability_is_in_bounding_set, clear_ambient_capability_set, no_new_privs, remove_capability_from_bounding_set,
+        set_capabilities, set_capabilities_secure_bits, set_no_new_privs,
     },
 };
 
@@ -142,14 +142,15 @@ fn verify(own: CapabilitySet) -> Result<(), PrivilegeError> {
     if (sets.effective, sets.permitted) != (own, own) || !sets.inheritable.is_empty() {
         return kept(&format!("the process has capabilities {sets:?}"));
     }
+    // What is not inheritable cannot be ambient (capabilities(7)).
     for capability in all() {
-        // Beyond the last that the kernel knows, both fail.
-        let is_bounding = capability_is_in_bounding_set(capability).unwrap_or(false);
-        if is_bounding && !own.contains(capability) {
-            return kept(&format!("{capability:?} is in the bounding set"));
-        }
-        if capability_is_in_ambient_set(capability).unwrap_or(false) {
-            return kept(&format!("{capability:?} is in the ambient set"));
+        match capability_is_in_bounding_set(capability) {
+            // The kernel knows no more.
+            Err(Errno::INVAL) => break,
+            Ok(true) if !own.contains(capability) => {
+                return kept(&format!("{capability:?} is in the bounding set"));
+            }
+            known => known.map(drop).map_err(failed)?,
         }
     }
     if !capabilities_secure_bits().map_err(failed)?.contains(SECURE_BITS) || !no_new_privs().map_err(failed)? {
@@ -314,6 +315,8 @@ fn confine(role: Role) -> Result<(), SeccompError> {
     let mut filter = ScmpFilterContext::new(ScmpAction::Errno(libc::ENOSYS))?;
     filter.set_act_badarch(ScmpAction::KillProcess)?;
     filter.set_ctl_nnp(true)?;
+    // A tree: the kernel tries each of its calls on the filter when that is installed.
+    filter.set_ctl_optimize(2)?;
     for name in ALLOWED {
         // Not every architecture has every call, nor does every libseccomp know it.
         if let Ok(call) = ScmpSyscall::from_name(name) {
@@ -359,7 +362,6 @@ fn confine(role: Role) -> Result<(), SeccompError> {
     for operation in PRCTL_OPERATIONS {
         allow("prctl", &[equals(0, mask(operation))])?;
     }
-    allow("prctl", &[equals(0, mask(libc::PR_CAP_AMBIENT)), equals(1, mask(libc::PR_CAP_AMBIENT_IS_SET))])?;
     filter.load()
 }
 

@@ -95,7 +95,7 @@ impl Setup {
         };
         visible.push(VisiblePath::read_only(timetable_dir(&self.state_dir)));
         visible.push(VisiblePath::read_only(inject::directory(&self.state_dir)));
-        visible.extend(VisiblePath::of_proc());
+        visible.push(VisiblePath::fdinfo());
         visible
     }
 

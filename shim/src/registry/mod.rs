@@ -19,15 +19,15 @@ mod orphaned_workers;
 mod unfinished_notes;
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use nix::fcntl::Flock;
-use nvidia_glue::base::file_lock::lock_exclusive;
+use nvidia_glue::base::{file_lock::lock_exclusive, make_directory};
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -128,9 +128,8 @@ impl Registry {
     }
 
     fn make_directories(&self) -> Result<(), RegistryError> {
-        for (directory, mode) in [(&self.state_dir, 0o711), (&self.shims(), 0o700), (&self.containers(), 0o700)] {
-            let made = DirBuilder::new().recursive(true).mode(mode).create(directory);
-            made.map_err(failed("make the directory", directory))?;
+        for directory in [self.shims(), self.containers()] {
+            make_directory(&directory, 0o700, 0o711).map_err(failed("make the directory", &directory))?;
         }
         Ok(())
     }

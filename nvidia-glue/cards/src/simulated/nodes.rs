@@ -2,13 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{DirBuilder, File, OpenOptions, Permissions},
+    fs::{DirBuilder, OpenOptions, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
 use crate::Inventory;
+
+/// Mode that the driver gives its nodes.
+const MODE: u32 = 0o666;
 
 /// Paths of the simulated nodes on the host. Bind-mount it at the place that the field's comment
 /// names.
@@ -71,15 +74,12 @@ pub fn make_simulated_nodes(state_dir: &Path, inventory: &Inventory) -> Result<S
 fn make(path: &Path) -> io::Result<()> {
     // The node itself must not be a link: it is mounted into containers.
     let open = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    if !open.metadata()?.is_file() {
+    let metadata = open.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something that is not a plain file is in the way"));
     }
-    set_mode(&open)
-}
-
-/// Sets the mode that the driver gives its nodes; `open` alone would apply the umask.
-fn set_mode(node: &File) -> io::Result<()> {
-    node.set_permissions(Permissions::from_mode(0o666))
+    // `open` alone applies the umask.
+    if metadata.mode() & 0o7777 == MODE { Ok(()) } else { open.set_permissions(Permissions::from_mode(MODE)) }
 }
 
 #[cfg(test)]

@@ -125,13 +125,14 @@ pub(super) struct Executed {
 }
 
 impl Engines {
-    /// The engines of a card, with the file in `directory`; `node` stands for its `/dev/nvidiaN`.
-    pub(super) fn new(directory: &Path, card: &Card, node: File, clock: Clock) -> io::Result<Self> {
+    /// The engines of a card, with the file in `directory`; `node` stands for its `/dev/nvidiaN`,
+    /// `own` is this process.
+    pub(super) fn new(directory: &Path, card: &Card, node: File, own: ProcessId, clock: Clock) -> io::Result<Self> {
         Ok(Self {
             file: ChannelFile::new(directory, &card.uuid)?,
             doorbells: Doorbells(node),
             log: Log::new(directory, &card.uuid)?,
-            own: ProcessId::current()?,
+            own,
             clock,
             edges: card.simulated.unwrap_or_default(),
         })

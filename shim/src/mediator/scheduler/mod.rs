@@ -156,8 +156,8 @@ impl Scheduler {
                 unstarted: None,
             }
         };
-        let cards = mailboxes.into_iter().map(scheduled).collect();
-        let starter = threads.hand_over()?;
+        let cards: Vec<_> = mailboxes.into_iter().map(scheduled).collect();
+        let starter = threads.hand_over(cards.len())?;
         Ok(Self { grant_id, priority, state_dir, watch, epoch, cards, starter, status_page, limits: Vec::new() })
     }
 

@@ -3,7 +3,7 @@
 //!
 //! Taking one needs a privilege that the mediator drops, and threads inherit it from the thread
 //! that starts them. So the mediator takes it while it is privileged, starts one thread that keeps
-//! it and starts those that schedule, and gives it back for itself.
+//! it, starts those that schedule and becomes the last of them, and gives it back for itself.
 
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
@@ -41,12 +41,13 @@ pub(super) fn take() -> TakenPriority {
 pub(super) struct ThreadStarter(Arc<Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>>);
 
 impl TakenPriority {
-    /// Hands the priority over to a thread of its own; the calling one has what it had before.
-    pub(super) fn hand_over(self) -> io::Result<ThreadStarter> {
+    /// Hands the priority over to a thread of its own, which starts those of as many `cards`; the
+    /// calling one has what it had before.
+    pub(super) fn hand_over(self, cards: usize) -> io::Result<ThreadStarter> {
         let nice = self.nice;
         let queue = Arc::new(Monitor::default());
         let queued = Arc::clone(&queue);
-        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&queued))?;
+        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&queued, cards))?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
         Ok(ThreadStarter(queue))
@@ -60,20 +61,27 @@ impl ThreadStarter {
     }
 }
 
-fn start_all(queue: &Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>) {
-    loop {
+fn start_all(queue: &Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>, mut cards: usize) {
+    while cards > 0 {
         let Some(scheduler) = queue.wait_while(|queue| queue.is_empty()).pop_front() else { continue };
-        let run = move || {
-            let error = scheduler.run();
-            // The shim sees the exit; a message might not get there.
-            tracing::error!(%error, "the scheduler of a card has failed");
-            sys::exit_now(1)
-        };
-        if let Err(error) = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run) {
+        cards -= 1;
+        if cards == 0 {
+            sys::set_name(c"scheduler");
+            run(*scheduler);
+        }
+        let started = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(move || run(*scheduler));
+        if let Err(error) = started {
             tracing::error!(%error, "cannot start the scheduler of a card");
             sys::exit_now(1);
         }
     }
+}
+
+fn run(scheduler: CardScheduler<Monotonic>) -> ! {
+    let error = scheduler.run();
+    // The shim sees the exit; a message might not get there.
+    tracing::error!(%error, "the scheduler of a card has failed");
+    sys::exit_now(1)
 }
 
 #[cfg(test)]
@@ -118,7 +126,7 @@ mod tests {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
         drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
-        let _starter = taken.hand_over().unwrap();
+        let _starter = taken.hand_over(1).unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();
     }
