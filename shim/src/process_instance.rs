@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::{base::Surroundings, ledger::ProcessId};
+use nvidia_glue::{
+    base::{Surroundings, process::stat},
+    ledger::ProcessId,
+};
 use procfs_core::{
     FromRead,
     process::{Stat, StatFlags},
@@ -47,6 +50,10 @@ impl ProcessInstance {
             return true;
         }
         if own.pid_namespace != self.pid_namespace {
+            return false;
+        }
+        let is_it = |found: Stat| found.starttime == self.process.start_time && !matches!(found.state, 'Z' | 'X');
+        if stat(self.process.pid).is_ok_and(is_it) {
             return false;
         }
         match sys::pidfd_open(self.process.pid) {

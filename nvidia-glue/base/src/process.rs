@@ -45,11 +45,14 @@ impl ProcessId {
 /// # Errors
 /// `NotFound` where there is no such process, or what reading failed with.
 pub fn stat(pid: i32) -> io::Result<Stat> {
-    // With room from the beginning, or it is read in six pieces.
-    let mut text = Vec::with_capacity(1 << 10);
+    // Some fifty numbers. The kernel gives all in one piece.
+    let mut text = [0; 2 << 10];
     let opened = File::open(format!("/proc/{pid}/stat"));
-    match opened.and_then(|file| file.take(1 << 12).read_to_end(&mut text)) {
-        Ok(_) => Stat::from_read(text.as_slice()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error)),
+    match opened.and_then(|mut file| file.read(&mut text)) {
+        Ok(length) => {
+            let text = text.get(..length).unwrap_or_default();
+            Stat::from_read(text).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+        }
         // The process ended between open and read.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(ErrorKind::NotFound.into()),
         Err(error) => Err(error),

@@ -14,18 +14,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::find_in_root;
 use pathrs::{
     InodeType, Root,
     error::ErrorKind,
     flags::{OpenFlags, RenameFlags},
 };
-use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
-    io::Errno,
-};
-
-/// Tries to find what is being moved: as many as pathrs makes.
-const MOST_TRIES: u32 = 128;
+use rustix::fs::OFlags;
 
 /// A container's root file system.
 #[derive(Debug)]
@@ -53,6 +48,11 @@ impl Rootfs {
         self.find(path).is_ok()
     }
 
+    /// Opens what is at `path`, links followed.
+    fn find(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        find_in_root(&self.root, path, OFlags::empty())
+    }
+
     /// Device and inode of what is at `path`.
     pub(super) fn identity(&self, path: &Path) -> Option<(u64, u64)> {
         let metadata = File::from(self.find(path).ok()?).metadata().ok()?;
@@ -70,22 +70,6 @@ impl Rootfs {
             return Path::new("/").join(inside).join(rest);
         }
         path.to_owned()
-    }
-
-    /// Finds what is at `path`, links followed.
-    ///
-    /// Most of what is looked for is not there, and pathrs makes an error of that in ten system
-    /// calls.
-    fn find(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        for _ in 0..MOST_TRIES {
-            match openat2(&self.root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), inside) {
-                // Something was renamed or mounted meanwhile.
-                Err(Errno::AGAIN) => {}
-                found => return found,
-            }
-        }
-        Err(Errno::AGAIN)
     }
 
     /// The content of the plain file at `path`, at most `limit` bytes. A fifo or device is an error

@@ -78,8 +78,8 @@ impl ShimEntry {
     /// Returns whether the shim is gone. One whose `start` was killed before it could be written
     /// down is found by its socket.
     fn is_gone(&self) -> bool {
-        self.starter.is_gone()
-            && self.shim.as_ref().is_none_or(ProcessInstance::is_gone)
+        self.shim.as_ref().is_none_or(ProcessInstance::is_gone)
+            && self.starter.is_gone()
             && !is_listened_to(&self.socket)
     }
 }

@@ -8,9 +8,11 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+use nvidia_glue::base::find_in_root;
+use pathrs::Root;
 use pathrs::error::ErrorKind;
-use pathrs::flags::OpenFlags;
-use pathrs::{Handle, Root};
+use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, FsPickFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
     fsconfig_set_string, fsmount, fsopen, fspick, open_tree,
@@ -103,8 +105,8 @@ impl Attached<'_> {
     }
 
     fn bind_read_only(&self, path: &str) -> io::Result<()> {
-        let place = match self.root.resolve(path).map_err(plain) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        let place = match find_in_root(self.root, Path::new(path), OFlags::empty()) {
+            Err(Errno::NOENT) => return Ok(()),
             place => place?,
         };
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -209,28 +211,30 @@ impl Attacher<'_> {
         };
         // A link would be the image's, and could lead anywhere in it.
         let is_special = matches!(&planned.kind, MountKind::FileSystem { kind, .. } if kind == "sysfs");
-        let there = if is_special { self.root.resolve_nofollow(place) } else { self.root.resolve(place) };
+        let there = find_in_root(self.root, place, if is_special { OFlags::NOFOLLOW } else { OFlags::empty() });
         let is_new = there.is_err();
         let point = match there {
             Ok(point) if is_special && !is_directory(&point)? => return Err(io::ErrorKind::NotADirectory.into()),
-            Ok(point) => point,
-            Err(error) if error.kind() != ErrorKind::OsError(Some(libc::ENOENT)) => return Err(plain(error)),
-            Err(_) => self.make_place(&destination::resolve(self.root, place)?, is_file)?,
+            Err(Errno::NOENT) => self.make_place(&destination::resolve(self.root, place)?, is_file)?,
+            there => there?,
         };
-        let point = OwnedFd::from(point);
         self.check_place(&point, planned, source)?;
         Ok(MountPoint { file: point, is_new })
     }
 
-    fn make_place(&self, place: &Path, is_file: bool) -> io::Result<Handle> {
-        if !is_file {
-            return self.root.mkdir_all(place, &Permissions::from_mode(0o755)).map_err(plain);
+    /// Makes the place, which no link leads to.
+    fn make_place(&self, place: &Path, is_file: bool) -> io::Result<OwnedFd> {
+        let (parent, name) = place.parent().zip(place.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+        let parent = match find_in_root(self.root, parent, OFlags::DIRECTORY) {
+            Err(Errno::NOENT) => self.root.mkdir_all(parent, &Permissions::from_mode(0o755)).map_err(plain)?.into(),
+            found => found?,
+        };
+        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if is_file {
+            return Ok(openat(&parent, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644))?);
         }
-        let parent = place.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        self.root.mkdir_all(parent, &Permissions::from_mode(0o755)).map_err(plain)?;
-        let flags = OpenFlags::O_EXCL | OpenFlags::O_CREAT | OpenFlags::O_NOFOLLOW | OpenFlags::O_CLOEXEC;
-        self.root.create_file(place, flags, &Permissions::from_mode(0o644)).map_err(plain)?;
-        self.root.resolve(place).map_err(plain)
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        Ok(openat(&parent, name, flags | OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
     }
 
     /// Refuses the places that runc refuses: the root itself and, but for a few files, anything in

@@ -2,9 +2,12 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
+use nvidia_glue::base::find_in_root;
 use pathrs::Root;
+use rustix::fs::{OFlags, readlinkat};
 
 /// Number of links that the kernel follows in one path.
 const MAX_LINKS: usize = 40;
@@ -35,7 +38,7 @@ pub(crate) fn resolve(root: &Root, path: &Path) -> io::Result<PathBuf> {
             continue;
         }
         target.push(part);
-        let Ok(link) = root.readlink(&target) else { continue };
+        let Some(link) = link(root, &target) else { continue };
         links += 1;
         if links > MAX_LINKS {
             return Err(io::Error::from_raw_os_error(libc::ELOOP));
@@ -48,6 +51,13 @@ pub(crate) fn resolve(root: &Root, path: &Path) -> io::Result<PathBuf> {
         rest.extend(parts(&link));
     }
     Ok(target)
+}
+
+/// Reads a link; `None`: there is none.
+fn link(root: &Root, path: &Path) -> Option<PathBuf> {
+    let found = find_in_root(root, path, OFlags::NOFOLLOW).ok()?;
+    let target = readlinkat(found, "", Vec::new()).ok()?;
+    Some(PathBuf::from(OsString::from_vec(target.into_bytes())))
 }
 
 /// Last one first.
