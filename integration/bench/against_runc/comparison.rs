@@ -13,7 +13,7 @@ use crate::{
 const WARM_UP: usize = 2;
 /// Rest before many containers at a time, whose processors are to be idle: containerd cleans up
 /// after the runtime before for a while, and the same one is always before.
-const REST: Duration = Duration::from_millis(250);
+const REST: Duration = Duration::from_millis(150);
 /// Aim in place of one below the floor, by the floor.
 const ABOVE_FLOOR: f64 = 1.15;
 

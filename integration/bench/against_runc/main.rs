@@ -5,10 +5,9 @@
 //! beside it how they spread. The runtime that runs nothing shows what containerd and `ctr` take by
 //! themselves: an aim below that is that floor and 15 %. Exit status 1 when a run missed an aim.
 //!
-//! Arguments: `--runs N` (default 1), `--pairs N` (rounds of single containers, default 30),
-//! `--bursts N` (rounds of 32 containers, default 5), `--only PART` and `--without PART`
-//! (comparisons by a part of their name), `--save` (writes `docs/results/bench-VERSION.json`
-//! besides).
+//! Arguments: `--runs N` (default 1), `--pairs N` (rounds of each comparison, default 30), `--only
+//! PART` and `--without PART` (comparisons by a part of their name), `--save` (writes
+//! `docs/results/bench-VERSION.json` besides).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -41,7 +40,6 @@ const NEIGHBOURS: usize = 100;
 struct Arguments {
     runs: usize,
     pairs: usize,
-    bursts: usize,
     only: Option<String>,
     without: Option<String>,
     save: bool,
@@ -120,11 +118,11 @@ fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comp
             workload: Workload::RunWithGpu,
         },
         Plan { name: "exec true", aim: Some(0.45), rounds: arguments.pairs, workload: Workload::Exec },
-        Plan { name: "32 at a time", aim: Some(0.6), rounds: arguments.bursts, workload: Workload::Burst(AT_A_TIME) },
+        Plan { name: "32 at a time", aim: Some(0.6), rounds: arguments.pairs, workload: Workload::Burst(AT_A_TIME) },
         Plan {
             name: "32 at a time, GPU request",
             aim: Some(0.7),
-            rounds: arguments.bursts,
+            rounds: arguments.pairs,
             workload: Workload::BurstWithGpu(AT_A_TIME),
         },
         Plan {
@@ -142,22 +140,19 @@ fn one_run(node: &Node, runtimes: &[Runtime], arguments: &Arguments) -> Vec<Comp
 }
 
 fn arguments() -> Arguments {
-    let mut parsed = Arguments { runs: 1, pairs: 30, bursts: 5, only: None, without: None, save: false };
+    let mut parsed = Arguments { runs: 1, pairs: 30, only: None, without: None, save: false };
     let mut arguments = std::env::args().skip(1);
     let number = |text: Option<String>| text.and_then(|text| text.parse().ok()).filter(|&number| number > 0);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--runs" => parsed.runs = number(arguments.next()).expect("--runs wants a number"),
             "--pairs" => parsed.pairs = number(arguments.next()).expect("--pairs wants a number"),
-            "--bursts" => parsed.bursts = number(arguments.next()).expect("--bursts wants a number"),
             "--only" => parsed.only = Some(arguments.next().expect("--only wants a part of a name")),
             "--without" => parsed.without = Some(arguments.next().expect("--without wants a part of a name")),
             "--save" => parsed.save = true,
             // Cargo adds it.
             "--bench" => {}
-            other => panic!(
-                "unknown argument {other}; there are --runs, --pairs, --bursts N, --only, --without PART and --save"
-            ),
+            other => panic!("unknown argument {other}; there are --runs, --pairs N, --only, --without PART and --save"),
         }
     }
     parsed
