@@ -52,9 +52,12 @@ impl ProcessInstance {
         if own.pid_namespace != self.pid_namespace {
             return false;
         }
-        let is_it = |found: Stat| found.starttime == self.process.start_time && !matches!(found.state, 'Z' | 'X');
-        if stat(self.process.pid).is_ok_and(is_it) {
-            return false;
+        match stat(self.process.pid) {
+            // The number is another's.
+            Ok(found) if found.starttime != self.process.start_time => return true,
+            // Of one that has ended, other threads may go on.
+            Ok(found) if !matches!(found.state, 'Z' | 'X') => return false,
+            _ => {}
         }
         match sys::pidfd_open(self.process.pid) {
             // The handle is held, so that the pid is not taken by another while its start is read.

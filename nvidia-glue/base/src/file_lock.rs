@@ -49,7 +49,8 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
         };
     }
     if let Some(waiting) = wait_in_thread(&file) {
-        return waiting.recv_timeout(patience).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+        let left = deadline.saturating_duration_since(Instant::now());
+        return waiting.recv_timeout(left).unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
     }
     while Instant::now() < deadline {
         file = match lock_after(RETRY, file)? {

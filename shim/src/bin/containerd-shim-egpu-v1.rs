@@ -68,7 +68,8 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
             spans::mark("serve", &identity.id);
             // Before the socket gets another number, which the helper would inherit.
             let zygote = helper::spawn()?;
-            // After the helper, whose mediators allocate from many threads at once.
+            // After the helper, whose mediators allocate from many threads at once: those with a
+            // real-time priority would wait for others that hold the arena's lock.
             sys::share_one_arena();
             let prepared = server::prepare()?;
             let runtime = runtime()?;

@@ -165,8 +165,6 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     spans::mark("mediator files", "");
     mount_namespace::enter(parent, &setup.visible_paths()).map_err(BeginError::MountNamespace)?;
     privileges::drop_privileges(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
-    // Its threads allocate little at a time.
-    sys::share_one_arena();
     let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::EventLoop)?;
 

@@ -8,11 +8,12 @@ use super::ignore_broken_pipes;
 /// Makes a function, which returns the exit code, the program of a crate without a `main` of
 /// Rust's.
 ///
-/// The program has the few functions of the C library's `libm` that are called itself: the library
-/// would be one more to map, and to keep, in each process.
+/// The program has the few functions of the C library's `libm` that are called itself, hidden from
+/// libraries that it loads: the library would be one more to map, and to keep, in each process.
 #[macro_export]
 macro_rules! program {
     ($function:path) => {
+        std::arch::global_asm!(".hidden exp, log, log2, pow");
         $crate::program!(libm exp(x));
         $crate::program!(libm log(x));
         $crate::program!(libm log2(x));

@@ -276,16 +276,22 @@ fn links_to_what_is_missing(node: &Node) {
     let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, image.join(at)).unwrap();
     link("../gone/resolve/stub.conf", "etc/resolv.conf");
     link("/gone/run", "run-link");
+    // The kernel finds nothing there, but as text it leads to what there is.
+    link("gone/../srv", "srv-link");
+    std::fs::create_dir_all(image.join("srv")).unwrap();
     let volume = node.directory().join("content");
     std::fs::create_dir_all(&volume).unwrap();
     let source = file(&volume, "file");
     std::fs::write(&source, "content").unwrap();
-    let mounts =
-        [bind("/etc/resolv.conf", &source, &["bind"]), bind("/run-link/../run-link/secrets/", &volume, &["bind"])];
+    let mounts = [
+        bind("/etc/resolv.conf", &source, &["bind"]),
+        bind("/run-link/../run-link/secrets/", &volume, &["bind"]),
+        bind("/srv-link", &volume, &["bind"]),
+    ];
     let edit = move |spec: &mut Value| mounts.into_iter().for_each(|mount| push(spec, mount));
-    let script = "cat /gone/resolve/stub.conf /gone/run/secrets/file";
+    let script = "cat /gone/resolve/stub.conf /gone/run/secrets/file /srv/file";
     let (status, output) = node.container("a").rootfs(&image).script(script).edit(edit).run().unwrap();
-    assert_eq!((status, output.stdout().as_str()), (0, "contentcontent"), "{}", output.stderr());
+    assert_eq!((status, output.stdout().as_str()), (0, "contentcontentcontent"), "{}", output.stderr());
 }
 
 /// `/dev` is recognized in all its spellings, and a file's destination may end with a slash.

@@ -233,7 +233,11 @@ impl Attacher<'_> {
         if is_file {
             return Ok(openat(&parent, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644))?);
         }
-        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+            // Another container on the same files has made it meanwhile, or it is where a link leads.
+            Ok(()) | Err(Errno::EXIST) => {}
+            made => made?,
+        }
         Ok(openat(&parent, name, flags | OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
     }
 
