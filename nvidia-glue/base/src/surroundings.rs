@@ -1,4 +1,4 @@
-//! What a process id stands for: the boot, and the namespace of the pids.
+//! Boot and namespace in which process ids mean something.
 
 use std::{fs, io, os::unix::fs::MetadataExt, sync::OnceLock};
 

@@ -234,7 +234,7 @@ impl Attacher<'_> {
             return Ok(openat(&parent, name, flags | OFlags::CREATE | OFlags::EXCL, Mode::from_raw_mode(0o644))?);
         }
         match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-            // Another container on the same files has made it meanwhile, or it is where a link leads.
+            // Another container of these files has made it, or it is where a link leads.
             Ok(()) | Err(Errno::EXIST) => {}
             made => made?,
         }
