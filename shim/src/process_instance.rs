@@ -10,10 +10,7 @@ use nvidia_glue::{
     base::{Surroundings, process::stat},
     ledger::ProcessId,
 };
-use procfs_core::{
-    FromRead,
-    process::{Stat, StatFlags},
-};
+use procfs_core::process::StatFlags;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -107,8 +104,7 @@ pub(crate) fn has_ended(handle: &OwnedFd, patience: Duration) -> bool {
 
 /// Tells by the kernel's flags of the main thread; `PF_EXITING` is set before its files are closed.
 fn is_exiting(pid: i32) -> bool {
-    let stat = Stat::from_file(format!("/proc/{pid}/stat"));
-    stat.is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
+    stat(pid).is_ok_and(|stat| StatFlags::from_bits_retain(stat.flags).contains(StatFlags::PF_EXITING))
 }
 
 #[cfg(test)]

@@ -14,7 +14,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 #[cfg(feature = "parking")]
 pub use cuda::{Cuda, CudaPool};
+// For `program!`.
 pub use kernel_features::kernel_features;
+#[doc(hidden)]
+pub use libm;
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
 pub(crate) use process::signal_on_input;
@@ -22,8 +25,6 @@ pub use process::{
     is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
 };
-#[doc(hidden)]
-pub use program::libm;
 pub use program::prepare_process;
 pub use seccomp::{
     Notification, Response, SeccompInstruction, add_file, install_seccomp_filter, install_seccomp_listener, is_waiting,

@@ -1,6 +1,9 @@
 //! Looking for what is at a path of a container, by the kernel's own resolution.
 
-use std::{os::fd::AsFd, os::fd::OwnedFd, path::Path};
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},

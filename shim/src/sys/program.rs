@@ -1,8 +1,5 @@
 //! The beginning of a program, without Rust's.
 
-#[doc(hidden)]
-pub use libm;
-
 use super::ignore_broken_pipes;
 
 /// Makes a function, which returns the exit code, the program of a crate without a `main` of

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{DirBuilder, OpenOptions, Permissions},
+    fs::{OpenOptions, Permissions},
     io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
+
+use base::make_directory;
 
 use crate::Inventory;
 
@@ -48,10 +50,7 @@ pub struct SimulatedNodesError {
 /// When the state directory cannot be written, or something else than a plain file is in the way.
 pub fn make_simulated_nodes(state_dir: &Path, inventory: &Inventory) -> Result<SimulatedNodes, SimulatedNodesError> {
     let directory = state_dir.join("simulated/dev");
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(&directory)
+    make_directory(&directory, 0o755, 0o755)
         .map_err(|source| SimulatedNodesError { path: directory.clone(), source })?;
     let node = |name: &str| {
         let path = directory.join(name);
