@@ -44,6 +44,22 @@ impl Drop for Children {
     }
 }
 
+/// The sets are a thread's own.
+#[test]
+fn what_could_be_gained_again_is_noticed() {
+    if !geteuid().is_root() {
+        return skipped("needs root: who has no rights cannot give one up");
+    }
+    let own = capabilities(None).unwrap().permitted.difference(CapabilitySet::SYS_CHROOT);
+    let given_up = std::thread::spawn(move || {
+        set_capabilities(None, CapabilitySets { effective: own, permitted: own, inheritable: CapabilitySet::empty() })
+            .unwrap();
+        verify(own).unwrap_err().to_string()
+    });
+    let error = given_up.join().unwrap();
+    assert!(error.contains("SYS_CHROOT) is in the bounding set"), "{error}");
+}
+
 /// Privileges are dropped for good, so another process, of this test alone, does that.
 #[test]
 fn who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else() {
