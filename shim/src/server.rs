@@ -12,6 +12,7 @@ use std::{
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::oneshot,
     time::{sleep, timeout},
 };
 use ttrpc::r#async::{Server, transport::Listener};
@@ -106,9 +107,10 @@ pub async fn serve(
     server.start().await.map_err(ServeError::Serve)?;
     spans::mark("serving", "");
     tracing::debug!(socket = %socket.display(), "serving");
+    let (ending, ended) = oneshot::channel::<()>();
     let sweeping = tokio::spawn({
         let (context, socket) = (Arc::clone(&context), socket.clone());
-        async move { context.sweep(&socket).await }
+        async move { context.sweep(&socket, ended).await }
     });
 
     tokio::select! {
@@ -130,6 +132,7 @@ pub async fn serve(
     events.flush(FLUSH_LIMIT).await;
     // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for
     // long.
+    drop(ending);
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(ANSWER_GRACE).await;
     supervisor.end().await;

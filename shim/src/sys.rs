@@ -166,6 +166,12 @@ pub fn ignore_child_exits() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
+/// Undoes [`ignore_child_exits`].
+pub fn wait_for_child_exits() {
+    // SAFETY: SIG_DFL installs no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Takes ownership of a descriptor that the kernel has just installed in this process (by
 /// SCM_RIGHTS).
 pub(crate) fn received_fd(fd: i32) -> OwnedFd {

@@ -22,7 +22,7 @@ use crate::sys;
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// More than a container's process has open at a time of its own.
-const OWN_DESCRIPTORS: i32 = 256;
+const OWN_DESCRIPTORS: usize = 64;
 
 /// Written to the report right before `execve`, so that the reader can distinguish an executed
 /// program from an init that died.
@@ -37,9 +37,8 @@ pub(crate) struct ContainerProgram {
     report: Option<Rc<OwnedFd>>,
     /// The report, or libcontainer's own pipe for that: what is not closed before.
     kept: RawFd,
-    /// Nothing is open beyond this number: the kernel gives the lowest that is free, and what the
-    /// container's process opens on its way is less than [`OWN_DESCRIPTORS`].
-    last_descriptor: i32,
+    /// What was open before; see [`may_be_open`].
+    inherited: Vec<RawFd>,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
     /// from asking NSS, whose modules are the image's.
     find_home: bool,
@@ -91,9 +90,8 @@ impl ContainerProgram {
     pub(crate) fn of_exec(kept: RawFd, find_home: bool) -> io::Result<Self> {
         let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
-        let last = names.iter().filter_map(|name| name.to_str()?.parse::<i32>().ok()).max().unwrap_or_default();
-        let last_descriptor = last.saturating_add(OWN_DESCRIPTORS);
-        Ok(Self { report: None, kept, last_descriptor, find_home, path: Rc::default() })
+        let inherited = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
+        Ok(Self { report: None, kept, inherited, find_home, path: Rc::default() })
     }
 
     /// Replaces the process's image; returns only when that fails.
@@ -108,7 +106,7 @@ impl ContainerProgram {
         let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
         // The kernel looks the program up before it closes what is to be closed on execution: a
         // path through /proc/self/fd would lead out of the container (CVE-2024-21626).
-        sys::close_each((3..=self.last_descriptor).filter(|number| *number != self.kept));
+        sys::close_each(may_be_open(&self.inherited).filter(|number| *number > 2 && *number != self.kept));
         self.report(&[ABOUT_TO_EXECUTE]);
         sys::restore_ignored_signals();
         match execve(&program, &args, &env) {
@@ -165,6 +163,13 @@ impl Executor for ContainerProgram {
         // The environment is handed to execve; the process's own is the shim's and goes with it.
         Ok(())
     }
+}
+
+/// Every number that may be open where these were, and at most [`OWN_DESCRIPTORS`] were opened since:
+/// the kernel gives the lowest that is free.
+fn may_be_open(inherited: &[RawFd]) -> impl Iterator<Item = RawFd> {
+    let end = RawFd::try_from(inherited.len() + OWN_DESCRIPTORS).unwrap_or(RawFd::MAX);
+    (0..end).chain(inherited.iter().copied().filter(move |number| *number >= end))
 }
 
 /// The file that a process's first argument names: as given when it has a slash, else the first
@@ -280,6 +285,12 @@ mod tests {
         let program = ContainerProgram::of_exec(-1, false).unwrap();
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
+    }
+
+    #[test]
+    fn a_descriptor_may_be_open_wherever_it_was_and_below() {
+        let numbers: Vec<RawFd> = may_be_open(&[0, 1, 2, 900]).collect();
+        assert_eq!(numbers, (0..68).chain([900]).collect::<Vec<RawFd>>());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
+//! STATE_DIR/sweep-NAME.lock      flock: held by the shim that is to sweep for one containerd next
 //! STATE_DIR/shims/NAME.json      a socket, and the shim that listens there
 //! STATE_DIR/containers/NAME.json a container's note, as in its bundle
 //! STATE_DIR/registry.tmp         one of a socket's files, being written
@@ -11,9 +12,9 @@
 //! ```
 //! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies
 //! between its `start` and the connection, and it may remove a bundle before `delete` has read it.
-//! So every shim, and every `delete`, looks through what dead shims of the same containerd left,
-//! and finishes it. What of another containerd, of another process id namespace or of a living shim
-//! is there is never touched.
+//! So after the start of every shim, and at every `delete`, what dead shims of the same containerd
+//! left is looked through and finished. What of another containerd, of another process id namespace
+//! or of a living shim is there is never touched.
 
 mod orphaned_workers;
 mod unfinished_notes;
@@ -26,7 +27,10 @@ use std::{
     time::Duration,
 };
 
-use nix::fcntl::Flock;
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use nvidia_glue::base::{file_lock::lock_exclusive, make_directory};
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -121,9 +125,7 @@ impl Registry {
     pub fn lock(&self) -> Result<RegistryLock<'_>, RegistryError> {
         let path = self.state_dir.join("registry.lock");
         self.make_directories()?;
-        let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let lock =
-            lock_exclusive(opened.map_err(failed("open", &path))?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
+        let lock = lock_exclusive(open_lock(&path)?, LOCK_TIMEOUT).map_err(failed("lock", &path))?;
         Ok(RegistryLock { registry: self, _lock: lock })
     }
 
@@ -188,6 +190,21 @@ impl Registry {
         Ok(())
     }
 
+    /// The task of being the next to look at what dead shims of `containerd` left; `None`: another
+    /// process has it, and has not begun to look. To be dropped before the look.
+    ///
+    /// # Errors
+    /// When the lock's file cannot be made.
+    pub fn next_sweep(&self, containerd: &str) -> Result<Option<NextSweep>, RegistryError> {
+        let path = self.state_dir.join(format!("sweep-{}", name(&[containerd]))).with_extension("lock");
+        let file = open_lock(&path)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(NextSweep(lock))),
+            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(failed("lock", &path)(errno.into())),
+        }
+    }
+
     /// Removes a socket on which nobody listens.
     ///
     /// # Errors
@@ -238,6 +255,10 @@ pub struct Claim {
     pub note: Note,
     _lock: Flock<File>,
 }
+
+/// See [`Registry::next_sweep`].
+#[derive(Debug)]
+pub struct NextSweep(#[expect(dead_code, reason = "held")] Flock<File>);
 
 /// The right to change sockets and notes; see [`Registry::lock`].
 #[derive(Debug)]
@@ -293,6 +314,11 @@ impl RegistryLock<'_> {
     fn write(&self, path: &Path, entry: &ShimEntry) -> Result<(), RegistryError> {
         write(path, &self.registry.state_dir.join("registry.tmp"), entry)
     }
+}
+
+fn open_lock(path: &Path) -> Result<File, RegistryError> {
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    opened.map_err(failed("open", path))
 }
 
 /// Writes elsewhere and renames, so that a reader sees the old or the new whole. Who is killed
@@ -457,6 +483,17 @@ mod tests {
         assert_eq!(entries(&registry.shims()).count(), 3);
         locked.adopt(&path("served"), "/c.sock").unwrap();
         assert_eq!(entries(&registry.shims()).count(), 3, "what is retired does not come back");
+    }
+
+    #[test]
+    fn one_shim_of_a_containerd_sweeps_next_until_it_begins() {
+        let (_directory, registry) = registry();
+        drop(registry.lock().unwrap());
+        let next = registry.next_sweep("/c.sock").unwrap().unwrap();
+        assert!(registry.next_sweep("/c.sock").unwrap().is_none());
+        assert!(registry.next_sweep("/other.sock").unwrap().is_some());
+        drop(next);
+        assert!(registry.next_sweep("/c.sock").unwrap().is_some());
     }
 
     #[test]

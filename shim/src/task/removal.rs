@@ -7,13 +7,19 @@
 use std::{
     path::Path,
     process::{Command, Stdio},
+    time::Duration,
 };
+
+use tokio::time::timeout;
 
 use super::{Context, error::TaskError};
 use crate::{
     helper::{HelperError, protocol},
-    registry::RegistryError,
+    registry::{Registry, RegistryError},
 };
+
+/// Shims that start within this are looked after together.
+const BURST: Duration = Duration::from_millis(200);
 
 impl Context {
     /// Succeeds when nothing is left.
@@ -31,24 +37,40 @@ impl Context {
 
     /// Cleans up after shims of the same containerd that were killed. Whatever is left is tried
     /// again by the next shim.
-    pub async fn sweep(&self, socket: &Path) {
-        let (registry, containerd, socket) = (self.registry.clone(), self.containerd.clone(), socket.to_owned());
-        let looked = tokio::task::spawn_blocking(move || {
-            let locked = registry.lock()?;
-            locked.adopt(&socket, &containerd)?;
-            drop(locked);
+    ///
+    /// To look at every shim of the node takes a while, so of those that start in a burst one looks
+    /// for all: [`BURST`] after its start, or once it ends (`ending`).
+    pub async fn sweep(&self, socket: &Path, ending: impl Future) {
+        let (containerd, socket) = (self.containerd.clone(), socket.to_owned());
+        let adopt = move |registry: &Registry| {
+            registry.lock()?.adopt(&socket, &containerd)?;
+            registry.next_sweep(&containerd)
+        };
+        let Some(Some(next)) = self.look(adopt).await else { return };
+        let _ = timeout(BURST, ending).await;
+        // Whoever starts from now on has a look of its own.
+        drop(next);
+        let containerd = self.containerd.clone();
+        let sweep = move |registry: &Registry| {
             registry.sweep(&containerd)?;
-            Ok::<_, RegistryError>(!registry.abandoned(&containerd).is_empty())
-        });
-        match looked.await {
-            Ok(Ok(true)) => {
-                if let Err(error) = self.run(&mut self.own_command("sweep", "-", None)).await {
-                    tracing::warn!(error = super::chain(&error), "cannot clean up after dead shims");
-                }
-            }
-            Ok(Err(error)) => tracing::warn!(error = super::chain(&error), "cannot find what dead shims left"),
-            Ok(Ok(false)) | Err(_) => {}
+            Ok(!registry.abandoned(&containerd).is_empty())
+        };
+        if self.look(sweep).await == Some(true)
+            && let Err(error) = self.run(&mut self.own_command("sweep", "-", None)).await
+        {
+            tracing::warn!(error = super::chain(&error), "cannot clean up after dead shims");
         }
+    }
+
+    /// Answers with what is found; `None`: nothing could be, and the log says why.
+    async fn look<T, F>(&self, look: F) -> Option<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Registry) -> Result<T, RegistryError> + Send + 'static,
+    {
+        let registry = self.registry.clone();
+        let found = tokio::task::spawn_blocking(move || look(&registry)).await.ok()?;
+        found.inspect_err(|error| tracing::warn!(error = super::chain(error), "cannot find what dead shims left")).ok()
     }
 
     fn delete_command(&self, delete: &protocol::Delete) -> Command {
