@@ -130,8 +130,8 @@ pub async fn serve(
         }
     }
     events.flush(FLUSH_LIMIT).await;
-    // A shim that lives for milliseconds sweeps all the same; it may be the last on this node for
-    // long.
+    // A shim that lives for milliseconds sweeps all the same, if it is to; it may be the last on
+    // this node for long.
     drop(ending);
     let _ = timeout(FLUSH_LIMIT, sweeping).await;
     sleep(ANSWER_GRACE).await;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
-//! STATE_DIR/sweep-NAME.lock      flock: held by the shim that is to sweep for one containerd next
+//! STATE_DIR/sweep-NAME.lock      flock of the shim that sweeps for one containerd next, and since when
 //! STATE_DIR/shims/NAME.json      a socket, and the shim that listens there
 //! STATE_DIR/containers/NAME.json a container's note, as in its bundle
 //! STATE_DIR/registry.tmp         one of a socket's files, being written
@@ -13,8 +13,9 @@
 //! containerd calls `delete` for a shim that dies while it is connected, but not for one that dies
 //! between its `start` and the connection, and it may remove a bundle before `delete` has read it.
 //! So after the start of every shim, and at every `delete`, what dead shims of the same containerd
-//! left is looked through and finished. What of another containerd, of another process id namespace
-//! or of a living shim is there is never touched.
+//! left is looked through and finished; of shims that start together one looks for all. What of
+//! another containerd, of another process id namespace or of a living shim is there is never
+//! touched.
 
 mod orphaned_workers;
 mod unfinished_notes;
@@ -24,14 +25,14 @@ use std::{
     io::{self, ErrorKind},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
 };
-use nvidia_glue::base::{file_lock::lock_exclusive, make_directory};
+use nvidia_glue::base::{Surroundings, file_lock::lock_exclusive, make_directory};
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -44,6 +45,8 @@ use crate::{bundle::Note, process_instance::ProcessInstance};
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// A cleaning that takes longer has failed in its own way.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(90);
+/// A sweep that is next begins in a fraction of this; who holds its lock for longer was stopped.
+const NEXT_SWEEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Extension of a note that is being written.
 const TEMPORARY: &str = "tmp";
 
@@ -194,14 +197,24 @@ impl Registry {
     /// process has it, and has not begun to look. To be dropped before the look.
     ///
     /// # Errors
-    /// When the lock's file cannot be made.
+    /// When the lock's file cannot be used.
     pub fn next_sweep(&self, containerd: &str) -> Result<Option<NextSweep>, RegistryError> {
-        let path = self.state_dir.join(format!("sweep-{}", name(&[containerd]))).with_extension("lock");
-        let file = open_lock(&path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(NextSweep(lock))),
-            Err((_, Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(failed("lock", &path)(errno.into())),
+        // Of shims in another namespace nobody can tell whether they are dead.
+        let own = Surroundings::own().map_err(failed("tell who sweeps", &self.state_dir))?;
+        let name = name(&[containerd, &own.pid_namespace.to_string()]);
+        let path = self.state_dir.join(format!("sweep-{name}")).with_extension("lock");
+        let fail = |source| failed("lock", &path)(source);
+        match Flock::lock(open_lock(&path)?, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => {
+                lock.set_modified(SystemTime::now()).map_err(fail)?;
+                Ok(Some(NextSweep { _lock: Some(lock) }))
+            }
+            Err((file, Errno::EWOULDBLOCK)) => {
+                let age = file.metadata().and_then(|metadata| metadata.modified()).map_err(fail)?.elapsed();
+                let is_about_to = age.is_ok_and(|age| age < NEXT_SWEEP_TIMEOUT);
+                Ok((!is_about_to).then_some(NextSweep { _lock: None }))
+            }
+            Err((_, errno)) => Err(fail(errno.into())),
         }
     }
 
@@ -258,7 +271,10 @@ pub struct Claim {
 
 /// See [`Registry::next_sweep`].
 #[derive(Debug)]
-pub struct NextSweep(#[expect(dead_code, reason = "held")] Flock<File>);
+pub struct NextSweep {
+    /// `None`: whoever holds it is stopped.
+    _lock: Option<Flock<File>>,
+}
 
 /// The right to change sockets and notes; see [`Registry::lock`].
 #[derive(Debug)]
@@ -492,8 +508,13 @@ mod tests {
         let next = registry.next_sweep("/c.sock").unwrap().unwrap();
         assert!(registry.next_sweep("/c.sock").unwrap().is_none());
         assert!(registry.next_sweep("/other.sock").unwrap().is_some());
+        let since = SystemTime::now() - 2 * NEXT_SWEEP_TIMEOUT;
+        next._lock.as_ref().unwrap().set_modified(since).unwrap();
+        assert!(registry.next_sweep("/c.sock").unwrap().is_some(), "who has it is stopped");
         drop(next);
-        assert!(registry.next_sweep("/c.sock").unwrap().is_some());
+        let next = registry.next_sweep("/c.sock").unwrap().unwrap();
+        assert!(registry.next_sweep("/c.sock").unwrap().is_none(), "it is held, since now");
+        drop(next);
     }
 
     #[test]

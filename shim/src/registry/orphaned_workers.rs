@@ -53,10 +53,13 @@ fn is_member(pid: i32, group: i32) -> bool {
     Stat::from_file(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_member_by(&stat, group))
 }
 
-/// Names: the helper's, which its workers keep, and those that libcontainer gives to what it forks.
+/// Names: the helper's, which its workers keep, and an init's before it begins a group of its own:
+/// ours or libcontainer's.
 fn is_member_by(stat: &Stat, group: i32) -> bool {
     let is_alive = !matches!(stat.state, 'Z' | 'X');
-    is_alive && stat.pgrp == group && (stat.comm == "egpu-helper" || stat.comm.starts_with("youki:"))
+    is_alive
+        && stat.pgrp == group
+        && (["egpu-helper", "egpu:init"].contains(&&*stat.comm) || stat.comm.starts_with("youki:"))
 }
 
 #[cfg(test)]
@@ -72,6 +75,7 @@ mod tests {
             stat
         };
         assert!(is_member_by(&stat("egpu-helper", 'D', 5), 5));
+        assert!(is_member_by(&stat("egpu:init", 'S', 5), 5));
         assert!(is_member_by(&stat("youki:[2:INIT]", 'S', 5), 5));
         assert!(!is_member_by(&stat("egpu-helper", 'S', 6), 5));
         assert!(!is_member_by(&stat("egpu-helper", 'Z', 5), 5));
