@@ -168,6 +168,8 @@ pub struct DaemonConfig {
     pub systemd: bool,
     /// A file of `examples/containerd` in place of the generated runtime tables.
     pub example: Option<&'static str>,
+    /// It and the shims log as much as on a node, not what helps to find why a test failed.
+    pub is_terse: bool,
 }
 
 impl DaemonConfig {
@@ -207,6 +209,7 @@ impl DaemonConfig {
         if self.systemd {
             cri += "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.egpu.options]\nSystemdCgroup = true\n";
         }
+        let level = if self.is_terse { "info" } else { "debug" };
         format!(
             r#"version = 2
 root = "{directory}/root"
@@ -217,7 +220,7 @@ address = "{directory}/containerd.sock"
 [ttrpc]
 address = "{directory}/containerd.sock.ttrpc"
 [debug]
-level = "debug"
+level = "{level}"
 [timeouts]
 "io.containerd.timeout.shim.cleanup" = "1m"
 "io.containerd.timeout.shim.load" = "1m"

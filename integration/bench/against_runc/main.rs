@@ -25,7 +25,7 @@ mod workloads;
 
 use std::process::ExitCode;
 
-use integration::{ContainerdRelease, Node, Setup};
+use integration::{ContainerdRelease, Node, Setup, containerd::DaemonConfig};
 use nix::{mount::MsFlags, sched::CloneFlags};
 
 use comparison::{Comparison, Plan};
@@ -49,7 +49,8 @@ fn main() -> ExitCode {
     let arguments = arguments();
     let release = ContainerdRelease::all().into_iter().next().expect("a containerd on this machine");
     give_run_a_tmpfs();
-    let setup = Setup { state_tmpfs: Some("64m".to_owned()), containerd_tmpfs: true, ..Setup::images() };
+    let containerd = DaemonConfig { is_terse: true, ..DaemonConfig::default() };
+    let setup = Setup { containerd, state_tmpfs: Some("64m".to_owned()), containerd_tmpfs: true, ..Setup::images() };
     let node = Node::start(&release, &setup);
     let runtimes = Runtime::all();
     // Unpacked once, before the first round.
