@@ -37,7 +37,7 @@ pub(crate) struct ContainerProgram {
     report: Option<Rc<OwnedFd>>,
     /// The report, or libcontainer's own pipe for that: what is not closed before.
     kept: RawFd,
-    /// What was open before; see [`may_be_open`].
+    /// Descriptors that were open before; see [`may_be_open`].
     inherited: Vec<RawFd>,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
     /// from asking NSS, whose modules are the image's.
@@ -165,8 +165,8 @@ impl Executor for ContainerProgram {
     }
 }
 
-/// Every number that may be open where these were, and at most [`OWN_DESCRIPTORS`] were opened since:
-/// the kernel gives the lowest that is free.
+/// Every number that may be open where these were, and at most [`OWN_DESCRIPTORS`] were opened
+/// since: the kernel gives the lowest that is free.
 fn may_be_open(inherited: &[RawFd]) -> impl Iterator<Item = RawFd> {
     let end = RawFd::try_from(inherited.len() + OWN_DESCRIPTORS).unwrap_or(RawFd::MAX);
     (0..end).chain(inherited.iter().copied().filter(move |number| *number >= end))

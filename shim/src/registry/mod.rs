@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! STATE_DIR/registry.lock        flock: sockets are taken and removed by one process at a time
-//! STATE_DIR/sweep-NAME.lock      flock of the shim that sweeps for one containerd next, and since when
+//! STATE_DIR/sweep-NAME.lock      flock of the shim that sweeps for a containerd next; since when
 //! STATE_DIR/shims/NAME.json      a socket, and the shim that listens there
 //! STATE_DIR/containers/NAME.json a container's note, as in its bundle
 //! STATE_DIR/registry.tmp         one of a socket's files, being written

@@ -229,7 +229,8 @@ fn shim_that_nobody_connected_to(node: &Node) {
         kill(Pid::from_raw(early.pid), Signal::SIGSTOP).ok()?;
         socket.exists().then_some(early)
     });
-    // It may have been about to sweep for all that start within a moment: it is waited for a second.
+    // It may have been about to sweep for all that start within a moment: it is waited for a
+    // second.
     std::thread::sleep(Duration::from_secs(2));
     again(node);
     eventually("the other has swept and ended", || (node.shims().len() == 1).then_some(()));
