@@ -167,7 +167,7 @@ pub fn ignore_child_exits() {
 }
 
 /// Undoes [`ignore_child_exits`].
-pub fn wait_for_child_exits() {
+pub fn heed_child_exits() {
     // SAFETY: SIG_DFL installs no handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }

@@ -38,7 +38,7 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 /// `TimedOut` where another process holds it for longer than `patience`.
 pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>> {
     let deadline = Instant::now() + patience;
-    let mut file = match lock(file, FlockArg::LockExclusiveNonblock)? {
+    let mut file = match try_lock_exclusive(file)? {
         Ok(lock) => return Ok(lock),
         Err(file) => file,
     };
@@ -64,7 +64,7 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
 /// Tries once more after a pause.
 fn lock_after(pause: Duration, file: File) -> io::Result<Result<Flock<File>, File>> {
     thread::sleep(pause);
-    lock(file, FlockArg::LockExclusiveNonblock)
+    try_lock_exclusive(file)
 }
 
 /// Has a thread wait for the lock; `None`: there can be no further one.
@@ -86,6 +86,14 @@ fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<Flock<File>>>
     };
     thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait).ok()?;
     Some(receiver)
+}
+
+/// Takes the exclusive lock of a file, or gives the file back where another process has it.
+///
+/// # Errors
+/// When the file cannot be locked.
+pub fn try_lock_exclusive(file: File) -> io::Result<Result<Flock<File>, File>> {
+    lock(file, FlockArg::LockExclusiveNonblock)
 }
 
 /// Takes the lock, or gives the file back where another process has it or a signal came.

@@ -35,7 +35,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let internal = |e: std::io::Error| frame::FrameError::Socket(e);
     sys::die_with_parent(shim).map_err(internal)?;
     // All others are as the zygote has set them: to their defaults.
-    sys::wait_for_child_exits();
+    sys::heed_child_exits();
     // A hook may end without reading its state. What a container executes starts with the default
     // again.
     sys::ignore_broken_pipes();

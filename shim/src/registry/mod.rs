@@ -28,11 +28,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
+use nix::fcntl::Flock;
+use nvidia_glue::base::{
+    Surroundings,
+    file_lock::{lock_exclusive, try_lock_exclusive},
+    make_directory,
 };
-use nvidia_glue::base::{Surroundings, file_lock::lock_exclusive, make_directory};
 use runtime_config::config::Config;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -199,22 +200,19 @@ impl Registry {
     /// # Errors
     /// When the lock's file cannot be used.
     pub fn next_sweep(&self, containerd: &str) -> Result<Option<NextSweep>, RegistryError> {
-        // Of shims in another namespace nobody can tell whether they are dead.
         let own = Surroundings::own().map_err(failed("tell who sweeps", &self.state_dir))?;
-        let name = name(&[containerd, &own.pid_namespace.to_string()]);
-        let path = self.state_dir.join(format!("sweep-{name}")).with_extension("lock");
+        let path = self.sweep_path(containerd, own.pid_namespace);
         let fail = |source| failed("lock", &path)(source);
-        match Flock::lock(open_lock(&path)?, FlockArg::LockExclusiveNonblock) {
+        match try_lock_exclusive(open_lock(&path)?).map_err(fail)? {
             Ok(lock) => {
                 lock.set_modified(SystemTime::now()).map_err(fail)?;
                 Ok(Some(NextSweep { _lock: Some(lock) }))
             }
-            Err((file, Errno::EWOULDBLOCK)) => {
+            Err(file) => {
                 let age = file.metadata().and_then(|metadata| metadata.modified()).map_err(fail)?.elapsed();
                 let is_about_to = age.is_ok_and(|age| age < NEXT_SWEEP_TIMEOUT);
                 Ok((!is_about_to).then_some(NextSweep { _lock: None }))
             }
-            Err((_, errno)) => Err(fail(errno.into())),
         }
     }
 
@@ -254,6 +252,13 @@ impl Registry {
 
     fn note_path(&self, containerd: &str, namespace: &str, id: &str) -> PathBuf {
         self.containers().join(name(&[containerd, namespace, id]))
+    }
+
+    /// One for each process id namespace: of shims in another nobody can tell whether they are
+    /// dead.
+    fn sweep_path(&self, containerd: &str, pid_namespace: u64) -> PathBuf {
+        let name = name(&[containerd, &pid_namespace.to_string()]);
+        self.state_dir.join(format!("sweep-{name}")).with_extension("lock")
     }
 
     fn shim_path(&self, socket: &Path) -> PathBuf {
@@ -508,6 +513,7 @@ mod tests {
         let next = registry.next_sweep("/c.sock").unwrap().unwrap();
         assert!(registry.next_sweep("/c.sock").unwrap().is_none());
         assert!(registry.next_sweep("/other.sock").unwrap().is_some());
+        assert_ne!(registry.sweep_path("/c.sock", 1), registry.sweep_path("/c.sock", 2));
         let since = SystemTime::now() - 2 * NEXT_SWEEP_TIMEOUT;
         next._lock.as_ref().unwrap().set_modified(since).unwrap();
         assert!(registry.next_sweep("/c.sock").unwrap().is_some(), "who has it is stopped");

@@ -57,9 +57,8 @@ fn is_member(pid: i32, group: i32) -> bool {
 /// ours or libcontainer's.
 fn is_member_by(stat: &Stat, group: i32) -> bool {
     let is_alive = !matches!(stat.state, 'Z' | 'X');
-    is_alive
-        && stat.pgrp == group
-        && (["egpu-helper", "egpu:init"].contains(&&*stat.comm) || stat.comm.starts_with("youki:"))
+    let is_ours = matches!(&*stat.comm, "egpu-helper" | "egpu:init") || stat.comm.starts_with("youki:");
+    is_alive && stat.pgrp == group && is_ours
 }
 
 #[cfg(test)]
