@@ -3,13 +3,13 @@
 use std::os::unix::fs::MetadataExt;
 
 use runtime_config::request::Privileges;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{NVIDIA_MAJOR, integer, items, strings};
 
 pub(super) fn read(spec: &Value) -> Privileges {
-    let bounding = bounding_set(spec);
-    let holds = |name: &str| bounding.as_ref().is_none_or(|set| set.iter().any(|held| held == name));
+    let named = named_capabilities(spec);
+    let holds = |name: &str| named.iter().any(|one| one == name);
     let user_namespace = own_namespace(spec, "user");
     Privileges {
         cap_sys_admin: holds("SYS_ADMIN"),
@@ -22,15 +22,16 @@ pub(super) fn read(spec: &Value) -> Privileges {
     }
 }
 
-/// The bounding set without the `CAP_` prefixes; `None` where the spec sets none, which leaves the
-/// runtime's own: all.
-fn bounding_set(spec: &Value) -> Option<Vec<String>> {
-    let set = spec.pointer("/process/capabilities/bounding").filter(|set| set.is_array())?;
+/// The capabilities that any of the five sets names, without the `CAP_` prefixes. The helper drops
+/// all others, also where a set is left out, or all of them are: containerd writes `{}` for a
+/// container that drops every one.
+fn named_capabilities(spec: &Value) -> Vec<String> {
     let bare = |name: String| {
         let name = name.to_ascii_uppercase();
         name.strip_prefix("CAP_").map(str::to_owned).unwrap_or(name)
     };
-    Some(strings(Some(set)).into_iter().map(bare).collect())
+    let sets = spec.pointer("/process/capabilities").and_then(Value::as_object).into_iter().flat_map(Map::values);
+    sets.flat_map(|set| strings(Some(set))).map(bare).collect()
 }
 
 /// The namespace that the container gets, where that is not this process's own. One that is joined

@@ -38,8 +38,33 @@ fn privileges() {
         ("sys_admin", "/process/capabilities/bounding", json!(["CAP_SYS_ADMIN"]), |found| found.cap_sys_admin),
         ("lower case, bare", "/process/capabilities/bounding", json!(["sys_module"]), |found| found.cap_sys_module),
         ("sys_rawio", "/process/capabilities/bounding", json!(["CAP_SYS_RAWIO"]), |found| found.cap_sys_rawio),
-        ("no bounding set", "/process/capabilities", json!({}), |found| found.cap_sys_admin && found.cap_sys_rawio),
-        ("no capabilities", "/process/capabilities", json!(null), |found| found.cap_sys_admin && found.cap_sys_module),
+        ("in another set", "/process/capabilities", json!({"inheritable": ["CAP_SYS_ADMIN"]}), |found| {
+            found.cap_sys_admin
+        }),
+        // All of them are dropped: a set that is left out has none.
+        ("no sets", "/process/capabilities", json!({}), |found| *found == Privileges::default()),
+        ("no bounding set", "/process/capabilities", json!({"effective": ["CAP_CHOWN"]}), |found| {
+            *found == Privileges::default()
+        }),
+        ("empty sets", "/process/capabilities", json!({"bounding": [], "effective": null}), |found| {
+            *found == Privileges::default()
+        }),
+        ("no capabilities", "/process/capabilities", json!(null), |found| *found == Privileges::default()),
+        // Of namespaces, the host's are what is left out.
+        ("no namespaces", "/linux/namespaces", json!(null), |found| found.host_pid_namespace && !found.user_namespace),
+        (
+            "an empty path",
+            "/linux/namespaces",
+            json!([{"type": "pid", "path": ""}, {"type": "user", "path": null}]),
+            |found| !found.host_pid_namespace && found.user_namespace,
+        ),
+        ("no rules", "/linux/resources", json!({"devices": null}), |found| !found.wildcard_device_rule),
+        (
+            "a rule for all that it does not name",
+            "/linux/resources/devices",
+            json!([{"allow": true, "type": null, "major": null, "access": "r"}]),
+            |found| found.wildcard_device_rule,
+        ),
         ("user namespace", "/linux/namespaces", json!([{"type": "user"}]), |found| found.user_namespace),
         (
             "host's user namespace by path",

@@ -13,6 +13,7 @@
 //! ```
 //! Zygote, worker and init are the shim's children.
 
+mod absence;
 mod cgroup_mounts;
 pub mod client;
 pub(crate) mod containerd;
@@ -25,6 +26,7 @@ mod exec;
 mod fence;
 mod hook_namespaces;
 mod id_maps;
+mod ids;
 mod image;
 mod intermediate;
 mod inventory;

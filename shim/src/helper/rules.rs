@@ -7,6 +7,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
+use super::absence::drop_absent;
+use super::ids;
 use super::namespaces;
 use super::stdio::WindowSize;
 use crate::capabilities::CAPABILITIES;
@@ -55,9 +57,13 @@ const SETS: [&str; 5] = ["bounding", "effective", "inheritable", "permitted", "a
 
 /// Checks and repairs a `process` object in place.
 pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNotes, Refused> {
+    drop_absent(process);
+    ids::check("process", process)?;
     let process = process.as_object_mut().ok_or_else(|| Refused("process must be an object".into()))?;
     let mut notes = ProcessNotes::default();
     check_strings(process)?;
+    // Absent it is root, to runc.
+    process.entry("user").or_insert_with(|| json!({}));
     // Written out, `false` makes libcontainer load the seccomp profile after it has dropped what
     // that needs.
     if process.get("noNewPrivileges") == Some(&Value::Bool(false)) {
@@ -66,8 +72,6 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
     label("process.selinuxLabel", "selinuxLabel", process, host)?;
     apparmor(process, host)?;
     capabilities(process, host, &mut notes);
-    // Absent and "no limit" are the same to runc; oci-spec wants a list.
-    process.retain(|_, value| !value.is_null());
     if let Some(size) = process.get("consoleSize") {
         let side = |name: &str| size.get(name).and_then(Value::as_u64).and_then(|n| u16::try_from(n).ok());
         if let (Some(rows), Some(columns)) = (side("height"), side("width"))
@@ -83,6 +87,8 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
 /// Checks and repairs the rest of a spec in place; `process` has its own call. Answers what was
 /// left out of it, for the shim's log.
 pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Refused> {
+    drop_absent(spec);
+    ids::check("", spec)?;
     let version = spec.get("ociVersion").and_then(Value::as_str).unwrap_or_default();
     if !version.starts_with("1.") {
         return Err(Refused(format!("ociVersion is {version:?}; only 1.x is supported")));
@@ -90,10 +96,9 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     hooks(spec)?;
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
-    linux.retain(|_, value| !value.is_null());
     namespaces::check(linux)?;
     rootfs_propagation(linux)?;
-    seccomp_flags(linux);
+    seccomp(linux);
     label("linux.mountLabel", "mountLabel", linux, host)?;
     let warnings = personality_flags(linux).into_iter().collect();
     let unified = linux.get("resources").and_then(|r| r.get("unified")).and_then(Value::as_object);
@@ -118,7 +123,6 @@ fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let known = match linux.remove(NAME) {
         None => return Ok(()),
         Some(given) => match given.as_str() {
-            Some("") => return Ok(()),
             Some("shared" | "rshared") => "shared",
             Some("slave" | "rslave") => "slave",
             Some("private" | "rprivate") => "private",
@@ -136,12 +140,17 @@ fn rootfs_propagation(linux: &mut Map<String, Value>) -> Result<(), Refused> {
 
 /// Adds the flag that leaves speculation alone to a profile without flags, as runc since 1.2 (pull
 /// request 3588) and crun. The mitigations that kernels before 5.16 else turn on halve what
-/// interpreters do. Who wants them writes an empty list.
-fn seccomp_flags(linux: &mut Map<String, Value>) {
+/// interpreters do. Who wants them writes an empty list. A profile that says nothing at all is
+/// none, as in runc.
+fn seccomp(linux: &mut Map<String, Value>) {
     let Some(profile) = linux.get_mut("seccomp").and_then(Value::as_object_mut) else { return };
-    if profile.get("flags").is_none_or(Value::is_null) {
-        profile.insert("flags".to_owned(), json!(["SECCOMP_FILTER_FLAG_SPEC_ALLOW"]));
+    if !profile.contains_key("defaultAction")
+        && profile.get("syscalls").and_then(Value::as_array).is_none_or(Vec::is_empty)
+    {
+        linux.remove("seccomp");
+        return;
     }
+    profile.entry("flags").or_insert_with(|| json!(["SECCOMP_FILTER_FLAG_SPEC_ALLOW"]));
 }
 
 /// Puts a rule that denies every device before the others, as runc does and the spec's own rules
@@ -151,9 +160,15 @@ fn deny_devices_first(linux: &mut Map<String, Value>) -> Result<(), Refused> {
     let not = |what: &str| Refused(format!("linux.{what} is not what the OCI spec describes"));
     let resources = linux.entry("resources").or_insert_with(|| json!({})).as_object_mut();
     let resources = resources.ok_or_else(|| not("resources"))?;
-    resources.retain(|_, value| !value.is_null());
     let devices = resources.entry("devices").or_insert_with(|| json!([])).as_array_mut();
-    devices.ok_or_else(|| not("resources.devices"))?.insert(0, json!({"allow": false, "access": "rwm"}));
+    let devices = devices.ok_or_else(|| not("resources.devices"))?;
+    // Nothing to a kernel with v1, and everything to a reader of rules for v2.
+    if let Some(at) = devices.iter().position(|rule| rule.get("access").is_none()) {
+        return Err(Refused(format!(
+            "linux.resources.devices[{at}].access is empty; it must be some of the letters rwm"
+        )));
+    }
+    devices.insert(0, json!({"allow": false, "access": "rwm"}));
     Ok(())
 }
 
@@ -183,7 +198,7 @@ fn check_strings(process: &Map<String, Value>) -> Result<(), Refused> {
 /// it is on, a container without it would be less confined.
 fn label(full: &str, name: &str, object: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
     match object.remove(name) {
-        Some(Value::String(label)) if host.selinux && !label.is_empty() => Err(Refused(format!(
+        Some(Value::String(label)) if host.selinux => Err(Refused(format!(
             "{full} is {label:?}, and this runtime cannot set SELinux labels; run the container without one, \
              or use another runtime for it"
         ))),
@@ -193,10 +208,6 @@ fn label(full: &str, name: &str, object: &mut Map<String, Value>, host: HostFact
 
 fn apparmor(process: &mut Map<String, Value>, host: HostFacts) -> Result<(), Refused> {
     match process.get("apparmorProfile").and_then(Value::as_str) {
-        Some("") => {
-            process.remove("apparmorProfile");
-            Ok(())
-        }
         Some(profile) if !host.apparmor => {
             Err(Refused(format!("process.apparmorProfile is {profile:?}, and AppArmor is off on this host")))
         }
@@ -245,10 +256,7 @@ fn hooks(spec: &Value) -> Result<(), Refused> {
     let Some(hooks) = spec.get("hooks").and_then(Value::as_object) else { return Ok(()) };
     for (kind, list) in hooks {
         for hook in list.as_array().map(Vec::as_slice).unwrap_or_default() {
-            if hook
-                .get("timeout")
-                .is_some_and(|timeout| !timeout.is_null() && timeout.as_i64().is_none_or(|seconds| seconds <= 0))
-            {
+            if hook.get("timeout").is_some_and(|timeout| timeout.as_i64().is_none_or(|seconds| seconds <= 0)) {
                 return Err(Refused(format!("hooks.{kind}: timeout must be a number of seconds above zero")));
             }
         }
