@@ -23,6 +23,7 @@ WITH_EXAMPLE = [
     ("two", "0,1 whole", ["--gpus", "2"]),
     ("named", "0,2 whole", ["--gpus", '"device=0,2"']),
     ("a share of one", "3 1024MiB", ["--gpus", "device=3", *GIB_ENV]),
+    ("a share without capabilities", "3 1024MiB", ["--gpus", "device=3", "--cap-drop", "ALL", *GIB_ENV]),
     ("a share of all", "0,1,2,3 1024MiB", ["--gpus", "all", *GIB_ENV, "--env", "EGPU_COMPUTE=25%"]),
     ("a device", "1 whole", ["--device", "nvidia.com/gpu=1"]),
     ("a card that is not there", "refused:*", ["--gpus", "device=9"]),

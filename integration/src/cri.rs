@@ -5,11 +5,12 @@ use std::{collections::HashMap, fs, os::unix::fs::PermissionsExt, path::Path};
 use k8s_cri::v1::{
     Capability, ContainerConfig, ContainerMetadata, ContainerStats, ContainerStatsRequest, ContainerStatus,
     ContainerStatusRequest, CreateContainerRequest, ExecSyncRequest, ExecSyncResponse, IdMapping, ImageSpec,
-    ImageStatusRequest, KeyValue, LinuxContainerConfig, LinuxContainerResources, LinuxContainerSecurityContext,
-    LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode, NamespaceOption, PodSandboxConfig,
-    PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, StartContainerRequest,
-    StopContainerRequest, StopPodSandboxRequest, UpdateContainerResourcesRequest, UserNamespace,
-    image_service_client::ImageServiceClient, runtime_service_client::RuntimeServiceClient,
+    ImageStatusRequest, Int64Value, KeyValue, LinuxContainerConfig, LinuxContainerResources,
+    LinuxContainerSecurityContext, LinuxPodSandboxConfig, LinuxSandboxSecurityContext, Mount, NamespaceMode,
+    NamespaceOption, PodSandboxConfig, PodSandboxMetadata, RemoveContainerRequest, RemovePodSandboxRequest,
+    RunPodSandboxRequest, SecurityProfile, StartContainerRequest, StopContainerRequest, StopPodSandboxRequest,
+    UpdateContainerResourcesRequest, UserNamespace, image_service_client::ImageServiceClient,
+    runtime_service_client::RuntimeServiceClient,
 };
 use tonic::{Request, Status, transport::Channel};
 
@@ -52,7 +53,12 @@ impl Node {
 
     /// Runs a pod's sandbox: host network, its own cgroup, annotations as given.
     pub fn pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()), None)
+        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()), None, false)
+    }
+
+    /// A pod whose containers may be privileged.
+    pub fn privileged_pod(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
+        self.pod_with(name, annotations, NamespaceMode::Container, &format!("/{}", self.cgroup_parent()), None, true)
     }
 
     /// A pod with a user namespace (`hostUsers: false`), and a network that a stand-in for a plugin
@@ -60,17 +66,17 @@ impl Node {
     pub fn pod_with_users(&self, name: &str, annotations: &[(&str, &str)]) -> Result<Pod<'_>, Status> {
         self.open_to_all();
         let parent = format!("/{}", self.cgroup_parent());
-        self.pod_with(name, annotations, NamespaceMode::Container, &parent, Some(users()))
+        self.pod_with(name, annotations, NamespaceMode::Container, &parent, Some(users()), false)
     }
 
     /// The same, of which the containers see each other's processes (`shareProcessNamespace`).
     pub fn pod_sharing_processes(&self, name: &str) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, &[], NamespaceMode::Pod, &format!("/{}", self.cgroup_parent()), None)
+        self.pod_with(name, &[], NamespaceMode::Pod, &format!("/{}", self.cgroup_parent()), None, false)
     }
 
     /// A pod in a slice of systemd's, as from a kubelet with the systemd driver.
     pub fn pod_in_slice(&self, name: &str, slice: &str) -> Result<Pod<'_>, Status> {
-        self.pod_with(name, &[], NamespaceMode::Container, &format!("/{slice}"), None)
+        self.pod_with(name, &[], NamespaceMode::Container, &format!("/{slice}"), None, false)
     }
 
     fn pod_with(
@@ -80,6 +86,7 @@ impl Node {
         pid: NamespaceMode,
         cgroup_parent: &str,
         users: Option<UserNamespace>,
+        privileged: bool,
     ) -> Result<Pod<'_>, Status> {
         let network = if users.is_some() { NamespaceMode::Pod } else { NamespaceMode::Node };
         let namespaces = NamespaceOption {
@@ -101,6 +108,7 @@ impl Node {
                 cgroup_parent: cgroup_parent.to_owned(),
                 security_context: Some(LinuxSandboxSecurityContext {
                     namespace_options: Some(namespaces.clone()),
+                    privileged,
                     ..LinuxSandboxSecurityContext::default()
                 }),
                 ..LinuxPodSandboxConfig::default()
@@ -158,6 +166,18 @@ pub struct Pod<'node> {
     removed: bool,
 }
 
+/// Levels of Kubernetes' PodSecurity: a container that has all that its level may have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PodSecurity {
+    /// `privileged: true`, in a [`Node::privileged_pod`].
+    Privileged,
+    /// What kubelet asks for where a pod says nothing.
+    #[default]
+    Baseline,
+    /// Nothing of what has to be given up: every capability, root, and gaining rights.
+    Restricted,
+}
+
 /// A container of a pod, to be created.
 #[derive(Debug, Clone, Default)]
 pub struct PodContainerConfig<'a> {
@@ -175,6 +195,8 @@ pub struct PodContainerConfig<'a> {
     pub armed: bool,
     /// Every capability.
     pub all_capabilities: bool,
+    /// Its level.
+    pub security: PodSecurity,
     /// A directory of the host's at `/volume`, its owners mapped if the pod has a user namespace.
     pub volume: Option<&'a Path>,
 }
@@ -219,13 +241,7 @@ impl Pod<'_> {
                         memory_limit_in_bytes: config.memory,
                         ..LinuxContainerResources::default()
                     }),
-                    security_context: Some(LinuxContainerSecurityContext {
-                        namespace_options: Some(self.namespaces.clone()),
-                        capabilities: config
-                            .all_capabilities
-                            .then(|| Capability { add_capabilities: vec!["ALL".to_owned()], ..Capability::default() }),
-                        ..LinuxContainerSecurityContext::default()
-                    }),
+                    security_context: Some(self.security_context(config)),
                 }),
                 ..ContainerConfig::default()
             }),
@@ -234,6 +250,32 @@ impl Pod<'_> {
         let id = cri!(self.node, create_container, request)?.container_id;
         self.node.track(&id);
         Ok(PodContainer { pod: self, name: name.to_owned(), id })
+    }
+
+    fn security_context(&self, config: &PodContainerConfig<'_>) -> LinuxContainerSecurityContext {
+        let all = || vec!["ALL".to_owned()];
+        let is_restricted = config.security == PodSecurity::Restricted;
+        let capabilities = Capability {
+            add_capabilities: if config.all_capabilities { all() } else { Vec::new() },
+            drop_capabilities: if is_restricted { all() } else { Vec::new() },
+            ..Capability::default()
+        };
+        let context = LinuxContainerSecurityContext {
+            namespace_options: Some(self.namespaces.clone()),
+            capabilities: Some(capabilities),
+            privileged: config.security == PodSecurity::Privileged,
+            ..LinuxContainerSecurityContext::default()
+        };
+        if !is_restricted {
+            return context;
+        }
+        LinuxContainerSecurityContext {
+            run_as_user: Some(Int64Value { value: 1000 }),
+            no_new_privs: true,
+            // 0: the runtime's own.
+            seccomp: Some(SecurityProfile::default()),
+            ..context
+        }
     }
 
     /// Stops and removes the pod with all its containers.

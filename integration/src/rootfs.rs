@@ -52,9 +52,11 @@ pub fn populate(root: &Path) {
     for applet in String::from_utf8_lossy(&applets).lines().filter(|applet| *applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).expect("link an applet");
     }
-    fs::write(root.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\n")
-        .expect("write passwd");
-    fs::write(root.join("etc/group"), "root:x:0:\nuser:x:1000:\n").expect("write group");
+    // The last ones are as an attacker's image may have them: -1.
+    let users =
+        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\nevil:x:4294967295:1000::/:/bin/sh\n";
+    fs::write(root.join("etc/passwd"), users).expect("write passwd");
+    fs::write(root.join("etc/group"), "root:x:0:\nuser:x:1000:\nevil:x:4294967295:\n").expect("write group");
     fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).expect("open tmp to all");
 }
 

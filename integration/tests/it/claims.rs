@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use integration::{
     EgpuConfig, Node, Setup,
-    cri::{PodContainer, PodContainerConfig},
+    cri::{PodContainer, PodContainerConfig, PodSecurity},
     eventually,
     processes::Process,
 };
@@ -37,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("claims::requests_of_two_cards_are_used_together", two_cards).needing(rm_client),
         Case::egpu("claims::nothing_that_a_pod_says_widens_a_claim", nothing_widens).needing(rm_client),
         Case::egpu("claims::a_claim_is_of_one_pod", forged),
+        Case::egpu("claims::at_each_level_of_pod_security", at_each_level).needing(rm_client),
     ];
     let cases = cases.into_iter().map(|case| case.on(Setup::cri));
     let required = Case::egpu("claims::where_they_are_required_nothing_else_gives_a_card", required).on(require_claim);
@@ -287,6 +288,24 @@ fn nothing_widens(node: &Node) {
     let (name, value) = variable(UID, "gpu");
     let env = [(name.as_str(), value.as_str())];
     let refused = pod.start("root", &PodContainerConfig { env: &env, ..privileged }).unwrap_err();
+    assert!(refused.message().contains("the quota of the claim cannot hold"), "{}", refused.message());
+    pod.remove();
+    plugin.unprepare(UID);
+}
+
+fn at_each_level(node: &Node) {
+    let plugin = Plugin::new(node);
+    plugin.prepare(UID, "p", GPU);
+    let pod = node.privileged_pod("p", &[]).unwrap();
+    let (name, value) = variable(UID, "gpu");
+    let env = [(name.as_str(), value.as_str())];
+    let at = |security| PodContainerConfig { security, command: SLEEP, env: &env, ..PodContainerConfig::default() };
+    for (name, security) in [("restricted", PodSecurity::Restricted), ("baseline", PodSecurity::Baseline)] {
+        let container = pod.start(name, &at(security)).unwrap();
+        let text = String::from_utf8(container.exec(&["rm-client", "memory"]).stdout).unwrap();
+        assert!(text.contains(&format!("total {}", 1 << 30)), "{name}: {text}");
+    }
+    let refused = pod.start("privileged", &at(PodSecurity::Privileged)).unwrap_err();
     assert!(refused.message().contains("the quota of the claim cannot hold"), "{}", refused.message());
     pod.remove();
     plugin.unprepare(UID);

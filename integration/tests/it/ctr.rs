@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("ctr::run_in_a_user_namespace", run_in_a_user_namespace),
         Case::plain("ctr::run_with_mapped_labels", run_with_mapped_labels).on_containerd(&["2"]),
         Case::egpu("ctr::run_with_a_request", run_with_a_request),
+        Case::egpu("ctr::a_user_whom_the_image_gives_no_id", a_user_whom_the_image_gives_no_id),
     ];
     cases.into_iter().map(|case| case.on(Setup::images)).collect()
 }
@@ -104,4 +105,20 @@ fn run_with_a_request(node: &Node) {
     let cards: Vec<&str> = text.lines().filter(|name| name.starts_with("nvidia") && name.len() == 7).collect();
     assert_eq!(cards, ["nvidia1"], "{text}");
     assert!(node.granted().is_empty());
+}
+
+/// By the image's passwd `evil` is 4294967295, and containerd writes that into the spec.
+fn a_user_whom_the_image_gives_no_id(node: &Node) {
+    node.track("n");
+    let run = ["run", "--rm", "--runtime", node.runtime(), "--user"];
+    for (user, field) in [("evil", "process.user.uid"), ("user:evil", "process.user.gid")] {
+        let output = node.ctr(&[&run[..], &[user, IMAGE, "n", "id"]].concat());
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty() && text.contains(field), "{output:?}");
+        node.ctr(&["containers", "delete", "n"]);
+    }
+    node.ctr_ok(&["run", "--detach", "--runtime", node.runtime(), IMAGE, "n", "sleep", "infinity"]);
+    let output = node.ctr(&["tasks", "exec", "--exec-id", "e", "--user", "evil", "n", "id"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && output.stdout.is_empty() && text.contains("process.user.uid"), "{output:?}");
 }

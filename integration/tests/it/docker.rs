@@ -57,6 +57,11 @@ fn run(node: &Node) {
     docker.ok(&["pause", &id]);
     docker.ok(&["unpause", &id]);
     docker.ok(&["rm", "--force", &id]);
+    let id = docker.start_container(&["--cap-drop", "ALL", "--env", "EGPU_MEMORY=2GiB", "--env", "EGPU_DEVICES=1"]);
+    assert_eq!(node.grant(&id).expect("a grant").memory_mib(), [2048]);
+    let none = "CapBnd:\t0000000000000000\nCapBnd:\t0000000000000000\n";
+    assert_eq!(docker.ok(&["exec", &id, "grep", "-h", "CapBnd", "/proc/1/status", "/proc/self/status"]), none);
+    docker.ok(&["rm", "--force", &id]);
     let refused = docker.command(&["run", "--rm", "--network", "none", "--env", "EGPU_MEMORY=33GiB", IMAGE, "true"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && text.contains("GPU request refused"), "{text}");

@@ -1,6 +1,11 @@
 //! Pods through CRI, with the runtime handler `egpu`.
 
-use integration::{Node, Setup, containerd::DaemonConfig, cri::PodContainerConfig, eventually};
+use integration::{
+    Node, Setup,
+    containerd::DaemonConfig,
+    cri::{PodContainerConfig, PodSecurity},
+    eventually,
+};
 use k8s_cri::v1::{ContainerState, LinuxContainerResources};
 
 use crate::{attacks::rm_client, case::Case};
@@ -14,6 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("pods::one_container_ends_the_others_go_on", one_container_ends_the_others_go_on),
         Case::egpu("pods::annotations_of_the_pod", annotations_of_the_pod),
         Case::egpu("pods::containers_have_grants_of_their_own", containers_have_grants_of_their_own),
+        Case::egpu("pods::a_share_at_each_level_of_pod_security", a_share_at_each_level),
         Case::egpu("pods::environment_is_tightened_by_annotations", environment_is_tightened_by_annotations),
         Case::egpu("pods::a_refusal_says_nothing_of_neighbours", a_refusal_says_nothing_of_neighbours)
             .only_simulated("sizes are those of the simulated cards"),
@@ -159,6 +165,37 @@ fn containers_have_grants_of_their_own(node: &Node) {
     first.remove().unwrap();
     eventually("the first grant is gone", || node.grant(&first.id).is_none().then_some(()));
     assert!(node.grant(&second.id).is_some());
+    pod.remove();
+}
+
+fn a_share_at_each_level(node: &Node) {
+    let share = &[("egpu.io/memory", "1GiB")];
+    let pod = node.pod("p", share).unwrap();
+    for (name, security, user, bounding) in [
+        ("restricted", PodSecurity::Restricted, "1000", "0000000000000000"),
+        // containerd's own fourteen.
+        ("baseline", PodSecurity::Baseline, "0", "00000000a80425fb"),
+    ] {
+        let container = pod.start(name, &PodContainerConfig { security, ..sleeping() }).unwrap();
+        assert_eq!(node.grant(&container.id).expect("a grant").memory_mib(), [1024], "{name}");
+        let script = "for status in /proc/1/status /proc/self/status; do \
+                      awk '/^(Uid|CapBnd|CapPrm|CapInh|CapAmb):/ {print $2}' $status; done";
+        let answer = container.exec(&["sh", "-c", script]);
+        let permitted = if user == "0" { bounding } else { "0000000000000000" };
+        let none = "0000000000000000";
+        // Linux prints them in this order.
+        let one = format!("{user}\n{none}\n{permitted}\n{bounding}\n{none}\n");
+        assert_eq!(
+            String::from_utf8_lossy(&answer.stdout),
+            [one.as_str(); 2].concat(),
+            "{name}: of init and of an exec"
+        );
+    }
+    let plain = PodContainerConfig { security: PodSecurity::Privileged, ..sleeping() };
+    let privileged = node.privileged_pod("privileged", share).unwrap();
+    let message = privileged.start("a", &plain).unwrap_err().message().to_owned();
+    assert!(message.contains("CAP_SYS_ADMIN") && message.contains("a device rule for every device"), "{message}");
+    privileged.remove();
     pod.remove();
 }
 

@@ -4,6 +4,7 @@
 //! (0): the number of a spec makes it. `EGPU_TEST_RUNC` is another runc than the one that
 //! `integration/setup-runc.sh` builds.
 
+mod absence;
 mod differences;
 mod facts;
 mod generate;
@@ -21,7 +22,12 @@ use self::{differences::Deviation, facts::Facts, host::Host};
 use crate::case::{Case, Skip};
 
 pub(crate) fn cases() -> Vec<Case> {
-    vec![Case::egpu("against_runc::the_same_spec_makes_the_same_container", same).needing(built).once()]
+    let cases = vec![
+        Case::egpu("against_runc::the_same_spec_makes_the_same_container", same),
+        Case::egpu("against_runc::what_is_absent_null_or_empty_means_the_same", absence::same),
+        Case::egpu("against_runc::and_in_an_exec", absence::same_of_execs),
+    ];
+    cases.into_iter().map(|case| case.needing(built).once()).collect()
 }
 
 fn runc() -> Option<PathBuf> {

@@ -3,6 +3,7 @@
 mod cgroups;
 mod exec;
 mod failures;
+mod ids;
 mod io;
 mod lifecycle;
 mod mounts;
@@ -22,6 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         resources::cases(),
         user_namespaces::cases(),
         failures::cases(),
+        ids::cases(),
     ]
     .into_iter()
     .flatten()
