@@ -8,7 +8,7 @@ use std::{
 };
 
 use runtime_config::request::PodContainer;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -192,7 +192,7 @@ pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct SpecView {
     /// Annotations.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub annotations: HashMap<String, String>,
     /// The first process.
     pub process: Option<ProcessView>,
@@ -210,6 +210,7 @@ pub struct ProcessView {
 
 /// A terminal's size, in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct ConsoleSize {
     /// Rows.
     pub height: u16,
@@ -224,7 +225,7 @@ pub struct LinuxView {
     /// The cgroup.
     pub cgroups_path: Option<PathBuf>,
     /// The namespaces.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub namespaces: Vec<NamespaceView>,
 }
 
@@ -235,8 +236,13 @@ pub struct NamespaceView {
     #[serde(rename = "type")]
     pub kind: String,
     /// An existing one to join.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub path: PathBuf,
+}
+
+/// Null is absent, as to runc.
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
 impl SpecView {
@@ -369,9 +375,19 @@ mod tests {
         assert_eq!(spec.group("c1"), "pod");
         assert!(spec.has_own_pid_namespace() && spec.is_in_pod());
 
-        let empty: SpecView = serde_json::from_str("{}").unwrap();
-        assert_eq!(empty.group("c1"), "c1");
-        assert!(!empty.has_own_pid_namespace() && !empty.is_in_pod());
+        for nothing in [
+            "{}",
+            r#"{"annotations":null,"process":null,"linux":null}"#,
+            r#"{"process":{"consoleSize":null},"linux":{"cgroupsPath":null,"namespaces":null}}"#,
+        ] {
+            let empty: SpecView = serde_json::from_str(nothing).unwrap();
+            assert_eq!((empty.group("c1"), empty.cgroups_path(), empty.console_size()), ("c1", None, None));
+            assert!(!empty.has_own_pid_namespace() && !empty.is_in_pod());
+        }
+        for new in [r#"{"type":"pid"}"#, r#"{"type":"pid","path":null}"#, r#"{"type":"pid","path":""}"#] {
+            let text = format!(r#"{{"process":{{"consoleSize":{{}}}},"linux":{{"namespaces":[{new}]}}}}"#);
+            assert!(serde_json::from_str::<SpecView>(&text).unwrap().has_own_pid_namespace(), "{new}");
+        }
     }
 
     #[test]

@@ -40,12 +40,17 @@ fn detached(node: &Node) {
     node.ctr_ok(&["tasks", "pause", "d"]);
     assert!(node.ctr_ok(&["tasks", "list"]).contains("PAUSED"));
     node.ctr_ok(&["tasks", "resume", "d"]);
-    node.ctr_ok(&["tasks", "kill", "--signal", "KILL", "d"]);
+    end(node, "d");
+}
+
+/// Ends the only container that there is.
+fn end(node: &Node, id: &str) {
+    node.ctr_ok(&["tasks", "kill", "--signal", "KILL", id]);
     integration::eventually("the task can be deleted", || {
-        node.ctr(&["tasks", "delete", "d"]);
+        node.ctr(&["tasks", "delete", id]);
         node.ctr_ok(&["tasks", "list", "--quiet"]).is_empty().then_some(())
     });
-    node.ctr_ok(&["containers", "delete", "d"]);
+    node.ctr_ok(&["containers", "delete", id]);
 }
 
 fn runtime_by_path(node: &Node) {
@@ -121,4 +126,5 @@ fn a_user_whom_the_image_gives_no_id(node: &Node) {
     let output = node.ctr(&["tasks", "exec", "--exec-id", "e", "--user", "evil", "n", "id"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && output.stdout.is_empty() && text.contains("process.user.uid"), "{output:?}");
+    end(node, "n");
 }

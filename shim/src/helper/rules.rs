@@ -96,6 +96,8 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     hooks(spec)?;
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
+    // To libcontainer, none are devices as well, for which there must be a namespace.
+    linux.retain(|name, value| name != "netDevices" || value.as_object().is_none_or(|devices| !devices.is_empty()));
     namespaces::check(linux)?;
     rootfs_propagation(linux)?;
     seccomp(linux);

@@ -13,7 +13,7 @@ use super::{
 /// A spec in which each field of the table says something.
 fn base(cgroup: &str) -> Value {
     const CAPABILITIES: [&str; 3] = ["CAP_CHOWN", "CAP_KILL", "CAP_SYS_ADMIN"];
-    let arguments = ["sh", "-c", include_str!("probe.sh"), "probe", "/dev/deep/fuse", "/etc", "/var", "/mnt/t"];
+    let arguments = ["/bin/sh", "-c", include_str!("probe.sh"), "probe", "/dev/deep/fuse", "/etc", "/var", "/mnt/t"];
     let mut process = spec::process(&arguments, &["HOME=/h".to_owned()], false);
     process["user"] = json!({ "uid": 1000, "gid": 1000, "additionalGids": [5], "umask": 0o27 });
     process["capabilities"] = json!({
@@ -72,8 +72,8 @@ const FIELDS: &[(&str, &str)] = &[
     ("/mounts/7/type", r#""""#),
     ("/mounts/7/source", r#""""#),
     ("/mounts/7/options", "[]"),
-    ("/mounts/7/uidMappings", "[]"),
-    ("/mounts/7/gidMappings", "[]"),
+    ("/mounts/7/uidMappings", "null"),
+    ("/mounts/7/gidMappings", "null"),
     ("/process/user", "{}"),
     ("/process/user/uid", "null"),
     ("/process/user/gid", "null"),

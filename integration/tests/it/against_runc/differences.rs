@@ -88,6 +88,15 @@ const TABLE: &[Difference] = &[
         covers: |deviation, _| deviation.runc() == "cgroup systemd" && deviation.egpu() == "cgroup cgroup",
     },
     Difference {
+        what: "a device of the user or group 4294967295",
+        shows_on: |_| true,
+        covers: |deviation, spec| {
+            let devices = spec["linux"]["devices"].as_array();
+            let owners = devices.into_iter().flatten().flat_map(|device| [&device["uid"], &device["gid"]]);
+            deviation.is("refused") && deviation.runc.is_none() && owners.into_iter().any(|id| *id == u32::MAX)
+        },
+    },
+    Difference {
         what: "a process without `capabilities`",
         shows_on: |_| true,
         covers: |deviation, spec| {

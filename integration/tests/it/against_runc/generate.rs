@@ -25,7 +25,29 @@ pub(super) fn spec(seed: u64, host: &Host<'_>, arguments: &[&str], cgroup: &str)
     } else if random.in_ten(3) {
         spec["domainname"] = json!("example.test");
     }
+    if random.in_ten(1) {
+        extreme_id(&mut random, &mut spec);
+    }
     spec
+}
+
+/// Puts one into a field: -1, which system calls take for "leave as it is", or the first that an
+/// `int` of 32 bits cannot hold.
+fn extreme_id(random: &mut Random, spec: &mut Value) {
+    let id = random.one(&[u32::MAX, 1 << 31]);
+    let tmpfs = mount("/mnt/owned", "tmpfs", "tmpfs", &[&format!("uid={id}")]);
+    let mut bound = mount("/mnt/mapped", "bind", "/etc", &["bind"]);
+    bound["uidMappings"] = json!([{ "containerID": 0, "hostID": id, "size": 1 }]);
+    bound["gidMappings"] = json!([{ "containerID": id - 1, "hostID": 0, "size": 2 }]);
+    let device = json!({ "path": "/dev/owned", "type": "c", "major": 1, "minor": 3, "uid": id, "gid": 0 });
+    match random.below(6) {
+        0 => spec["process"]["user"]["uid"] = json!(id),
+        1 => spec["process"]["user"]["gid"] = json!(id),
+        2 => spec["process"]["user"]["additionalGids"] = json!([id]),
+        3 => spec["linux"]["devices"] = json!([device]),
+        4 => spec["mounts"].as_array_mut().expect("mounts").push(tmpfs),
+        _ => spec["mounts"].as_array_mut().expect("mounts").push(bound),
+    }
 }
 
 struct Random(SmallRng);

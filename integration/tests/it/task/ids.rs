@@ -1,7 +1,7 @@
 //! The id 4294967295, which system calls take for "leave as it is": whoever asked for it would be
 //! root.
 
-use integration::{ContainerBuilder, Node};
+use integration::Node;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
@@ -48,13 +48,11 @@ fn refused(node: &Node) {
             }),
         ),
     ];
-    let builders: [fn(ContainerBuilder<'_>) -> ContainerBuilder<'_>; 2] =
-        [|plain| plain, ContainerBuilder::user_namespace];
     for (field, edit) in &edits {
-        for builder in builders {
-            // With a share, what was granted is free again.
-            let builder = builder(node.container("a")).env("EGPU_MEMORY", "1GiB").edit(edit);
-            names(field, &builder.create().map(drop).unwrap_err());
+        for builder in [node.container("a"), node.container("a").user_namespace()] {
+            // With a share: what was granted is free again.
+            let created = builder.env("EGPU_MEMORY", "1GiB").edit(edit).create();
+            names(field, &created.map(drop).unwrap_err());
             assert!(node.granted().is_empty(), "{field}");
         }
     }

@@ -282,9 +282,7 @@ impl Attacher<'_> {
 
 fn new_file_system(planned: &PlannedMount, kind: &str, source: &str, point: &MountPoint) -> io::Result<OwnedFd> {
     let (options, context) = (&planned.options, fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?);
-    if !source.is_empty() {
-        fsconfig_set_string(&context, "source", source)?;
-    }
+    fsconfig_set_string(&context, "source", source)?;
     let is_tmpfs = kind == "tmpfs";
     if is_tmpfs && !point.is_new {
         // As the directory that it hides, unless the options say otherwise.
