@@ -16,7 +16,7 @@ use tonic::{Request, Status, transport::Channel};
 
 use crate::{
     node::Node,
-    rootfs::{CUDA_IMAGE, IMAGE, PAUSE_IMAGE},
+    rootfs::{CUDA_IMAGE, EVIL_IMAGE, IMAGE, PAUSE_IMAGE},
     user_namespace::HOST_ROOT,
     wait::{DEADLINE, eventually},
 };
@@ -37,7 +37,7 @@ impl Node {
     /// Waits until the CRI plugin knows the images: it learns of an import by an event.
     #[track_caller]
     pub(crate) fn wait_for_images(&self) {
-        for image in [IMAGE, CUDA_IMAGE, PAUSE_IMAGE] {
+        for image in [IMAGE, CUDA_IMAGE, EVIL_IMAGE, PAUSE_IMAGE] {
             eventually("CRI knows an image", || self.image_id(image));
         }
     }

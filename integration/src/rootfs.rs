@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 pub const IMAGE: &str = "egpu.test/busybox:latest";
 /// Name of one that asks for all cards, as CUDA's do.
 pub const CUDA_IMAGE: &str = "egpu.test/cuda:latest";
+/// Name of one whose user is -1, by its own passwd.
+pub const EVIL_IMAGE: &str = "egpu.test/evil:latest";
 /// Name of the image of a pod's sandbox.
 pub const PAUSE_IMAGE: &str = "egpu.test/pause:latest";
 
@@ -52,7 +54,7 @@ pub fn populate(root: &Path) {
     for applet in String::from_utf8_lossy(&applets).lines().filter(|applet| *applet != "busybox") {
         symlink("busybox", root.join("bin").join(applet)).expect("link an applet");
     }
-    // The last ones are as an attacker's image may have them: -1.
+    // The last one of each is -1, as an attacker's image may have it.
     let users =
         "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home:/bin/sh\nevil:x:4294967295:1000::/:/bin/sh\n";
     fs::write(root.join("etc/passwd"), users).expect("write passwd");
@@ -80,6 +82,7 @@ pub fn write_image_archive(scratch: &Path, archive: &Path) {
             CUDA_IMAGE,
             json!({ "Env": [PATH, "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"] }),
         ),
+        (EVIL_IMAGE, json!({ "Env": [PATH], "Cmd": ["/bin/id"], "User": "evil" })),
         (PAUSE_IMAGE, json!({ "Env": [PATH], "Entrypoint": ["/bin/sleep", "infinity"] })),
     ];
     let manifests: Vec<Value> = images

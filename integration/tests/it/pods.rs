@@ -5,6 +5,7 @@ use integration::{
     containerd::DaemonConfig,
     cri::{PodContainerConfig, PodSecurity},
     eventually,
+    rootfs::EVIL_IMAGE,
 };
 use k8s_cri::v1::{ContainerState, LinuxContainerResources};
 
@@ -20,6 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("pods::annotations_of_the_pod", annotations_of_the_pod),
         Case::egpu("pods::containers_have_grants_of_their_own", containers_have_grants_of_their_own),
         Case::egpu("pods::a_share_at_each_level_of_pod_security", a_share_at_each_level),
+        Case::egpu("pods::a_user_whom_the_image_gives_no_id", a_user_whom_the_image_gives_no_id),
         Case::egpu("pods::environment_is_tightened_by_annotations", environment_is_tightened_by_annotations),
         Case::egpu("pods::a_refusal_says_nothing_of_neighbours", a_refusal_says_nothing_of_neighbours)
             .only_simulated("sizes are those of the simulated cards"),
@@ -196,6 +198,14 @@ fn a_share_at_each_level(node: &Node) {
     let message = privileged.start("a", &plain).unwrap_err().message().to_owned();
     assert!(message.contains("CAP_SYS_ADMIN") && message.contains("a device rule for every device"), "{message}");
     privileged.remove();
+    pod.remove();
+}
+
+fn a_user_whom_the_image_gives_no_id(node: &Node) {
+    let pod = node.pod("p", &[]).unwrap();
+    let config = PodContainerConfig { image: Some(EVIL_IMAGE), ..PodContainerConfig::default() };
+    let message = pod.start("a", &config).unwrap_err().message().to_owned();
+    assert!(message.contains("process.user.uid"), "{message}");
     pod.remove();
 }
 

@@ -154,7 +154,9 @@ fn an_exec_beside_a_quota_may_not_get_around_it() {
         let kept = json!({ "args": ["sh"], "capabilities": { "bounding": ["CAP_KILL"] } });
         assert_eq!(rules.apply(&process(capability)).unwrap(), kept);
     }
-    let inheriting = json!({ "args": ["sh"] });
-    assert_eq!(rules.apply(&inheriting).unwrap(), inheriting);
+    // The container's own, and none at all.
+    for process in [json!({ "args": ["sh"] }), json!({ "args": ["sh"], "capabilities": {} })] {
+        assert_eq!(rules.apply(&process).unwrap(), process);
+    }
     assert_eq!(rules.apply(&process("CAP_CHOWN")).unwrap(), process("CAP_CHOWN"));
 }

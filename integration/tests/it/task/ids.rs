@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const NO_ID: u32 = u32::MAX;
 
+type Edit = fn(&mut Value);
+
 #[track_caller]
 fn names(field: &str, status: &Status) {
     let message = status.message();
@@ -24,31 +26,38 @@ fn names(field: &str, status: &Status) {
     assert_eq!(status.code(), Code::InvalidArgument, "{field}");
 }
 
+fn add_mount(spec: &mut Value, mount: Value) {
+    spec["mounts"].as_array_mut().unwrap().push(mount);
+}
+
+/// A bind mount whose users are the host's from `id` on.
+fn mapped(id: u32, size: u32) -> Value {
+    json!({
+        "destination": "/m", "type": "bind", "source": "/tmp", "options": ["rbind"],
+        "uidMappings": [{ "containerID": 7, "hostID": id, "size": size }],
+        "gidMappings": [{ "containerID": 7, "hostID": 5, "size": 1 }],
+    })
+}
+
 fn refused(node: &Node) {
-    let mapping = |id: u32, size: u32| json!([{ "containerID": 7, "hostID": id, "size": size }]);
-    let bound = |spec: &mut Value, uids: Value| {
-        let gids = mapping(5, 1);
-        let mount = json!({ "destination": "/m", "type": "bind", "source": "/tmp", "options": ["rbind"], "uidMappings": uids, "gidMappings": gids });
-        spec["mounts"].as_array_mut().unwrap().push(mount);
-    };
-    let tmpfs = json!({ "destination": "/m", "type": "tmpfs", "source": "t", "options": ["gid=4294967295"] });
-    let device = json!({ "path": "/dev/x", "type": "c", "major": 1, "minor": 3, "uid": 0, "gid": NO_ID });
-    let edits: [(&str, Box<dyn Fn(&mut Value)>); 8] = [
-        ("process.user.uid", Box::new(|spec| spec["process"]["user"]["uid"] = json!(NO_ID))),
-        ("process.user.gid", Box::new(|spec| spec["process"]["user"]["gid"] = json!(NO_ID))),
-        ("process.user.additionalGids[0]", Box::new(|spec| spec["process"]["user"]["additionalGids"] = json!([NO_ID]))),
-        ("mounts[7].uidMappings[0].hostID", Box::new(move |spec| bound(spec, mapping(NO_ID, 1)))),
-        ("mounts[7].uidMappings[0].size", Box::new(move |spec| bound(spec, mapping(NO_ID - 1, 2)))),
-        ("mounts[7].options[0]", Box::new(move |spec| spec["mounts"].as_array_mut().unwrap().push(tmpfs.clone()))),
-        ("linux.devices[0].gid", Box::new(move |spec| spec["linux"]["devices"] = json!([device]))),
-        (
-            "linux.gidMappings[0].size",
-            Box::new(|spec| {
-                spec["linux"]["gidMappings"] = json!([{ "containerID": 0, "hostID": 1, "size": NO_ID }]);
-            }),
-        ),
+    let edits: [(&str, Edit); 8] = [
+        ("process.user.uid", |spec| spec["process"]["user"]["uid"] = json!(NO_ID)),
+        ("process.user.gid", |spec| spec["process"]["user"]["gid"] = json!(NO_ID)),
+        ("process.user.additionalGids[0]", |spec| spec["process"]["user"]["additionalGids"] = json!([NO_ID])),
+        ("mounts[7].uidMappings[0].hostID", |spec| add_mount(spec, mapped(NO_ID, 1))),
+        ("mounts[7].uidMappings[0].size", |spec| add_mount(spec, mapped(NO_ID - 1, 2))),
+        ("mounts[7].options[0]", |spec| {
+            let options = ["gid=4294967295"];
+            add_mount(spec, json!({ "destination": "/m", "type": "tmpfs", "source": "t", "options": options }));
+        }),
+        ("linux.devices[0].gid", |spec| {
+            spec["linux"]["devices"] = json!([{ "path": "/dev/x", "type": "c", "major": 1, "minor": 3, "gid": NO_ID }]);
+        }),
+        ("linux.gidMappings[0].size", |spec| {
+            spec["linux"]["gidMappings"] = json!([{ "containerID": 0, "hostID": 1, "size": NO_ID }]);
+        }),
     ];
-    for (field, edit) in &edits {
+    for (field, edit) in edits {
         for builder in [node.container("a"), node.container("a").user_namespace()] {
             // With a share: what was granted is free again.
             let created = builder.env("EGPU_MEMORY", "1GiB").edit(edit).create();
