@@ -58,11 +58,11 @@ pub enum NvidiaHook {
 /// Privileges of a container that no quota survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Privileges {
-    /// CAP_SYS_ADMIN in one of the sets, and so for CAP_SYS_MODULE and CAP_SYS_RAWIO.
+    /// CAP_SYS_ADMIN, in any of the five sets.
     pub cap_sys_admin: bool,
-    /// CAP_SYS_MODULE.
+    /// CAP_SYS_MODULE, likewise.
     pub cap_sys_module: bool,
-    /// CAP_SYS_RAWIO.
+    /// CAP_SYS_RAWIO, likewise.
     pub cap_sys_rawio: bool,
     /// The container has a user namespace of its own: the driver does not honour its capabilities.
     pub user_namespace: bool,

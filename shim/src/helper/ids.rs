@@ -45,7 +45,7 @@ fn find(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// Of a mapping. The kernel takes the last range that ends before it.
+/// Of a mapping. The kernel takes a range that ends right before it.
 fn is_in_range(mapping: &Map<String, Value>) -> bool {
     let number = |name: &str| mapping.get(name).and_then(Value::as_u64);
     let mut starts = ["containerID", "hostID"].into_iter().filter_map(number);

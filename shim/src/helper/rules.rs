@@ -321,6 +321,7 @@ mod tests {
             (json!({"args": ["a"], "cwd": "/", "env": ["=A"]}), "\"=A\""),
             (json!({"args": ["a"], "cwd": "x"}), "\"x\""),
             (json!({"args": ["a"], "cwd": "/", "apparmorProfile": "tight"}), "tight"),
+            (json!({"args": ["a"], "cwd": "/", "user": {"gid": u32::MAX}}), "process.user.gid"),
             (json!(7), "object"),
         ] {
             let refused = run(bad.clone()).unwrap_err().to_string();
@@ -402,6 +403,11 @@ mod tests {
             (with("/linux", json!(null)), "linux section"),
             (with("/linux/rootfsPropagation", json!("everywhere")), "everywhere"),
             (with("/linux/resources", json!({"unified": {"a": "b"}})), "unified"),
+            (
+                with("/linux/resources", json!({"devices": [{"allow": true, "access": ""}]})),
+                "devices[0].access is empty",
+            ),
+            (with("/process", json!({"user": {"uid": u32::MAX}})), "process.user.uid"),
             (with("/hooks", json!({"poststart": [{"path": "/x", "timeout": 0}]})), "timeout"),
         ] {
             let refused = spec(&mut bad, HOST).unwrap_err().to_string();
