@@ -108,6 +108,7 @@ static void attack_total(char **a) {
 #include "hostile_memory.c"
 #include "hostile_cgroups.c"
 #include "hostile_users.c"
+#include "hostile_visible.c"
 
 static const struct {
     const char *name;
@@ -128,7 +129,7 @@ static const struct {
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow}, {"remap", attack_remap},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
     {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"mask", attack_mask}, {"masked", attack_masked}, {"slow", attack_slow},
-    {"users", attack_users},
+    {"users", attack_users}, {"visible", attack_visible},
 };
 
 int main(int count, char **arguments) {

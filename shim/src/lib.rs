@@ -4,6 +4,7 @@
 //! container.
 
 pub mod args;
+pub mod blocking;
 pub mod bootstrap;
 pub mod bundle;
 mod capabilities;

@@ -49,7 +49,7 @@ pub fn give_back_free_memory() {
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
-/// The process that goes on after [`clone_sibling`] or [`fork`].
+/// The process that goes on after [`fork`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Forked {
     /// The caller; `pid` is the new process.
@@ -70,34 +70,58 @@ pub fn fork() -> io::Result<Forked> {
     forked(i64::from(unsafe { libc::fork() }))
 }
 
+/// A process that [`clone_sibling`] made.
+#[derive(Debug)]
+pub struct Sibling {
+    /// Its pid in the caller's namespace.
+    pub pid: i32,
+    /// Made with the process: it is bound to no other, whatever becomes of the pid.
+    pub pidfd: OwnedFd,
+}
+
 /// Clones the calling process; the new one is a child of the caller's parent (`CLONE_PARENT`), not
-/// of the caller.
+/// of the caller. `None`: this is the new process.
 ///
 /// Its exit signal is the caller's own. Refuses when the process has more than one thread.
 /// `in_pid_namespace`: it is the first process of a new one.
-pub fn clone_sibling(in_pid_namespace: bool) -> io::Result<Forked> {
+pub fn clone_sibling(in_pid_namespace: bool) -> io::Result<Option<Sibling>> {
     require_single_thread()?;
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD | if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
+    let new = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
+    let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD | libc::SIGCHLD | new;
+    let mut pidfd: i32 = -1;
     // SAFETY: without CLONE_VM this is a fork: a zero stack means that the child goes on with a
-    // copy of the caller's. The raw call skips libc's fork handlers, which guard locks against
-    // other threads; there are none (checked above).
-    forked(unsafe { libc::syscall(libc::SYS_clone, i64::from(flags), 0, 0, 0, 0) })
+    // copy of the caller's. The kernel writes the pidfd where it would write the parent's thread
+    // id, an integer that lives through the call. The raw call skips libc's fork handlers, which
+    // guard locks against other threads; there are none (checked above).
+    let pid = unsafe { libc::syscall(libc::SYS_clone, i64::from(flags), 0, &raw mut pidfd, 0, 0) };
+    sibling(pid, pidfd)
 }
 
 /// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2).
 /// Kernel 5.7.
-pub fn clone_sibling_into(cgroup: &OwnedFd, in_pid_namespace: bool) -> io::Result<Forked> {
+pub fn clone_sibling_into(cgroup: &OwnedFd, in_pid_namespace: bool) -> io::Result<Option<Sibling>> {
     require_single_thread()?;
     // SAFETY: all zeroes is a valid value of this structure of integers.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     // The exit signal stays 0: with CLONE_PARENT it is the caller's own, and clone3 takes no other.
     let new = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
-    arguments.flags = CLONE_INTO_CGROUP | u64::from((libc::CLONE_PARENT | new).unsigned_abs());
+    let mut pidfd: i32 = -1;
+    arguments.flags = CLONE_INTO_CGROUP | u64::from((libc::CLONE_PARENT | libc::CLONE_PIDFD | new).unsigned_abs());
+    arguments.pidfd = (&raw mut pidfd).expose_provenance() as u64;
     arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     let size = std::mem::size_of_val(&arguments);
     // SAFETY: as clone_sibling: a fork, for there is neither CLONE_VM nor a stack; the kernel reads
     // one structure of the size that is given.
-    forked(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) })
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size) };
+    sibling(pid, pidfd)
+}
+
+fn sibling(pid: i64, pidfd: i32) -> io::Result<Option<Sibling>> {
+    match forked(pid)? {
+        Forked::Child => Ok(None),
+        // SAFETY: the kernel has just installed it for the caller.
+        Forked::Parent { pid } => Ok(Some(Sibling { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })),
+    }
 }
 
 /// linux/sched.h; libc has it as an `int`, which cannot hold it.
@@ -111,12 +135,13 @@ fn forked(pid: i64) -> io::Result<Forked> {
     }
 }
 
+/// Asks the kernel, not `/proc`, which may be a container's: `CLONE_THREAD` unshares nothing, and
+/// is refused to who has a second thread (`unshare(2)`).
 fn require_single_thread() -> io::Result<()> {
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads == 1 {
-        return Ok(());
+    match nix::sched::unshare(nix::sched::CloneFlags::CLONE_THREAD) {
+        Err(nix::Error::EINVAL) => Err(io::Error::other("a process with several threads must not fork and run on")),
+        asked => Ok(asked?),
     }
-    Err(io::Error::other(format!("a process with {threads} threads must not fork and run on")))
 }
 
 /// Ends the process at once: no destructors, no exit handlers, no flushing of inherited buffers.

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, ErrorKind},
     path::{Path, PathBuf},
 };
@@ -13,7 +13,7 @@ use kubernetes_api::{
     names::{CDI_KIND, cdi_device, cdi_file, claim_of_cdi_file},
 };
 use ledger::Ledger;
-use nix::fcntl::{Flock, FlockArg};
+use base::file_lock::FileLock;
 use serde_json::json;
 
 /// The oldest CDI that has all of what these files need: since 0.5.0, names of devices may begin
@@ -95,13 +95,13 @@ impl CdiDirectory {
         Ok(changed)
     }
 
-    fn lock(&self) -> Result<Flock<File>, CdiError> {
+    fn lock(&self) -> Result<FileLock, CdiError> {
         if let Some(directory) = self.lock.parent() {
             fs::create_dir_all(directory).map_err(failed("make directory", directory))?;
         }
         let opened = OpenOptions::new().write(true).create(true).truncate(false).open(&self.lock);
         let file = opened.map_err(failed("open", &self.lock))?;
-        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed("lock", &self.lock)(error.into()))
+        FileLock::wait(file).map_err(failed("lock", &self.lock))
     }
 
     fn replace(&self, uid: &str, content: &[u8]) -> Result<(), CdiError> {

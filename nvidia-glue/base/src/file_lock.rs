@@ -1,8 +1,9 @@
 //! Locks of files (`flock`) that are waited for, but not for ever.
 
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::{self, ErrorKind},
+    ops::{Deref, DerefMut},
     sync::{
         atomic::{AtomicUsize, Ordering},
         mpsc,
@@ -11,10 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::{
-    errno::Errno,
-    fcntl::{Flock, FlockArg},
-};
 
 /// Stack of a thread that waits.
 const STACK: usize = 64 << 10;
@@ -26,6 +23,47 @@ const FIRST_RETRIES: [Duration; 4] =
 /// Pause between two tries of whoever has no thread.
 const RETRY: Duration = Duration::from_millis(2);
 
+/// A file that is locked for as long as this is there. A copy of the descriptor in a process that
+/// is being made does not keep the lock.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl FileLock {
+    /// Waits for the exclusive lock, however long.
+    ///
+    /// # Errors
+    /// When the file cannot be locked.
+    pub fn wait(file: File) -> io::Result<Self> {
+        loop {
+            match file.lock() {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                locked => return locked.map(|()| Self(file)),
+            }
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // The file is closed next, and that frees it as well.
+        let _ = self.0.unlock();
+    }
+}
+
+impl Deref for FileLock {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl DerefMut for FileLock {
+    fn deref_mut(&mut self) -> &mut File {
+        &mut self.0
+    }
+}
+
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the exclusive lock of a file. Whoever waits for long gets it as soon as it is free, in
@@ -36,7 +74,7 @@ static THREADS: AtomicUsize = AtomicUsize::new(0);
 ///
 /// # Errors
 /// `TimedOut` where another process holds it for longer than `patience`.
-pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>> {
+pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<FileLock> {
     let deadline = Instant::now() + patience;
     let mut file = match try_lock_exclusive(file)? {
         Ok(lock) => return Ok(lock),
@@ -62,27 +100,20 @@ pub fn lock_exclusive(file: File, patience: Duration) -> io::Result<Flock<File>>
 }
 
 /// Tries once more after a pause.
-fn lock_after(pause: Duration, file: File) -> io::Result<Result<Flock<File>, File>> {
+fn lock_after(pause: Duration, file: File) -> io::Result<Result<FileLock, File>> {
     thread::sleep(pause);
     try_lock_exclusive(file)
 }
 
 /// Has a thread wait for the lock; `None`: there can be no further one.
-fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<Flock<File>>>> {
+fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<FileLock>>> {
     let counted = CountedThread::new()?;
-    let mut file = file.try_clone().ok()?;
+    let file = file.try_clone().ok()?;
     let (sender, receiver) = mpsc::sync_channel(1);
     let wait = move || {
         let _counted = counted;
-        let locked = loop {
-            match lock(file, FlockArg::LockExclusive) {
-                Ok(Err(again)) => file = again,
-                Ok(Ok(lock)) => break Ok(lock),
-                Err(error) => break Err(error),
-            }
-        };
         // Nobody is there to be told once the caller has given up: the lock goes with the message.
-        drop(sender.send(locked));
+        drop(sender.send(FileLock::wait(file)));
     };
     thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait).ok()?;
     Some(receiver)
@@ -92,16 +123,11 @@ fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<Flock<File>>>
 ///
 /// # Errors
 /// When the file cannot be locked.
-pub fn try_lock_exclusive(file: File) -> io::Result<Result<Flock<File>, File>> {
-    lock(file, FlockArg::LockExclusiveNonblock)
-}
-
-/// Takes the lock, or gives the file back where another process has it or a signal came.
-fn lock(file: File, how: FlockArg) -> io::Result<Result<Flock<File>, File>> {
-    match Flock::lock(file, how) {
-        Ok(lock) => Ok(Ok(lock)),
-        Err((file, Errno::EWOULDBLOCK | Errno::EINTR)) => Ok(Err(file)),
-        Err((_, error)) => Err(error.into()),
+pub fn try_lock_exclusive(file: File) -> io::Result<Result<FileLock, File>> {
+    match file.try_lock() {
+        Ok(()) => Ok(Ok(FileLock(file))),
+        Err(TryLockError::WouldBlock) => Ok(Err(file)),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 

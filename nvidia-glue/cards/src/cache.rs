@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
-use nix::fcntl::{Flock, FlockArg};
+use base::file_lock::FileLock;
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 
@@ -131,11 +131,11 @@ pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inve
 ///
 /// # Errors
 /// When the state directory cannot be written.
-pub(super) fn lock(config: &Config) -> io::Result<Flock<fs::File>> {
+pub(super) fn lock(config: &Config) -> io::Result<FileLock> {
     fs::create_dir_all(&config.state_dir)?;
     let path = config.state_dir.join(LOCK_FILE);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
-    Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error.into())
+    FileLock::wait(file)
 }
 
 /// Returns whether the cards are in the order that [`Inventory`] promises.

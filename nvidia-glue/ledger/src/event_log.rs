@@ -22,9 +22,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use base::format;
+use base::{
+    file_lock::{FileLock, try_lock_exclusive},
+    format,
+};
 use jiff::Timestamp;
-use nix::fcntl::{Flock, FlockArg};
 use runtime_config::request::PodContainer;
 use serde::{Deserialize, Serialize};
 
@@ -328,9 +330,9 @@ fn rotate(directory: &Path, file: File) -> io::Result<()> {
 /// after this one, which is locked: what that would take for the previous one is then ours.
 #[derive(Debug)]
 struct Begun {
-    file: Flock<File>,
+    file: FileLock,
     /// The file that was full, locked as long.
-    _full: Flock<File>,
+    _full: FileLock,
     /// Totals of the file before that one.
     before: Totals,
 }
@@ -338,14 +340,14 @@ struct Begun {
 /// Replaces `file` with a new one; `None`: somebody else does.
 fn begin(directory: &Path, file: File) -> io::Result<Option<Begun>> {
     let (current, previous, next) = (directory.join(CURRENT), directory.join(PREVIOUS), directory.join(NEXT));
-    let Ok(full) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+    let Ok(Ok(full)) = try_lock_exclusive(file) else { return Ok(None) };
     if fs::metadata(&current)?.ino() != full.metadata()?.ino() {
         return Ok(None);
     }
     let before = before(directory, &Tally::of(&fs::read(&current)?))?;
     remove(&next)?;
     let fresh = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
-    let Ok(file) = Flock::lock(fresh, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+    let Ok(Ok(file)) = try_lock_exclusive(fresh) else { return Ok(None) };
     remove(&previous)?;
     fs::hard_link(&current, &previous)?;
     fs::rename(&next, &current)?;

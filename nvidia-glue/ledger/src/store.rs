@@ -26,16 +26,19 @@ mod error;
 use std::{
     cell::RefCell,
     collections::BTreeSet,
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::{self, ErrorKind, Write as _},
     os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use base::{Surroundings, file_lock::lock_exclusive, format, make_directory};
+use base::{
+    Surroundings,
+    file_lock::{FileLock, lock_exclusive},
+    format, make_directory,
+};
 pub use error::StoreError;
-use nix::fcntl::Flock;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 use schedule::Timetable;
 use serde::{Serialize, de::DeserializeOwned};
@@ -77,7 +80,7 @@ pub(super) struct Locked<'a> {
     store: &'a Store,
     /// The settings, once they have been read.
     settings: RefCell<Option<Settings>>,
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 impl Store {

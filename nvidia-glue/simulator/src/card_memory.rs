@@ -15,8 +15,7 @@ use std::{
     sync::Arc,
 };
 
-use base::ProcessId;
-use nix::fcntl::{Flock, FlockArg};
+use base::{ProcessId, file_lock::FileLock};
 
 use super::participants::is_there;
 
@@ -132,7 +131,7 @@ impl CardMemory {
     /// Reads the lines of living processes, changes them, and writes them when they have changed.
     fn locked<T>(&self, change: impl FnOnce(&mut Vec<Line>) -> io::Result<T>) -> io::Result<T> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
+        let file = FileLock::wait(file)?;
         let before = read(&file)?;
         let mut lines = before.clone();
         lines.retain(|line| line.process == self.own || is_there(line.process));

@@ -8,7 +8,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{Flock, FlockArg};
+
+use base::file_lock::FileLock;
 
 /// Client handles are this and an index (`RS_CLIENT_HANDLE_BASE`).
 const BASE: u32 = 0xc1d0_0000;
@@ -34,7 +35,7 @@ impl ClientHandles {
     /// still has one.
     pub(super) fn next(&self) -> io::Result<u32> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
+        let file = FileLock::wait(file)?;
         let next = last(&file)? % INDICES + 1;
         file.write_all_at(&next.to_le_bytes(), 0)?;
         Ok(BASE | next)

@@ -9,6 +9,7 @@ use std::{env, error::Error, ffi::OsString, io::Write, path::Path, time::Duratio
 
 use egpu_shim::{
     args::Invocation,
+    blocking,
     delete::{answer_deleted, delete, sweep},
     helper, info, logging, server, spans,
     start::start,
@@ -74,21 +75,17 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
             let prepared = server::prepare()?;
             let runtime = runtime()?;
             let served = runtime.block_on(server::serve(prepared, identity, socket, zygote));
-            // A thread may be at a disk that never answers.
-            runtime.shutdown_timeout(END_LIMIT);
+            runtime.block_on(blocking::finish(END_LIMIT));
             Ok(served?)
         }
     }
 }
 
-/// One thread; an idle shim keeps no other. The blocking pool is for files: a create that waits for
-/// the ledger's lock must not keep other containers of the pod from being watched or given back.
+/// One thread; an idle shim keeps no other.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // The reactor keeps room for so many; an idle shim seldom has more than one.
         .max_io_events_per_tick(64)
-        .max_blocking_threads(32)
-        .thread_keep_alive(Duration::from_secs(1))
         .build()
 }

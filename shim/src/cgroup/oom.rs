@@ -17,7 +17,7 @@ use nix::{
 use tokio::{io::unix::AsyncFd, runtime::Handle};
 
 use super::{Cgroup, CgroupError, Layout, files};
-use crate::sys;
+use crate::{blocking::detached, sys};
 
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +58,8 @@ struct SlowToClose(Option<AsyncFd<OwnedFd>>);
 impl Drop for SlowToClose {
     fn drop(&mut self) {
         let inotify = self.0.take();
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn_blocking(move || drop(inotify));
+        if Handle::try_current().is_ok() {
+            detached(move || drop(inotify));
         }
     }
 }

@@ -125,9 +125,9 @@ pub enum GpuError {
     /// A structure of ours does not serialize.
     #[error("cannot write an internal structure as JSON")]
     Encode(#[source] serde_json::Error),
-    /// The shim ends.
-    #[error("the shim is ending")]
-    Ending,
+    /// Work on files.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
 }
 
 impl GpuError {
@@ -157,7 +157,7 @@ impl GpuError {
             | Self::Note { .. }
             | Self::Inject(_)
             | Self::Encode(_)
-            | Self::Ending => chain(self),
+            | Self::Thread(_) => chain(self),
         }
     }
 
@@ -184,7 +184,7 @@ impl GpuError {
             | Self::Release(_)
             | Self::Inject(_)
             | Self::Encode(_)
-            | Self::Ending => RefusalCode::NodeFailure,
+            | Self::Thread(_) => RefusalCode::NodeFailure,
         }
     }
 

@@ -439,7 +439,7 @@ async fn inventory(helper: &HelperClient, cached: Option<Inventory>) -> Result<I
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, GpuError> + Send + 'static,
 ) -> Result<T, GpuError> {
-    tokio::task::spawn_blocking(work).await.unwrap_or(Err(GpuError::Ending))
+    crate::blocking::blocking(work).await.map_err(GpuError::Thread)?
 }
 
 #[cfg(test)]

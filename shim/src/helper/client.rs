@@ -17,6 +17,7 @@ use super::protocol::{
 use super::worker::failure;
 use super::zygote::Zygote;
 use super::{delete, start};
+use crate::blocking::blocking;
 use crate::frame::{self, FrameError};
 use crate::mediator::Setup;
 use crate::sys;
@@ -66,6 +67,15 @@ pub enum HelperError {
     WorkerDied {
         /// The operation asked for.
         operation: &'static str,
+    },
+    /// The shim had no thread for it.
+    #[error("cannot start a thread for {operation}")]
+    Thread {
+        /// The operation asked for.
+        operation: &'static str,
+        /// The cause.
+        #[source]
+        source: io::Error,
     },
     /// It was not done in time. Its worker was killed, if it had one.
     #[error("{operation} took longer than {limit:?} and was given up")]
@@ -350,9 +360,9 @@ async fn here<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
 ) -> Result<T, HelperError> {
-    match tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await {
+    match tokio::time::timeout(limit, blocking(work)).await {
         Ok(Ok(result)) => result.map_err(HelperError::Failed),
-        Ok(Err(_)) => Err(HelperError::WorkerDied { operation }),
+        Ok(Err(source)) => Err(HelperError::Thread { operation, source }),
         Err(_) => Err(HelperError::Deadline { operation, limit }),
     }
 }

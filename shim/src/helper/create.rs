@@ -425,8 +425,18 @@ fn launch(
     let private = stdio.private();
     let filter = filter.as_ref();
     let init =
-        Launch { args: &args, filter, private, place, clone_targets, reply, hooks, rootfs_setup: Some(rootfs_setup) }
-            .run()?;
+        Launch {
+            args: &args,
+            filter,
+            private,
+            joined: None,
+            place,
+            clone_targets,
+            reply,
+            hooks,
+            rootfs_setup: Some(rootfs_setup),
+        }
+        .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -4,9 +4,9 @@
 //! namespace.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use libcgroups::common::CgroupConfig;
@@ -26,9 +26,9 @@ use serde_json::Value;
 use super::fence::{self, Filter};
 use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::CgroupPlace;
-use super::launch::{Launch, LaunchError, Launched};
+use super::launch::{KilledUnlessKept, Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
-use super::program::ContainerProgram;
+use super::program::{self, ContainerProgram};
 use super::protocol::{Exec, FailureKind};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{StateDir, StateError};
@@ -94,6 +94,9 @@ pub(crate) enum ExecError {
     /// The socket at which it waits.
     #[error("cannot make the socket at which the process waits for its start")]
     Notify(#[source] NotifyListenerError),
+    /// The pipe to it.
+    #[error("cannot let the process execute its program")]
+    Gate(#[source] io::Error),
     /// The pipe from it.
     #[error("cannot learn whether the process started")]
     Outcome(#[source] io::Error),
@@ -136,8 +139,7 @@ pub(crate) struct Executed {
 struct ExecTarget {
     container: Container,
     init: i32,
-    /// The init process that `create` noted.
-    init_process: Option<ledger::ProcessId>,
+    init_pidfd: OwnedFd,
     spec: Spec,
     state: StateDir,
     cgroup_path: PathBuf,
@@ -158,21 +160,11 @@ pub(crate) fn exec(exec: &Exec, mut fds: Vec<OwnedFd>, reply: &OwnedFd) -> Resul
         serde_json::from_value(json).map_err(|source| ExecError::Spec { what: "the process".to_owned(), source })?;
     let spec = describe(&target, process)?;
 
-    let socket = target.state.path().join(format!("exec-{}.sock", std::process::id()));
-    let launched = launch(exec, &target, spec, &socket, stdio, intake, &notes, reply);
-    let started = launched.and_then(|(process, outcome)| {
-        match start(&target, &socket, outcome) {
-            Ok(()) => Ok(process),
-            Err(error) => {
-                // It may have ended by itself.
-                let _ = sys::pidfd_send_signal(process.pidfd.as_fd(), libc::SIGKILL);
-                Err(error)
-            }
-        }
-    });
-    // Left over, it would go with the container.
-    let _ = std::fs::remove_file(&socket);
-    started.map(|process| Executed { process, warnings: notes.warnings })
+    let (process, waiting) = launch(exec, &target, spec, stdio, intake, &notes, reply)?;
+    let guard = KilledUnlessKept(process.pidfd.as_fd());
+    waiting.start()?;
+    guard.keep();
+    Ok(Executed { process, warnings: notes.warnings })
 }
 
 fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
@@ -186,6 +178,12 @@ fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
     };
     let config = YoukiConfig::load(state.path()).map_err(|source| ExecError::Config { id: id(), source })?;
     let settings = state.settings()?;
+    let stopped = || ExecError::Status { id: id(), status: ContainerStatus::Stopped };
+    // Bound to the process that `create` noted, and to no other that has its number by now.
+    let init_pidfd = sys::pidfd_open(init.as_raw()).map_err(|_| stopped())?;
+    if settings.init.is_none_or(|noted| ledger::ProcessId::of(noted.pid).ok() != Some(noted)) {
+        return Err(stopped());
+    }
     let path = container.bundle().join("config.json");
     let text = std::fs::read(&path).map_err(|source| ExecError::Read { path: path.clone(), source })?;
     let parse = |source| ExecError::Spec { what: path.display().to_string(), source };
@@ -202,7 +200,7 @@ fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
     Ok(ExecTarget {
         init: init.as_raw(),
         cgroup_path: config.cgroup_path,
-        init_process: settings.init,
+        init_pidfd,
         new_keyring: !settings.no_new_keyring,
         exec_edits: settings.exec_edits,
         container,
@@ -265,12 +263,11 @@ fn launch(
     exec: &Exec,
     target: &ExecTarget,
     spec: Spec,
-    socket: &Path,
     stdio: ChildStdio,
     intake: Option<OwnedFd>,
     notes: &ProcessNotes,
     reply: &OwnedFd,
-) -> Result<(Launched, File), ExecError> {
+) -> Result<(Launched, Waiting), ExecError> {
     let process = spec.process().as_ref().ok_or_else(|| ExecError::Describe("there is no process".to_owned()))?;
     let owner = process::stream_owner(IdMaps::of(&spec)?.as_ref(), process, exec.io_owner);
     stdio.give_to(owner)?;
@@ -278,13 +275,15 @@ fn launch(
     let score = process.oom_score_adj().to_owned().or(init_score);
     process::inherit(&exec.id, &target.spec, score, target.new_keyring)?;
     let (outcome, process_end) = io::pipe().map_err(ExecError::Outcome)?;
+    let (gate, go) = io::pipe().map_err(ExecError::Gate)?;
+    let go = OwnedFd::from(go);
     let [stdin, stdout, stderr] = stdio.raw_streams();
     let args = ContainerArgs {
         container_type: ContainerType::TenantContainer { exec_notify_fd: process_end.as_raw_fd() },
         syscall: SyscallType::Linux,
         rootfs: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
         console_socket: stdio.raw_console(),
-        notify_listener: NotifyListener::new(socket).map_err(ExecError::Notify)?,
+        notify_listener: told_listener(target)?,
         preserve_fds: 0,
         container: Some(target.container.clone()),
         user_ns_config: None,
@@ -295,7 +294,9 @@ fn launch(
         },
         detached: true,
         executor: Box::new(
-            ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home).map_err(ExecError::Descriptors)?,
+            ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home)
+                .map_err(ExecError::Descriptors)?
+                .waiting_for(gate),
         ),
         no_pivot: false,
         stdin,
@@ -306,12 +307,14 @@ fn launch(
         spec: Rc::new(spec),
     };
     let filter = Filter::new(exec.fence, intake).map_err(LaunchError::Filter)?;
-    let private = stdio.private();
+    let mut private = stdio.private();
+    private.push(&go);
     let (place, clone_targets) = (CgroupPlace::Own(&exec.cgroup), clone_targets(&exec.cgroup, target.init)?);
     let process = Launch {
         args: &args,
         filter: filter.as_ref(),
         private,
+        joined: Some(&target.init_pidfd),
         place,
         clone_targets,
         reply,
@@ -320,7 +323,18 @@ fn launch(
     }
     .run()?;
     stdio.finish(owner, notes.console_size)?;
-    Ok((process, File::from(OwnedFd::from(outcome))))
+    Ok((process, Waiting { go: File::from(go), outcome: File::from(OwnedFd::from(outcome)) }))
+}
+
+/// Makes a socket at which libcontainer does not wait, since it would also wait for a worker that
+/// is gone. The process waits at its gate instead.
+fn told_listener(target: &ExecTarget) -> Result<NotifyListener, ExecError> {
+    let path = target.state.path().join(format!("exec-{}.sock", std::process::id()));
+    let listener = NotifyListener::new(&path).map_err(ExecError::Notify)?;
+    let told = NotifySocket::new(&path).notify_container_start().map_err(ExecError::Notify);
+    // Left over, it would go with the container.
+    let _ = std::fs::remove_file(&path);
+    told.map(|()| listener)
 }
 
 /// Opens the cgroups in which the process may begin: the container's; where the container hands
@@ -332,24 +346,21 @@ fn clone_targets(cgroup: &Cgroup, init: i32) -> Result<Vec<OwnedFd>, ExecError> 
     Ok(std::iter::once(own).chain(cgroup.clone_target_of(&membership)?).collect())
 }
 
-/// Lets the waiting process execute its program, and reads libcontainer's report of a failure.
-fn start(target: &ExecTarget, socket: &Path, mut outcome: File) -> Result<(), ExecError> {
-    require_init(target)?;
-    NotifySocket::new(socket).notify_container_start().map_err(ExecError::Notify)?;
-    let mut message = Vec::new();
-    outcome.read_to_end(&mut message).map_err(ExecError::Outcome)?;
-    if message.is_empty() {
-        return Ok(());
-    }
-    Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
+/// A process that waits at its gate. It ends when this worker does, at whatever point.
+struct Waiting {
+    go: File,
+    outcome: File,
 }
 
-/// Checks that init still lives. The namespaces were joined by its pid, and it may end at any time:
-/// if it lives now, they were its own; if another process has the pid, they may have been the
-/// host's.
-fn require_init(target: &ExecTarget) -> Result<(), ExecError> {
-    if target.init_process.is_some_and(|init| ledger::ProcessId::of(init.pid).is_ok_and(|now| now == init)) {
-        return Ok(());
+impl Waiting {
+    /// Lets it execute its program, and reads libcontainer's report of a failure.
+    fn start(mut self) -> Result<(), ExecError> {
+        self.go.write_all(&[program::GO]).map_err(ExecError::Gate)?;
+        let mut message = Vec::new();
+        self.outcome.read_to_end(&mut message).map_err(ExecError::Outcome)?;
+        if message.is_empty() {
+            return Ok(());
+        }
+        Err(ExecError::Program(String::from_utf8_lossy(&message).into_owned()))
     }
-    Err(ExecError::Status { id: target.container.id().to_owned(), status: ContainerStatus::Stopped })
 }

@@ -70,10 +70,11 @@ fn text<E: std::error::Error>(error: E) -> String {
 
 fn in_child(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     let (mut reader, mut writer) = io::pipe().map_err(text)?;
+    let worker = nix::unistd::getpid().as_raw();
     let child = match sys::fork().map_err(text)? {
         Forked::Parent { pid } => pid,
         Forked::Child => {
-            let result = run();
+            let result = sys::die_with_parent(worker).map_err(text).and_then(|()| run());
             // An empty answer is success; one that cannot be written is reported by the exit code.
             let reported = match &result {
                 Ok(()) => Ok(()),

@@ -7,6 +7,7 @@
 //! [`crate::cgroup`]).
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
 use libcontainer::namespaces::{NamespaceError, Namespaces};
@@ -20,11 +21,15 @@ use libcontainer::syscall::SyscallError;
 use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
 
+use super::exec_entrance;
+use super::launch::KilledUnlessKept;
 use super::namespaces;
+use super::privileges::{self, PrivilegeError};
 use super::rlimits;
 use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
-use crate::sys::{self, Forked};
+use crate::frame::{self, FrameError};
+use crate::sys::{self, Sibling};
 
 /// The way in which a process gets into its container's cgroup.
 pub(crate) enum CgroupPlace<'a> {
@@ -59,6 +64,18 @@ pub(crate) enum IntermediateError {
     /// The user.
     #[error("cannot become root of the container's user namespace")]
     Attribute(#[from] SyscallError),
+    /// The same, of an exec.
+    #[error("cannot become root of the container's user namespace")]
+    Root(#[source] nix::Error),
+    /// Arguments and environment, which are the shim's.
+    #[error("cannot clear the process's command line")]
+    CommandLine(#[source] std::io::Error),
+    /// The streams of an exec.
+    #[error("cannot set up the process's streams")]
+    Streams(#[source] nix_of_libcontainer::Error),
+    /// Rights that the process must not have.
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
     /// `execCPUAffinity`.
     #[error("cannot set execCPUAffinity")]
     Affinity(#[from] CPUAffinityError),
@@ -77,13 +94,18 @@ pub(crate) enum IntermediateError {
     /// init.
     #[error("cannot fork")]
     Fork(#[source] std::io::Error),
+    /// init's pidfd.
+    #[error("cannot hand over the container's process")]
+    HandOver(#[source] FrameError),
     /// The dumpable flag, without which nobody may write id maps.
     #[error("cannot set the dumpable flag")]
     Dumpable(#[source] nix::Error),
 }
 
-/// The ends of the three channels that this process, and init after it, use.
+/// The ends of the three channels that this process, and init after it, use; and where the worker
+/// gets init's pidfd.
 pub(crate) struct Ends<'a> {
+    pub(crate) pidfd: &'a OwnedFd,
     pub(crate) intermediate: &'a mut (IntermediateSender, IntermediateReceiver),
     pub(crate) init: &'a mut (InitSender, InitReceiver),
     pub(crate) to_main: &'a mut MainSender,
@@ -106,17 +128,51 @@ pub(crate) fn is_needed(args: &ContainerArgs, place: &CgroupPlace<'_>) -> bool {
 
 /// Runs init, which has no intermediate process. Returns what went wrong before it was init.
 pub(crate) fn run_init(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> IntermediateError {
-    match begin(args, place) {
+    let begun = begin(args, place).and_then(|()| {
+        let process = args.spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
+        Ok(privileges::bound(process)?)
+    });
+    match begun {
         Ok(()) => init(args, ends),
         Err(error) => error,
     }
 }
 
 /// Runs it; init reports its own errors by itself.
-pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
+///
+/// `joined`: the init of the container that it is an exec of.
+pub(crate) fn run(
+    args: &ContainerArgs,
+    place: &CgroupPlace<'_>,
+    joined: Option<&OwnedFd>,
+    ends: &mut Ends<'_>,
+) -> Result<(), IntermediateError> {
     begin(args, place)?;
-    let left = namespaces::join_outer(args).map_err(IntermediateError::Join)?;
-    let args = left.as_ref().unwrap_or(args);
+    let left = match joined {
+        Some(init) => {
+            let left = exec_entrance::enter(args, init)?;
+            sys::close_fd_of(init);
+            left
+        }
+        None => enter_namespaces(args, ends)?,
+    };
+    match sys::clone_sibling(false).map_err(IntermediateError::Fork)? {
+        None => init(&left, ends),
+        Some(Sibling { pid, pidfd }) => {
+            let made = KilledUnlessKept(pidfd.as_fd());
+            frame::send(ends.pidfd.as_fd(), &pidfd, &[]).map_err(IntermediateError::HandOver)?;
+            ends.to_main.intermediate_ready(Pid::from_raw(pid))?;
+            made.keep();
+            Ok(())
+        }
+    }
+}
+
+/// Enters the namespaces of a new container that init cannot make or join itself. Returns what is
+/// left for it.
+fn enter_namespaces(args: &ContainerArgs, ends: &mut Ends<'_>) -> Result<ContainerArgs, IntermediateError> {
+    let is_seen = namespaces::of(&args.spec, LinuxNamespaceType::Pid).is_some_and(|pids| pids.path().is_some());
+    let args = namespaces::join_outer(args).map_err(IntermediateError::Join)?.unwrap_or_else(|| args.clone());
     let linux = args.spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::User)? {
@@ -134,14 +190,17 @@ pub(crate) fn run(args: &ContainerArgs, place: &CgroupPlace<'_>, ends: &mut Ends
             })?;
         }
     }
+    let process = args.spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
+    privileges::bound(process)?;
     // Holds for the next process only, which is init.
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::Pid)? {
         namespaces.unshare_or_setns(namespace)?;
     }
-    match sys::clone_sibling(false).map_err(IntermediateError::Fork)? {
-        Forked::Child => init(args, ends),
-        Forked::Parent { pid } => Ok(ends.to_main.intermediate_ready(Pid::from_raw(pid))?),
+    if !is_seen {
+        return Ok(args);
     }
+    exec_entrance::clear_command_line().map_err(IntermediateError::CommandLine)?;
+    namespaces::leave_host(&args).map_err(IntermediateError::Join)
 }
 
 /// Does what comes before any namespace.
@@ -235,8 +294,8 @@ fn dumpable(request: impl FnOnce() -> Result<(), ChannelError>) -> Result<(), In
 /// init, until it executes its program or fails.
 fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     sys::set_name(c"egpu:init");
-    let closed = ends.init.0.close().and_then(|()| ends.intermediate.0.close()).and_then(|()| ends.to_main.close());
-    if closed.is_err() {
+    sys::close_fd_of(ends.pidfd);
+    if ends.to_main.close().is_err() {
         sys::exit_now(1);
     }
     if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {

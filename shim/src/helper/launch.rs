@@ -22,7 +22,7 @@ use libcontainer::hooks::{HookError, run_hooks};
 use libcontainer::network::NetworkError;
 use libcontainer::network::network_device::dev_change_net_namespace;
 use libcontainer::process::args::{ContainerArgs, ContainerType};
-use libcontainer::process::channel::{self, ChannelError, InitSender, MainReceiver};
+use libcontainer::process::channel::{self, ChannelError, InitSender, IntermediateSender, MainReceiver};
 use libcontainer::user_ns::UserNamespaceError;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
@@ -37,8 +37,9 @@ use super::rootfs_setup::RootfsSetup;
 use super::seccomp_listener::{self, ListenerError};
 use super::worker::chain;
 use crate::cgroup::takes_no_process;
-use crate::sys::{self, Forked};
-use crate::{frame, spans};
+use crate::frame::{self, FrameError};
+use crate::spans;
+use crate::sys::{self, Sibling};
 
 /// A process that could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -93,6 +94,12 @@ pub(crate) enum LaunchError {
     /// The process is gone already.
     #[error("the container's process ended before it was ready")]
     Gone(#[source] std::io::Error),
+    /// The pidfd of init, from the intermediate process.
+    #[error("cannot learn of the container's process")]
+    Handle(#[source] FrameError),
+    /// The shim, which is to end the process should this worker be lost.
+    #[error("cannot tell the shim of the container's process")]
+    Report(#[source] FrameError),
 }
 
 /// Extracts the text of a message that libcontainer did not expect.
@@ -127,6 +134,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) filter: Option<&'a Filter>,
     /// Descriptors that the container's processes must not hold.
     pub(crate) private: Vec<&'a OwnedFd>,
+    /// The init of the container that the process joins; for an exec.
+    pub(crate) joined: Option<&'a OwnedFd>,
     /// The cgroup that the process belongs in.
     pub(crate) place: CgroupPlace<'a>,
     /// Directories of cgroup v2 in which it can begin, the best first; none where it has to move
@@ -148,74 +157,107 @@ pub(crate) struct Launched {
     pub(crate) pidfd: OwnedFd,
 }
 
+/// A process that is killed when this goes out of scope.
+pub(super) struct KilledUnlessKept<'a>(pub(super) BorrowedFd<'a>);
+
+impl KilledUnlessKept<'_> {
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for KilledUnlessKept<'_> {
+    fn drop(&mut self) {
+        // Most likely it has ended already.
+        let _ = sys::pidfd_send_signal(self.0, libc::SIGKILL);
+    }
+}
+
+/// The worker's ends towards the intermediate process.
+struct Intermediate {
+    to: IntermediateSender,
+    from: MainReceiver,
+    /// Where it sends init's pidfd.
+    pidfd: OwnedFd,
+}
+
+impl Intermediate {
+    /// Waits for the process that it makes.
+    fn init(&mut self) -> Result<Sibling, LaunchError> {
+        let pid = self.from.wait_for_intermediate_ready()?.as_raw();
+        let (pidfd, _) = frame::receive(self.pidfd.as_fd()).map_err(LaunchError::Handle)?;
+        Ok(Sibling { pid, pidfd })
+    }
+}
+
 impl Launch<'_> {
     /// Creates the process. When it fails, the process is killed.
     pub(crate) fn run(&self) -> Result<Launched, LaunchError> {
-        let (mut intermediate_main_sender, mut from_intermediate) = channel::main_channel()?;
+        let (mut intermediate_main_sender, from_intermediate) = channel::main_channel()?;
         let (mut init_main_sender, mut from_init) = channel::main_channel()?;
         let mut to_intermediate = channel::intermediate_channel()?;
         let mut to_init = channel::init_channel()?;
+        let (pidfd, intermediate_pidfd) = frame::pair().map_err(LaunchError::Fork)?;
 
         spans::mark("fork", "");
         let has_intermediate = intermediate::is_needed(self.args, &self.place);
-        let first = match self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)? {
-            Forked::Parent { pid } => Pid::from_raw(pid),
-            Forked::Child => {
-                let ends = Ends {
-                    intermediate: &mut to_intermediate,
-                    init: &mut to_init,
-                    to_main: &mut intermediate_main_sender,
-                    init_to_main: &mut init_main_sender,
-                };
-                self.run_first(has_intermediate, ends)
-            }
+        let Some(first) =
+            self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)?
+        else {
+            sys::close_fd_of(&pidfd);
+            let ends = Ends {
+                pidfd: &intermediate_pidfd,
+                intermediate: &mut to_intermediate,
+                init: &mut to_init,
+                to_main: &mut intermediate_main_sender,
+                init_to_main: &mut init_main_sender,
+            };
+            self.run_first(has_intermediate, ends)
         };
+        let guard = KilledUnlessKept(first.pidfd.as_fd());
+        drop(intermediate_pidfd);
         intermediate_main_sender.close()?;
         init_main_sender.close()?;
-
-        let (mut to_intermediate, _) = to_intermediate;
         let (mut to_init, _) = to_init;
-        if let Some(config) = &self.args.user_ns_config {
-            from_intermediate.wait_for_mapping_request()?;
-            config.write_uid_mapping(first).map_err(LaunchError::Mapping)?;
-            config.write_gid_mapping(first).map_err(LaunchError::Mapping)?;
-            rlimits::set(Some(first), &self.args.spec).map_err(LaunchError::Limits)?;
-            to_intermediate.mapping_written()?;
-        }
-        let linux = self.args.spec.linux().as_ref();
-        if let Some(offsets) = linux.and_then(time_offsets) {
-            from_intermediate.wait_for_time_offset_request()?;
-            fs::write(format!("/proc/{first}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
-            to_intermediate.time_offsets_written()?;
-        }
-        to_intermediate.close()?;
+        let mut intermediate = Intermediate { to: to_intermediate.0, from: from_intermediate, pidfd };
+        self.set_up(first.pid, &mut intermediate)?;
+        let made = if has_intermediate { Some(intermediate.init()?) } else { None };
+        guard.keep();
 
-        let pid = if has_intermediate { from_intermediate.wait_for_intermediate_ready()? } else { first };
+        let init = made.unwrap_or(first);
+        let guard = KilledUnlessKept(init.pidfd.as_fd());
         spans::mark("init made", "");
-        let pidfd = sys::pidfd_open(pid.as_raw());
-        if let Ok(pidfd) = &pidfd {
-            // A shim that is gone has nobody to end it for: whoever deletes the container does.
-            let _ = frame::send_value(self.reply, &WorkerReply::Launched, &[pidfd.as_fd()]);
+        // From now on the shim ends it when it loses this worker.
+        let told = frame::send_value(self.reply, &WorkerReply::Launched, &[init.pidfd.as_fd()]);
+        told.map_err(LaunchError::Report)?;
+        let pid = Pid::from_raw(init.pid);
+        match self.admit(pid, init.pidfd.as_fd()) {
+            Ok(()) => self.serve_init(pid, &mut to_init, &mut from_init)?,
+            Err(error) => return Err(last_words(&mut from_init).unwrap_or(error)),
         }
-        let admitted = pidfd.as_ref().map_or(Ok(()), |pidfd| self.admit(pid, pidfd.as_fd()));
-        let result = match admitted {
-            Ok(()) => self.serve_init(pid, &mut to_init, &mut from_init),
-            Err(error) => Err(last_words(&mut from_init).unwrap_or(error)),
-        };
-        match (result, pidfd) {
-            (Ok(()), Ok(pidfd)) => Ok(Launched { pid, pidfd }),
-            (Ok(()), Err(gone)) => Err(LaunchError::Gone(gone)),
-            (Err(error), pidfd) => {
-                if let Ok(pidfd) = pidfd {
-                    // Most likely it has ended already.
-                    let _ = sys::pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL);
-                }
-                Err(error)
-            }
-        }
+        guard.keep();
+        Ok(Launched { pid, pidfd: init.pidfd })
     }
 
-    fn fork(&self, in_pid_namespace: bool) -> std::io::Result<Forked> {
+    /// Does for the first process what only its parent namespaces allow.
+    fn set_up(&self, first: i32, intermediate: &mut Intermediate) -> Result<(), LaunchError> {
+        let pid = Pid::from_raw(first);
+        if let Some(config) = &self.args.user_ns_config {
+            intermediate.from.wait_for_mapping_request()?;
+            config.write_uid_mapping(pid).map_err(LaunchError::Mapping)?;
+            config.write_gid_mapping(pid).map_err(LaunchError::Mapping)?;
+            rlimits::set(Some(pid), &self.args.spec).map_err(LaunchError::Limits)?;
+            intermediate.to.mapping_written()?;
+        }
+        if let Some(offsets) = self.args.spec.linux().as_ref().and_then(time_offsets) {
+            intermediate.from.wait_for_time_offset_request()?;
+            fs::write(format!("/proc/{first}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
+            intermediate.to.time_offsets_written()?;
+        }
+        Ok(intermediate.to.close()?)
+    }
+
+    fn fork(&self, in_pid_namespace: bool) -> std::io::Result<Option<Sibling>> {
         let mut last = None;
         for place in &self.clone_targets {
             match sys::clone_sibling_into(place, in_pid_namespace) {
@@ -232,8 +274,11 @@ impl Launch<'_> {
 
     /// Runs the process that was forked: the intermediate one, or init where there is none.
     fn run_first(&self, has_intermediate: bool, mut ends: Ends<'_>) -> ! {
-        let result = self.enter().map_err(|e| chain(&e)).and_then(|()| match has_intermediate {
-            true => intermediate::run(self.args, &self.place, &mut ends).map_err(|e| chain(&e)),
+        // Those who read from them hear when the worker is gone.
+        let closed = ends.init.0.close().and_then(|()| ends.intermediate.0.close()).map_err(|e| e.to_string());
+        let entered = closed.and_then(|()| self.enter().map_err(|e| chain(&e)));
+        let result = entered.and_then(|()| match has_intermediate {
+            true => intermediate::run(self.args, &self.place, self.joined, &mut ends).map_err(|e| chain(&e)),
             false => Err(chain(&intermediate::run_init(self.args, &self.place, &mut ends))),
         });
         let Err(message) = result else { sys::exit_now(0) };
@@ -246,7 +291,7 @@ impl Launch<'_> {
     /// Closes the private descriptors and installs the filter, first of all in the first process:
     /// the container's init has it, and so has all that init ever forks.
     fn enter(&self) -> Result<(), FilterError> {
-        for fd in self.private.iter().chain(std::iter::once(&self.reply)) {
+        for fd in self.private.iter().copied().chain(&self.clone_targets).chain([self.reply]) {
             sys::close_fd_of(fd);
         }
         match self.filter {

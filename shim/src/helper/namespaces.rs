@@ -3,12 +3,13 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::rc::Rc;
 
 use libcontainer::process::args::ContainerArgs;
 use nix::errno::Errno;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::{Map, Value};
@@ -48,8 +49,31 @@ fn inode(namespace: &str) -> io::Result<(u64, u64)> {
 
 /// The spec's namespace of this kind.
 pub(super) fn of(spec: &Spec, kind: LinuxNamespaceType) -> Option<&LinuxNamespace> {
-    let namespaces = spec.linux().as_ref()?.namespaces().as_deref()?;
-    namespaces.iter().find(|namespace| namespace.typ() == kind)
+    all(spec).iter().find(|namespace| namespace.typ() == kind)
+}
+
+fn all(spec: &Spec) -> &[LinuxNamespace] {
+    spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default()
+}
+
+/// Joins the namespaces of the spec's kinds that the process of this pidfd is in, all or none. That
+/// of pids holds for the next child.
+pub(super) fn join_all(spec: &Spec, process: BorrowedFd<'_>) -> io::Result<()> {
+    let kinds: CloneFlags = all(spec).iter().map(|namespace| flag(namespace.typ())).collect();
+    if kinds.is_empty() { Ok(()) } else { Ok(setns(process, kinds)?) }
+}
+
+fn flag(kind: LinuxNamespaceType) -> CloneFlags {
+    match kind {
+        LinuxNamespaceType::Mount => CloneFlags::CLONE_NEWNS,
+        LinuxNamespaceType::Network => CloneFlags::CLONE_NEWNET,
+        LinuxNamespaceType::Pid => CloneFlags::CLONE_NEWPID,
+        LinuxNamespaceType::Ipc => CloneFlags::CLONE_NEWIPC,
+        LinuxNamespaceType::Uts => CloneFlags::CLONE_NEWUTS,
+        LinuxNamespaceType::User => CloneFlags::CLONE_NEWUSER,
+        LinuxNamespaceType::Cgroup => CloneFlags::CLONE_NEWCGROUP,
+        LinuxNamespaceType::Time => CloneFlags::from_bits_retain(libc::CLONE_NEWTIME),
+    }
 }
 
 /// Joins, before a user namespace, the namespaces that are not its own, which its root may not
@@ -59,35 +83,72 @@ pub(crate) fn join_outer(args: &ContainerArgs) -> io::Result<Option<ContainerArg
     if of(&args.spec, LinuxNamespaceType::User).is_none() {
         return Ok(None);
     }
-    let linux = args.spec.linux().as_ref();
-    let namespaces = linux.and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
     let mut left = Vec::new();
-    for namespace in namespaces {
+    for namespace in all(&args.spec) {
         if !join(namespace)? {
             left.push(namespace.clone());
         }
     }
+    Ok(Some(with(args, left)))
+}
+
+fn with(args: &ContainerArgs, namespaces: Vec<LinuxNamespace>) -> ContainerArgs {
     let mut spec = (*args.spec).clone();
     if let Some(linux) = spec.linux_mut() {
-        linux.set_namespaces(Some(left));
+        linux.set_namespaces(Some(namespaces));
     }
-    Ok(Some(ContainerArgs { spec: Rc::new(spec), ..args.clone() }))
+    ContainerArgs { spec: Rc::new(spec), ..args.clone() }
+}
+
+/// Leaves, before init appears in another container's pid namespace, the host's namespaces for
+/// those of the spec, as runc. Returns what is left to do: of the mounts and cgroups libcontainer
+/// must know that they are the container's, and the host name is its to set.
+pub(crate) fn leave_host(args: &ContainerArgs) -> io::Result<ContainerArgs> {
+    let mut left = Vec::new();
+    for namespace in all(&args.spec) {
+        let mut own = namespace.clone();
+        match (namespace.typ(), namespace.path()) {
+            // Entered already, that of pids for the next process; or joined by libcontainer, last.
+            (LinuxNamespaceType::User | LinuxNamespaceType::Time | LinuxNamespaceType::Pid, _)
+            | (LinuxNamespaceType::Mount | LinuxNamespaceType::Cgroup, Some(_)) => {
+                left.push(own);
+                continue;
+            }
+            (_, Some(path)) => {
+                setns(File::open(path)?, flag(namespace.typ()))?;
+                continue;
+            }
+            (_, None) => unshare(flag(namespace.typ()))?,
+        }
+        match namespace.typ() {
+            LinuxNamespaceType::Mount => left.push(own.set_path(Some("/proc/self/ns/mnt".into())).clone()),
+            LinuxNamespaceType::Cgroup => left.push(own.set_path(Some("/proc/self/ns/cgroup".into())).clone()),
+            // libcontainer makes another: only then does it name the host.
+            LinuxNamespaceType::Uts => left.push(own),
+            LinuxNamespaceType::Network
+            | LinuxNamespaceType::Ipc
+            | LinuxNamespaceType::User
+            | LinuxNamespaceType::Time
+            | LinuxNamespaceType::Pid => {}
+        }
+    }
+    Ok(with(args, left))
 }
 
 /// False: it is not joined now.
 fn join(namespace: &LinuxNamespace) -> io::Result<bool> {
-    let flag = match namespace.typ() {
-        LinuxNamespaceType::Network => CloneFlags::CLONE_NEWNET,
-        LinuxNamespaceType::Ipc => CloneFlags::CLONE_NEWIPC,
-        LinuxNamespaceType::Uts => CloneFlags::CLONE_NEWUTS,
-        LinuxNamespaceType::Pid => CloneFlags::CLONE_NEWPID,
+    match namespace.typ() {
+        LinuxNamespaceType::Network
+        | LinuxNamespaceType::Ipc
+        | LinuxNamespaceType::Uts
+        | LinuxNamespaceType::Pid => {}
         LinuxNamespaceType::User
         | LinuxNamespaceType::Time
         | LinuxNamespaceType::Cgroup
         | LinuxNamespaceType::Mount => return Ok(false),
-    };
+    }
     let Some(path) = namespace.path() else { return Ok(false) };
-    match setns(File::open(path)?, flag) {
+    match setns(File::open(path)?, flag(namespace.typ())) {
         Ok(()) => Ok(true),
         Err(Errno::EPERM) => Ok(false),
         Err(errno) => Err(errno.into()),

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CString, NulError};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, PipeReader, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,9 @@ const OWN_DESCRIPTORS: usize = 64;
 /// program from an init that died.
 pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
 
+/// Lets a process that waits at its gate execute its program.
+pub(crate) const GO: u8 = b'+';
+
 /// Executes the process of a spec. Runs in the container's init: after pivot_root, as the
 /// container's user, with its capabilities and seccomp filter.
 #[derive(Debug, Clone)]
@@ -37,6 +40,8 @@ pub(crate) struct ContainerProgram {
     report: Option<Rc<OwnedFd>>,
     /// The report, or libcontainer's own pipe for that: what is not closed before.
     kept: RawFd,
+    /// Gets [`GO`] from the worker, which alone has the other end: it closes when the worker ends.
+    gate: Option<Rc<PipeReader>>,
     /// Descriptors that were open before; see [`may_be_open`].
     inherited: Vec<RawFd>,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
@@ -65,6 +70,9 @@ pub(crate) enum ProgramError {
     /// `execve` refused.
     #[error("exec {}: {}", path.display(), in_words(*errno))]
     Execute { path: PathBuf, errno: Errno },
+    /// The worker that was to let it begin has ended.
+    #[error("the process was not to begin: its worker has ended")]
+    NobodyWaits,
     /// `process.args` is empty.
     #[error("process.args is empty; it must name a program")]
     NoArguments,
@@ -91,11 +99,22 @@ impl ContainerProgram {
         let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
         let inherited = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-        Ok(Self { report: None, kept, inherited, find_home, path: Rc::default() })
+        Ok(Self { report: None, kept, gate: None, inherited, find_home, path: Rc::default() })
+    }
+
+    /// `gate`: see the field.
+    pub(crate) fn waiting_for(self, gate: PipeReader) -> Self {
+        Self { gate: Some(Rc::new(gate)), ..self }
+    }
+
+    fn wait(&self) -> Result<(), ProgramError> {
+        let Some(gate) = &self.gate else { return Ok(()) };
+        (&**gate).read_exact(&mut [0]).map_err(|_| ProgramError::NobodyWaits)
     }
 
     /// Replaces the process's image; returns only when that fails.
     fn execute(&self, process: &Process) -> Result<(), ProgramError> {
+        self.wait()?;
         let args = process.args().as_deref().unwrap_or_default();
         let path = match self.path.get() {
             Some(path) => path.clone(),

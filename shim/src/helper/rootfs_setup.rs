@@ -16,6 +16,7 @@ use pathrs::{InodeType, Root};
 
 use super::devices::{DeviceError, Devices};
 use super::hook_namespaces::run_prepared;
+use super::masked_paths;
 use super::mounts::{AttachError, MountPlan, PlanError, Propagation, SourceError, Sources};
 use super::working_directory;
 use crate::cgroup::Cgroup;
@@ -38,6 +39,8 @@ pub(crate) struct RootfsSetup {
     directories: Vec<PathBuf>,
     working_directory: PathBuf,
     devices: Devices,
+    /// Paths that libcontainer hides.
+    masked: Vec<PathBuf>,
 }
 
 /// Work on the root file system that could not be done.
@@ -101,6 +104,7 @@ impl RootfsSetup {
             directories,
             working_directory: spec.process().as_ref().map(|process| process.cwd().clone()).unwrap_or_default(),
             devices,
+            masked: masked_paths(spec),
             mounts,
         })
     }
@@ -121,8 +125,10 @@ impl RootfsSetup {
         run_prepared(init, prepare, |(root, sources)| self.apply(root, sources))
     }
 
-    /// Seals the mounts, which would have been in the way before: `init` waits for its start.
+    /// Seals the mounts, which would have been in the way before, and checks that what must not be
+    /// seen is hidden: `init` waits for its start.
     pub(crate) fn seal(&self, init: Pid) -> Result<(), String> {
+        masked_paths::verify(Path::new(&format!("/proc/{init}/root")), &self.masked)?;
         self.mounts.seal(init)
     }
 
@@ -137,6 +143,11 @@ impl RootfsSetup {
             .map_err(|source| RootfsSetupError::WorkingDirectory { path: self.working_directory.clone(), source })?;
         Ok(attached.complete()?)
     }
+}
+
+fn masked_paths(spec: &Spec) -> Vec<PathBuf> {
+    let paths = spec.linux().as_ref().and_then(|linux| linux.masked_paths().as_deref()).unwrap_or_default();
+    paths.iter().map(PathBuf::from).collect()
 }
 
 /// The directories that are made for devices in a `/dev` of the container's own. What lies in other

@@ -32,10 +32,12 @@ impl HostFacts {
     /// Reads them.
     pub(crate) fn read() -> Self {
         let first = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        // What cannot be looked at is there: more is refused then, and no device left open.
+        let is_there = |path: &str| Path::new(path).try_exists().unwrap_or(true);
         Self {
-            selinux: Path::new("/sys/fs/selinux/enforce").exists(),
+            selinux: is_there("/sys/fs/selinux/enforce"),
             apparmor: first("/sys/module/apparmor/parameters/enabled").starts_with('Y'),
-            cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+            cgroup_v2: is_there("/sys/fs/cgroup/cgroup.controllers"),
             last_capability: first("/proc/sys/kernel/cap_last_cap").trim().parse().unwrap_or(CAPABILITIES.len()),
         }
     }

@@ -67,7 +67,7 @@ fn run(socket: &OwnedFd, shim: i32) -> io::Result<()> {
         }
         let reply = fds.remove(0);
         // A failed fork closes the reply socket, which the shim reads as a worker that died.
-        if let Ok(Forked::Child) = sys::clone_sibling(false) {
+        if let Ok(None) = sys::clone_sibling(false) {
             sys::close_fd_of(socket);
             worker::run(shim, operation, fds, &reply);
         }

@@ -28,10 +28,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nix::fcntl::Flock;
 use nvidia_glue::base::{
     Surroundings,
-    file_lock::{lock_exclusive, try_lock_exclusive},
+    file_lock::{FileLock, lock_exclusive, try_lock_exclusive},
     make_directory,
 };
 use runtime_config::config::Config;
@@ -271,21 +270,21 @@ impl Registry {
 pub struct Claim {
     /// The note that says what to clean up.
     pub note: Note,
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 /// See [`Registry::next_sweep`].
 #[derive(Debug)]
 pub struct NextSweep {
     /// `None`: whoever holds it is stopped.
-    _lock: Option<Flock<File>>,
+    _lock: Option<FileLock>,
 }
 
 /// The right to change sockets and notes; see [`Registry::lock`].
 #[derive(Debug)]
 pub struct RegistryLock<'r> {
     registry: &'r Registry,
-    _lock: Flock<File>,
+    _lock: FileLock,
 }
 
 impl RegistryLock<'_> {

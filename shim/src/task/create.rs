@@ -20,6 +20,7 @@ use super::{
     process::Process,
 };
 use crate::{
+    blocking::blocking,
     bundle::{self, Note, SpecView},
     cgroup::{Cgroup, Host},
     gpu::{AdmissionWait, PreparedGrant},
@@ -87,8 +88,8 @@ async fn wait_for_cleanup(context: &Context, id: &str) -> Result<(), TaskError> 
     }
     let (registry, id) = (context.registry.clone(), id.to_owned());
     let (containerd, namespace) = (context.containerd.clone(), context.namespace.clone());
-    let claimed = tokio::task::spawn_blocking(move || registry.claim(&containerd, &namespace, &id).map(drop)).await;
-    claimed.map_err(|_| TaskError::Ending)?.map_err(TaskError::Registry)
+    let claimed = blocking(move || registry.claim(&containerd, &namespace, &id).map(drop)).await;
+    claimed.map_err(TaskError::Thread)?.map_err(TaskError::Registry)
 }
 
 impl Plan {
@@ -128,7 +129,7 @@ impl Plan {
     /// Writes the note for `delete`: in the bundle, and in the registry, which outlives the bundle.
     async fn write_note(&self, context: &Context, note: Note) -> Result<(), TaskError> {
         let registry = context.registry.clone();
-        let written = tokio::task::spawn_blocking(move || {
+        let written = blocking(move || {
             if let Err(error) = registry.save_note(&note) {
                 // A state directory that is full. The bundle's copy serves as long as there is a
                 // bundle.
@@ -140,7 +141,7 @@ impl Plan {
             }
             note.write().map_err(TaskError::Bundle)
         });
-        written.await.map_err(|_| TaskError::Ending)?
+        written.await.map_err(TaskError::Thread)?
     }
 
     /// Reserves what the container asks for. The reservation names the cgroup before anything runs

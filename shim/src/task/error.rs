@@ -190,6 +190,9 @@ pub enum TaskError {
     /// The task that did the work was torn down.
     #[error("the shim is ending")]
     Ending,
+    /// Work on files.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
     /// Any of them, at the create of a pod's container.
     #[error(transparent)]
     InPod(Box<TaskError>),
@@ -228,7 +231,7 @@ impl TaskError {
                 FailureKind::Internal => Code::UNKNOWN,
             },
             Self::Unsupported { .. } => Code::UNIMPLEMENTED,
-            Self::Ending => Code::UNAVAILABLE,
+            Self::Ending | Self::Thread(_) => Code::UNAVAILABLE,
             Self::Bundle(_)
             | Self::Mediator(_)
             | Self::Registry(_)

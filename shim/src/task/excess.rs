@@ -21,6 +21,7 @@ use super::{
     incidents::Incidents,
 };
 use crate::{
+    blocking::blocking,
     io::{ProcessIo, StdioPaths, StreamContext},
     mediator::message::{Excess, KillReason},
     sys,
@@ -106,8 +107,8 @@ impl Container {
 
     async fn first_process(&self) -> Result<Value, TaskError> {
         let path = self.fixed.bundle.join("config.json");
-        let read = tokio::task::spawn_blocking(move || std::fs::read(path));
-        let text = read.await.map_err(|_| TaskError::Ending)?.unwrap_or_default();
+        let read = blocking(move || std::fs::read(path));
+        let text = read.await.map_err(TaskError::Thread)?.unwrap_or_default();
         let spec: Value = serde_json::from_slice(&text).map_err(|source| TaskError::Json { field: "spec", source })?;
         match spec.get("process") {
             Some(process @ Value::Object(_)) => Ok(process.clone()),

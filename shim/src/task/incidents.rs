@@ -19,7 +19,7 @@ use nvidia_glue::{
 use runtime_config::request::PodContainer;
 use tokio::time::sleep;
 
-use crate::sync::lock;
+use crate::{blocking::detached, sync::lock};
 
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
 const LONGEST_WINDOW: Duration = Duration::from_secs(600);
@@ -116,7 +116,7 @@ impl Incidents {
 
     fn write(&self, entries: Vec<Entry>) {
         let log = self.log.clone();
-        tokio::task::spawn_blocking(move || log.write(entries));
+        detached(move || log.write(entries));
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::{Context, error::TaskError};
 use crate::{
+    blocking::blocking,
     helper::{HelperError, protocol},
     registry::{Registry, RegistryError},
 };
@@ -69,7 +70,8 @@ impl Context {
         F: FnOnce(&Registry) -> Result<T, RegistryError> + Send + 'static,
     {
         let registry = self.registry.clone();
-        let found = tokio::task::spawn_blocking(move || look(&registry)).await.ok()?;
+        let found = blocking(move || look(&registry)).await.map_err(TaskError::Thread);
+        let found = found.and_then(|found| found.map_err(TaskError::Registry));
         found.inspect_err(|error| tracing::warn!(error = super::chain(error), "cannot find what dead shims left")).ok()
     }
 

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::mediator_client::Mediator;
+use crate::{blocking::blocking, mediator_client::Mediator};
 
 /// Interval at which the status is read while it is to be written in time.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -89,12 +89,17 @@ pub(super) async fn until_stalled(
         let is_watched = *has_processes.borrow() || watch.is_scheduled();
         let path = is_watched.then(|| status_file.clone());
         // Half a status, of a mediator that was stopped in the middle, is none: the last one before
-        // it stands.
-        let status = blocking(path, |path| StatusFile::read(&path).ok()).await.flatten();
+        // it stands. Without a thread to look with, nothing is known of the mediator.
+        let read = match path {
+            Some(path) => blocking(move || StatusFile::read(&path).ok()).await,
+            None => Ok(None),
+        };
+        let Ok(status) = read else { continue };
         status.iter().for_each(|status| report_degraded(&mut degraded, status, &on_degraded));
         let stall = watch.look(passed, now_us, status.as_ref(), mediator.is_silent());
         if let Some(stall) = stall {
-            let cause = blocking(Some(mediator.process().pid), DelayCause::of).await.flatten();
+            let pid = mediator.process().pid;
+            let Ok(cause) = blocking(move || DelayCause::of(pid)).await else { continue };
             if watch.is_over(stall, cause) {
                 return stall;
             }
@@ -125,12 +130,6 @@ fn report_degraded(before: &mut BTreeSet<String>, status: &Status, report: impl 
             before.remove(&card.uuid);
         }
     }
-}
-
-/// File work, where there is some.
-async fn blocking<I: Send + 'static, T: Send + 'static>(input: Option<I>, work: fn(I) -> T) -> Option<T> {
-    let input = input?;
-    tokio::task::spawn_blocking(move || work(input)).await.ok()
 }
 
 /// A reason for which one that is late may not be to blame.

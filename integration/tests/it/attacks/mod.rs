@@ -18,6 +18,7 @@ mod pods;
 mod races;
 mod stalls;
 mod users;
+mod visible;
 
 use integration::{
     Container, ContainerBuilder, Node,
@@ -45,6 +46,7 @@ pub(crate) fn cases() -> Vec<Case> {
         races::cases(),
         stalls::cases(),
         users::cases(),
+        visible::cases(),
     ];
     let armed = all.into_iter().flatten().map(|case| case.also_needing(integration::hostile::available));
     armed.chain(clients::cases()).map(Case::on_real_cards_too).collect()

@@ -1,7 +1,10 @@
 //! SIGKILL to shim, helper and containerd: at points of a create and a start that hooks hold open,
 //! and at random ones.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use integration::{
     ContainerBuilder, Node, eventually, is_egpu, leftovers::shim_socket, node::shim_directory, processes::Process,
@@ -31,6 +34,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
         Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
+        Case::egpu("kills::worker_of_an_exec", |node| in_an_exec(node, true)),
+        Case::egpu("kills::intermediate_of_an_exec", |node| in_an_exec(node, false)),
         Case::egpu("kills::shim_that_nobody_connected_to", shim_that_nobody_connected_to),
         Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
         Case::egpu("kills::shim_at_its_birth", |node| at_random(node, Victim::NewShim)),
@@ -130,6 +135,48 @@ fn clear(node: &Node, id: &str) {
         let gone = !containers.lines().any(|container| container == id) && !node.bundle(id).exists();
         gone.then_some(())
     });
+}
+
+/// Kills the worker of an exec, or its intermediate process, while that is in the container's cgroup
+/// and has not yet made the exec: it is held there by the freezer.
+fn in_an_exec(node: &Node, kills_worker: bool) {
+    let container = node.container("a").start().unwrap();
+    let zygotes: Vec<i32> = node.helpers().iter().map(|helper| helper.pid).collect();
+    let path = node.cgroup_path("a");
+    let path = path.trim_start_matches('/');
+    let v1 = Path::new("/sys/fs/cgroup/freezer").join(path);
+    let (cgroup, file, frozen, thawed) = if v1.exists() {
+        (v1, "freezer.state", "FROZEN", "THAWED")
+    } else {
+        (Path::new("/sys/fs/cgroup").join(path), "cgroup.freeze", "1", "0")
+    };
+    let freezer = cgroup.join(file);
+    let others = || -> Vec<i32> {
+        let pids = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        let pids = pids.lines().map(|pid| pid.parse().unwrap());
+        pids.filter(|pid| u32::try_from(*pid) != Ok(container.pid())).collect()
+    };
+    std::fs::write(&freezer, frozen).unwrap();
+    std::thread::scope(|scope| {
+        let exec = scope.spawn(|| container.exec("e", &["sleep", "1000"]).start().map(drop));
+        let intermediate = eventually("the intermediate process is there", || others().first().copied());
+        let victim = if kills_worker {
+            let workers = node.helpers().into_iter();
+            let mut workers = workers.filter(|it| it.pid != intermediate && !zygotes.contains(&it.pid));
+            workers.next().expect("the worker")
+        } else {
+            Process::read(intermediate).unwrap()
+        };
+        victim.kill();
+        if kills_worker {
+            eventually("the worker is gone", || (!victim.alive()).then_some(()));
+        }
+        std::fs::write(&freezer, thawed).unwrap();
+        exec.join().unwrap().unwrap_err();
+    });
+    eventually("nothing of the exec is left", || others().is_empty().then_some(()));
+    assert_eq!(container.sh("true").0, 0);
+    container.end();
 }
 
 fn at_hook(node: &Node, kind: &'static str, victim: Victim) {

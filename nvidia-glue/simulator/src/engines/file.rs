@@ -14,8 +14,7 @@ use std::{
     str::FromStr,
 };
 
-use base::ProcessId;
-use nix::fcntl::{Flock, FlockArg};
+use base::{ProcessId, file_lock::FileLock};
 
 use super::{
     super::participants::is_there,
@@ -42,7 +41,7 @@ impl ChannelFile {
     /// file's lock.
     pub(super) fn locked<T>(&self, change: impl FnOnce(&mut Channels) -> T) -> io::Result<T> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let file = Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| io::Error::from(error))?;
+        let file = FileLock::wait(file)?;
         let mut channels = read(&file)?;
         drop_dead(&mut channels);
         let answer = change(&mut channels);
