@@ -15,7 +15,8 @@ static ssize_t slurp(const char *process, const char *file, char *into) {
     return length;
 }
 static void found(const char *process, const char *what, const char *text) {
-    printf("foreign %s of %s: %s\n", what, process, text);
+    static int lines;
+    if (lines++ < 50) printf("foreign %s of %s: %s\n", what, process, text);
 }
 /* Only what it was executed with is the runtime's: its name says so. */
 static int is_runtime(const char *process) {

@@ -8,12 +8,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::file_lock::FileLock;
 use kubernetes_api::{
     ClaimVariable,
     names::{CDI_KIND, cdi_device, cdi_file, claim_of_cdi_file},
 };
 use ledger::Ledger;
-use base::file_lock::FileLock;
 use serde_json::json;
 
 /// The oldest CDI that has all of what these files need: since 0.5.0, names of devices may begin

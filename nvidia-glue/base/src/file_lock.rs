@@ -12,7 +12,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-
 /// Stack of a thread that waits.
 const STACK: usize = 64 << 10;
 /// Threads that wait at most: those whose callers have given up stay as long as the lock is held.

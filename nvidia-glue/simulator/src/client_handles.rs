@@ -8,7 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-
 use base::file_lock::FileLock;
 
 /// Client handles are this and an index (`RS_CLIENT_HANDLE_BASE`).

@@ -424,19 +424,18 @@ fn launch(
     let filter = Filter::new(create.fence, intake).map_err(LaunchError::Filter)?;
     let private = stdio.private();
     let filter = filter.as_ref();
-    let init =
-        Launch {
-            args: &args,
-            filter,
-            private,
-            joined: None,
-            place,
-            clone_targets,
-            reply,
-            hooks,
-            rootfs_setup: Some(rootfs_setup),
-        }
-        .run()?;
+    let init = Launch {
+        args: &args,
+        filter,
+        private,
+        joined: None,
+        place,
+        clone_targets,
+        reply,
+        hooks,
+        rootfs_setup: Some(rootfs_setup),
+    }
+    .run()?;
     stdio.finish(owner, notes.console_size)?;
     Ok(init)
 }

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
 use libcontainer::namespaces::{NamespaceError, Namespaces};
@@ -19,7 +20,7 @@ use libcontainer::process::cpu_affinity::{CPUAffinityError, set_cpuset_affinity_
 use libcontainer::process::init::container_init_process;
 use libcontainer::syscall::SyscallError;
 use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
-use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process};
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process, Spec};
 
 use super::exec_entrance;
 use super::launch::KilledUnlessKept;
@@ -154,7 +155,12 @@ pub(crate) fn run(
             sys::close_fd_of(init);
             left
         }
-        None => enter_namespaces(args, ends)?,
+        None => {
+            let mut spec = (*args.spec).clone();
+            enter_namespaces(args, &mut spec, ends)?;
+            // Not to be copied twice: the copies share a descriptor, and each of them closes it.
+            ContainerArgs { spec: Rc::new(spec), ..args.clone() }
+        }
     };
     match sys::clone_sibling(false).map_err(IntermediateError::Fork)? {
         None => init(&left, ends),
@@ -168,12 +174,12 @@ pub(crate) fn run(
     }
 }
 
-/// Enters the namespaces of a new container that init cannot make or join itself. Returns what is
-/// left for it.
-fn enter_namespaces(args: &ContainerArgs, ends: &mut Ends<'_>) -> Result<ContainerArgs, IntermediateError> {
-    let is_seen = namespaces::of(&args.spec, LinuxNamespaceType::Pid).is_some_and(|pids| pids.path().is_some());
-    let args = namespaces::join_outer(args).map_err(IntermediateError::Join)?.unwrap_or_else(|| args.clone());
-    let linux = args.spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
+/// Enters the namespaces of a new container that init cannot make or join itself. Leaves in the spec
+/// what is left for it.
+fn enter_namespaces(args: &ContainerArgs, spec: &mut Spec, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
+    let is_seen = namespaces::of(spec, LinuxNamespaceType::Pid).is_some_and(|pids| pids.path().is_some());
+    namespaces::join_outer(spec).map_err(IntermediateError::Join)?;
+    let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::User)? {
         enter_user_namespace(&namespaces, namespace, ends)?;
@@ -197,10 +203,10 @@ fn enter_namespaces(args: &ContainerArgs, ends: &mut Ends<'_>) -> Result<Contain
         namespaces.unshare_or_setns(namespace)?;
     }
     if !is_seen {
-        return Ok(args);
+        return Ok(());
     }
     exec_entrance::clear_command_line().map_err(IntermediateError::CommandLine)?;
-    namespaces::leave_host(&args).map_err(IntermediateError::Join)
+    namespaces::leave_host(spec).map_err(IntermediateError::Join)
 }
 
 /// Does what comes before any namespace.

@@ -201,9 +201,7 @@ impl Launch<'_> {
 
         spans::mark("fork", "");
         let has_intermediate = intermediate::is_needed(self.args, &self.place);
-        let Some(first) =
-            self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)?
-        else {
+        let Some(first) = self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)? else {
             sys::close_fd_of(&pidfd);
             let ends = Ends {
                 pidfd: &intermediate_pidfd,

@@ -15,7 +15,7 @@ use pathrs::error::ErrorKind;
 /// Checks that what is there of these paths, below the root of a process, is hidden.
 pub(super) fn verify(root: &Path, masked: &[PathBuf]) -> Result<(), String> {
     let text = |path: &Path, error: &dyn std::fmt::Display| format!("cannot mask {}: {error}", path.display());
-    let inside = Root::open(root).map_err(|error| text(root, &error))?;
+    let inside = Root::from_fd(File::open(root).map_err(|error| text(root, &error))?);
     for path in masked {
         let place = match inside.resolve(path) {
             Err(error) if is_absent(error.kind()) => continue,

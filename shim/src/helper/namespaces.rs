@@ -5,9 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
 
-use libcontainer::process::args::ContainerArgs;
 use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns, unshare};
 use nix_of_libcontainer::unistd::Pid;
@@ -77,35 +75,34 @@ fn flag(kind: LinuxNamespaceType) -> CloneFlags {
 }
 
 /// Joins, before a user namespace, the namespaces that are not its own, which its root may not
-/// join; as runc, it lets those wait that only that root may. Returns what is left to do. What
+/// join; as runc, it lets those wait that only that root may. Leaves what is left to do. What
 /// makes or joins mounts and cgroups stays with libcontainer.
-pub(crate) fn join_outer(args: &ContainerArgs) -> io::Result<Option<ContainerArgs>> {
-    if of(&args.spec, LinuxNamespaceType::User).is_none() {
-        return Ok(None);
+pub(crate) fn join_outer(spec: &mut Spec) -> io::Result<()> {
+    if of(spec, LinuxNamespaceType::User).is_none() {
+        return Ok(());
     }
     let mut left = Vec::new();
-    for namespace in all(&args.spec) {
+    for namespace in all(spec) {
         if !join(namespace)? {
             left.push(namespace.clone());
         }
     }
-    Ok(Some(with(args, left)))
+    set(spec, left);
+    Ok(())
 }
 
-fn with(args: &ContainerArgs, namespaces: Vec<LinuxNamespace>) -> ContainerArgs {
-    let mut spec = (*args.spec).clone();
+fn set(spec: &mut Spec, namespaces: Vec<LinuxNamespace>) {
     if let Some(linux) = spec.linux_mut() {
         linux.set_namespaces(Some(namespaces));
     }
-    ContainerArgs { spec: Rc::new(spec), ..args.clone() }
 }
 
 /// Leaves, before init appears in another container's pid namespace, the host's namespaces for
-/// those of the spec, as runc. Returns what is left to do: of the mounts and cgroups libcontainer
+/// those of the spec, as runc. Leaves what is left to do: of the mounts and cgroups libcontainer
 /// must know that they are the container's, and the host name is its to set.
-pub(crate) fn leave_host(args: &ContainerArgs) -> io::Result<ContainerArgs> {
+pub(crate) fn leave_host(spec: &mut Spec) -> io::Result<()> {
     let mut left = Vec::new();
-    for namespace in all(&args.spec) {
+    for namespace in all(spec) {
         let mut own = namespace.clone();
         match (namespace.typ(), namespace.path()) {
             // Entered already, that of pids for the next process; or joined by libcontainer, last.
@@ -132,16 +129,14 @@ pub(crate) fn leave_host(args: &ContainerArgs) -> io::Result<ContainerArgs> {
             | LinuxNamespaceType::Pid => {}
         }
     }
-    Ok(with(args, left))
+    set(spec, left);
+    Ok(())
 }
 
 /// False: it is not joined now.
 fn join(namespace: &LinuxNamespace) -> io::Result<bool> {
     match namespace.typ() {
-        LinuxNamespaceType::Network
-        | LinuxNamespaceType::Ipc
-        | LinuxNamespaceType::Uts
-        | LinuxNamespaceType::Pid => {}
+        LinuxNamespaceType::Network | LinuxNamespaceType::Ipc | LinuxNamespaceType::Uts | LinuxNamespaceType::Pid => {}
         LinuxNamespaceType::User
         | LinuxNamespaceType::Time
         | LinuxNamespaceType::Cgroup

@@ -34,8 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("kills::shim_of_a_running_container", shim_of_a_running_container),
         Case::plain("kills::shim_during_an_exec", shim_during_an_exec),
         Case::egpu("kills::helper_of_a_running_container", helper_of_a_running_container),
-        Case::egpu("kills::worker_of_an_exec", |node| in_an_exec(node, true)),
-        Case::egpu("kills::intermediate_of_an_exec", |node| in_an_exec(node, false)),
+        Case::egpu("kills::worker_of_an_exec", worker_of_an_exec),
         Case::egpu("kills::shim_that_nobody_connected_to", shim_that_nobody_connected_to),
         Case::egpu("kills::shim_at_random", |node| at_random(node, Victim::Shim)),
         Case::egpu("kills::shim_at_its_birth", |node| at_random(node, Victim::NewShim)),
@@ -137,9 +136,9 @@ fn clear(node: &Node, id: &str) {
     });
 }
 
-/// Kills the worker of an exec, or its intermediate process, while that is in the container's cgroup
-/// and has not yet made the exec: it is held there by the freezer.
-fn in_an_exec(node: &Node, kills_worker: bool) {
+/// Its intermediate process is held by the freezer, in the container's cgroup, and has not yet made
+/// the exec.
+fn worker_of_an_exec(node: &Node) {
     let container = node.container("a").start().unwrap();
     let zygotes: Vec<i32> = node.helpers().iter().map(|helper| helper.pid).collect();
     let path = node.cgroup_path("a");
@@ -160,17 +159,10 @@ fn in_an_exec(node: &Node, kills_worker: bool) {
     std::thread::scope(|scope| {
         let exec = scope.spawn(|| container.exec("e", &["sleep", "1000"]).start().map(drop));
         let intermediate = eventually("the intermediate process is there", || others().first().copied());
-        let victim = if kills_worker {
-            let workers = node.helpers().into_iter();
-            let mut workers = workers.filter(|it| it.pid != intermediate && !zygotes.contains(&it.pid));
-            workers.next().expect("the worker")
-        } else {
-            Process::read(intermediate).unwrap()
-        };
-        victim.kill();
-        if kills_worker {
-            eventually("the worker is gone", || (!victim.alive()).then_some(()));
-        }
+        let mut helpers = node.helpers().into_iter();
+        let worker = helpers.find(|it| it.pid != intermediate && !zygotes.contains(&it.pid)).expect("the worker");
+        worker.kill();
+        eventually("the worker is gone", || (!worker.alive()).then_some(()));
         std::fs::write(&freezer, thawed).unwrap();
         exec.join().unwrap().unwrap_err();
     });
