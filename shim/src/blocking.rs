@@ -55,6 +55,20 @@ pub async fn finish(limit: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::refused_calls;
+
+    #[test]
+    fn a_node_without_room_for_a_thread_is_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let test = move || {
+            let error = runtime.block_on(blocking(|| ())).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EAGAIN));
+            runtime.block_on(async { detached(|| ()) });
+        };
+        if !refused_calls::with(&["clone", "clone3"], None, libc::EAGAIN, test) {
+            eprintln!("skipped: a_node_without_room_for_a_thread_is_an_error: needs root");
+        }
+    }
 
     #[tokio::test]
     async fn detached_work_is_done_before_the_end() {

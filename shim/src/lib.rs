@@ -23,6 +23,8 @@ pub mod mediator_client;
 pub mod options;
 mod process_instance;
 pub mod reaper;
+#[cfg(test)]
+mod refused_calls;
 pub mod registry;
 pub mod server;
 pub mod spans;

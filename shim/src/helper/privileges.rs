@@ -91,6 +91,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::refused_calls;
 
     #[test]
     fn a_process_keeps_what_it_is_given_and_what_it_still_has_to_do() {
@@ -117,6 +118,24 @@ mod tests {
             }
             let spec: Spec = serde_json::from_value(spec).unwrap();
             assert_eq!(needed(&spec, &process, terminal), wanted, "{process:?}");
+        }
+    }
+
+    #[test]
+    fn a_right_that_cannot_be_taken_away_is_an_error() {
+        let process: Process = serde_json::from_value(json!({
+            "cwd": "/", "args": ["x"], "user": { "uid": 0, "gid": 0 }, "noNewPrivileges": true,
+        }))
+        .unwrap();
+        for (command, step) in [(libc::PR_SET_NO_NEW_PRIVS, "no_new_privs"), (libc::PR_CAPBSET_DROP, "bounding set")] {
+            let (process, command) = (process.clone(), (0, u64::from(command.unsigned_abs())));
+            let refused = move || {
+                let error = bound(&process).unwrap_err().to_string();
+                assert!(error.contains(step), "{error}");
+            };
+            if !refused_calls::with(&["prctl"], Some(command), libc::EINVAL, refused) {
+                eprintln!("skipped: a_right_that_cannot_be_taken_away_is_an_error: needs root");
+            }
         }
     }
 

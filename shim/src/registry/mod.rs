@@ -453,6 +453,22 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_that_cannot_be_given_up_ends_with_its_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let test = {
+            let path = path.clone();
+            move || drop(lock_exclusive(open_lock(&path).unwrap(), LOCK_TIMEOUT).unwrap())
+        };
+        let unlock = (1, u64::from(libc::LOCK_UN.unsigned_abs()));
+        if !crate::refused_calls::with(&["flock"], Some(unlock), libc::EIO, test) {
+            eprintln!("skipped: a_lock_that_cannot_be_given_up_ends_with_its_file: needs root");
+            return;
+        }
+        assert!(try_lock_exclusive(open_lock(&path).unwrap()).unwrap().is_ok());
+    }
+
+    #[test]
     fn a_dead_shims_socket_goes_and_no_others() {
         let (directory, registry) = registry();
         let path = |name: &str| directory.path().join(name);

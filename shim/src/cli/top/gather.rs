@@ -149,7 +149,8 @@ impl SensorThread {
             let (sender, receiver) = mpsc::channel();
             self.readings = Some(receiver);
             let config = config.clone();
-            thread::spawn(move || ask(&config, &sender));
+            // Without a thread there is nothing to be had, as without a driver.
+            let _ = thread::Builder::new().spawn(move || ask(&config, &sender));
         }
     }
 
