@@ -85,16 +85,24 @@ pub struct Sibling {
 /// Its exit signal is the caller's own. Refuses when the process has more than one thread.
 /// `in_pid_namespace`: it is the first process of a new one.
 pub fn clone_sibling(in_pid_namespace: bool) -> io::Result<Option<Sibling>> {
-    require_single_thread()?;
     let new = if in_pid_namespace { libc::CLONE_NEWPID } else { 0 };
-    let flags = libc::CLONE_PARENT | libc::CLONE_PIDFD | libc::SIGCHLD | new;
     let mut pidfd: i32 = -1;
+    sibling(clone_with(libc::CLONE_PIDFD | new, &mut pidfd)?, pidfd)
+}
+
+/// [`clone_sibling`] without a pidfd, for who may have no room for a descriptor.
+pub fn clone_sibling_by_number() -> io::Result<Forked> {
+    forked(clone_with(0, &mut -1)?)
+}
+
+fn clone_with(more: i32, pidfd: &mut i32) -> io::Result<i64> {
+    require_single_thread()?;
+    let flags = libc::CLONE_PARENT | libc::SIGCHLD | more;
     // SAFETY: without CLONE_VM this is a fork: a zero stack means that the child goes on with a
     // copy of the caller's. The kernel writes the pidfd where it would write the parent's thread
     // id, an integer that lives through the call. The raw call skips libc's fork handlers, which
     // guard locks against other threads; there are none (checked above).
-    let pid = unsafe { libc::syscall(libc::SYS_clone, i64::from(flags), 0, &raw mut pidfd, 0, 0) };
-    sibling(pid, pidfd)
+    Ok(unsafe { libc::syscall(libc::SYS_clone, i64::from(flags), 0, &raw mut *pidfd, 0, 0) })
 }
 
 /// [`clone_sibling`] of a process that begins its life in this cgroup (a directory of cgroup v2).

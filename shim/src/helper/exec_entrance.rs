@@ -27,7 +27,6 @@ use super::privileges;
 pub(super) fn enter(args: &ContainerArgs, init: &OwnedFd) -> Result<ContainerArgs, IntermediateError> {
     let mut spec = (*args.spec).clone();
     let process = args.spec.process().as_ref().ok_or(IntermediateError::Missing("process"))?;
-    clear_command_line().map_err(IntermediateError::CommandLine)?;
     take_streams(args).map_err(IntermediateError::Streams)?;
     namespaces::join_all(&spec, init.as_fd()).map_err(IntermediateError::Join)?;
     if namespaces::of(&spec, LinuxNamespaceType::User).is_some() {

@@ -7,7 +7,7 @@
 //! [`crate::cgroup`]).
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
@@ -23,14 +23,12 @@ use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process, Spec};
 
 use super::exec_entrance;
-use super::launch::KilledUnlessKept;
 use super::namespaces;
 use super::privileges::{self, PrivilegeError};
 use super::rlimits;
 use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
-use crate::frame::{self, FrameError};
-use crate::sys::{self, Sibling};
+use crate::sys::{self, Forked};
 
 /// The way in which a process gets into its container's cgroup.
 pub(crate) enum CgroupPlace<'a> {
@@ -95,18 +93,13 @@ pub(crate) enum IntermediateError {
     /// init.
     #[error("cannot fork")]
     Fork(#[source] std::io::Error),
-    /// init's pidfd.
-    #[error("cannot hand over the container's process")]
-    HandOver(#[source] FrameError),
     /// The dumpable flag, without which nobody may write id maps.
     #[error("cannot set the dumpable flag")]
     Dumpable(#[source] nix::Error),
 }
 
-/// The ends of the three channels that this process, and init after it, use; and where the worker
-/// gets init's pidfd.
+/// The ends of the three channels that this process, and init after it, use.
 pub(crate) struct Ends<'a> {
-    pub(crate) pidfd: &'a OwnedFd,
     pub(crate) intermediate: &'a mut (IntermediateSender, IntermediateReceiver),
     pub(crate) init: &'a mut (InitSender, InitReceiver),
     pub(crate) to_main: &'a mut MainSender,
@@ -148,6 +141,11 @@ pub(crate) fn run(
     joined: Option<&OwnedFd>,
     ends: &mut Ends<'_>,
 ) -> Result<(), IntermediateError> {
+    let pids = namespaces::of(&args.spec, LinuxNamespaceType::Pid);
+    let is_seen = pids.is_some_and(|pids| pids.path().is_some());
+    if is_seen {
+        exec_entrance::clear_command_line().map_err(IntermediateError::CommandLine)?;
+    }
     begin(args, place)?;
     let left = match joined {
         Some(init) => {
@@ -158,26 +156,23 @@ pub(crate) fn run(
         None => {
             let mut spec = (*args.spec).clone();
             enter_namespaces(args, &mut spec, ends)?;
+            if is_seen {
+                namespaces::leave_host(&mut spec).map_err(IntermediateError::Join)?;
+            }
             // Not to be copied twice: the copies share a descriptor, and each of them closes it.
             ContainerArgs { spec: Rc::new(spec), ..args.clone() }
         }
     };
-    match sys::clone_sibling(false).map_err(IntermediateError::Fork)? {
-        None => init(&left, ends),
-        Some(Sibling { pid, pidfd }) => {
-            let made = KilledUnlessKept(pidfd.as_fd());
-            frame::send(ends.pidfd.as_fd(), &pidfd, &[]).map_err(IntermediateError::HandOver)?;
-            ends.to_main.intermediate_ready(Pid::from_raw(pid))?;
-            made.keep();
-            Ok(())
-        }
+    // The limits may leave no room for a pidfd, nor the rights for one to be sent.
+    match sys::clone_sibling_by_number().map_err(IntermediateError::Fork)? {
+        Forked::Child => init(&left, ends),
+        Forked::Parent { pid } => Ok(ends.to_main.intermediate_ready(Pid::from_raw(pid))?),
     }
 }
 
 /// Enters the namespaces of a new container that init cannot make or join itself. Leaves in the spec
 /// what is left for it.
 fn enter_namespaces(args: &ContainerArgs, spec: &mut Spec, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
-    let is_seen = namespaces::of(spec, LinuxNamespaceType::Pid).is_some_and(|pids| pids.path().is_some());
     namespaces::join_outer(spec).map_err(IntermediateError::Join)?;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;
     let namespaces = Namespaces::try_from(linux.namespaces().as_ref())?;
@@ -202,11 +197,7 @@ fn enter_namespaces(args: &ContainerArgs, spec: &mut Spec, ends: &mut Ends<'_>) 
     if let Some(namespace) = namespaces.get(LinuxNamespaceType::Pid)? {
         namespaces.unshare_or_setns(namespace)?;
     }
-    if !is_seen {
-        return Ok(());
-    }
-    exec_entrance::clear_command_line().map_err(IntermediateError::CommandLine)?;
-    namespaces::leave_host(spec).map_err(IntermediateError::Join)
+    Ok(())
 }
 
 /// Does what comes before any namespace.
@@ -300,7 +291,6 @@ fn dumpable(request: impl FnOnce() -> Result<(), ChannelError>) -> Result<(), In
 /// init, until it executes its program or fails.
 fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     sys::set_name(c"egpu:init");
-    sys::close_fd_of(ends.pidfd);
     if ends.to_main.close().is_err() {
         sys::exit_now(1);
     }

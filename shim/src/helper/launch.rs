@@ -16,6 +16,7 @@
 //! ```
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libcontainer::hooks::{HookError, run_hooks};
@@ -26,6 +27,8 @@ use libcontainer::process::channel::{self, ChannelError, InitSender, Intermediat
 use libcontainer::user_ns::UserNamespaceError;
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
+use procfs_core::FromRead as _;
+use procfs_core::process::Stat;
 
 use super::fence::{Filter, FilterError};
 use super::hook_namespaces::run_in_namespaces;
@@ -94,9 +97,6 @@ pub(crate) enum LaunchError {
     /// The process is gone already.
     #[error("the container's process ended before it was ready")]
     Gone(#[source] std::io::Error),
-    /// The pidfd of init, from the intermediate process.
-    #[error("cannot learn of the container's process")]
-    Handle(#[source] FrameError),
     /// The shim, which is to end the process should this worker be lost.
     #[error("cannot tell the shim of the container's process")]
     Report(#[source] FrameError),
@@ -177,15 +177,18 @@ impl Drop for KilledUnlessKept<'_> {
 struct Intermediate {
     to: IntermediateSender,
     from: MainReceiver,
-    /// Where it sends init's pidfd.
-    pidfd: OwnedFd,
 }
 
 impl Intermediate {
     /// Waits for the process that it makes.
     fn init(&mut self) -> Result<Sibling, LaunchError> {
         let pid = self.from.wait_for_intermediate_ready()?.as_raw();
-        let (pidfd, _) = frame::receive(self.pidfd.as_fd()).map_err(LaunchError::Handle)?;
+        let pidfd = sys::pidfd_open(pid).map_err(LaunchError::Gone)?;
+        // Its number may be another process's by now, which is no such child of the shim's.
+        let stat = Stat::from_file(format!("/proc/{pid}/stat")).map_err(|e| LaunchError::Gone(io::Error::other(e)))?;
+        if stat.ppid != nix::unistd::getppid().as_raw() || !stat.comm.starts_with("egpu") {
+            return Err(LaunchError::Gone(io::ErrorKind::NotFound.into()));
+        }
         Ok(Sibling { pid, pidfd })
     }
 }
@@ -197,14 +200,11 @@ impl Launch<'_> {
         let (mut init_main_sender, mut from_init) = channel::main_channel()?;
         let mut to_intermediate = channel::intermediate_channel()?;
         let mut to_init = channel::init_channel()?;
-        let (pidfd, intermediate_pidfd) = frame::pair().map_err(LaunchError::Fork)?;
 
         spans::mark("fork", "");
         let has_intermediate = intermediate::is_needed(self.args, &self.place);
         let Some(first) = self.fork(!has_intermediate && self.wants_pid_namespace()).map_err(LaunchError::Fork)? else {
-            sys::close_fd_of(&pidfd);
             let ends = Ends {
-                pidfd: &intermediate_pidfd,
                 intermediate: &mut to_intermediate,
                 init: &mut to_init,
                 to_main: &mut intermediate_main_sender,
@@ -213,13 +213,15 @@ impl Launch<'_> {
             self.run_first(has_intermediate, ends)
         };
         let guard = KilledUnlessKept(first.pidfd.as_fd());
-        drop(intermediate_pidfd);
         intermediate_main_sender.close()?;
         init_main_sender.close()?;
         let (mut to_init, _) = to_init;
-        let mut intermediate = Intermediate { to: to_intermediate.0, from: from_intermediate, pidfd };
+        let mut intermediate = Intermediate { to: to_intermediate.0, from: from_intermediate };
         self.set_up(first.pid, &mut intermediate)?;
-        let made = if has_intermediate { Some(intermediate.init()?) } else { None };
+        let made = match has_intermediate.then(|| intermediate.init()).transpose() {
+            Err(gone @ LaunchError::Gone(_)) => return Err(last_words(&mut from_init).unwrap_or(gone)),
+            made => made?,
+        };
         guard.keep();
 
         let init = made.unwrap_or(first);
