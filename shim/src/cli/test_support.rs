@@ -246,3 +246,17 @@ pub(super) fn waiter(id: &str) -> Waiter {
     }))
     .unwrap()
 }
+
+/// Cost of a mediator that has held calls back.
+pub(super) fn mediator_cost() -> MediatorCost {
+    MediatorCost {
+        processor_us: 12_500_000,
+        processor_limit_millis: 500,
+        held_back_us: 1_250_000,
+        memory_used_bytes: Bytes(3 << 20),
+        memory_limit_bytes: Bytes(322 << 20),
+        listeners: 2,
+        listeners_limit: 256,
+        oom_score_adj: -998,
+    }
+}
