@@ -9,6 +9,7 @@ use nvidia_glue::{
         Record, Waiter,
     },
     schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
+    usage::MediatorCost,
 };
 use runtime_config::{
     Bytes, Config, Percent,

@@ -31,6 +31,8 @@ const MOST_SAVED: f64 = 20.0;
 /// Interval at which processor time is looked at, and memory.
 const LOOK: Duration = Duration::from_millis(2);
 const LOOK_AT_MEMORY: Duration = Duration::from_millis(50);
+/// The longest wait of one call: whatever else the mediator has to do, some are taken up.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// A pause of the container is noticed after that long.
 const LONGEST_STEP: Duration = Duration::from_millis(50);
 const SHORTEST_STEP: Duration = Duration::from_millis(1);
@@ -90,7 +92,7 @@ impl Cost {
             self.next_look_us.store(as_us(now + LOOK), Ordering::Relaxed);
             self.look_at_memory(session, now);
             let excess = lock(&self.budget).excess(self.processor_time(), now);
-            if excess.is_zero() || is_over() {
+            if excess.is_zero() || now - began >= LONGEST_WAIT || is_over() {
                 break;
             }
             let until_paid = excess.div_f64(self.processors);

@@ -84,9 +84,11 @@ impl Setup {
         Duration::from_millis(self.reconcile_period_ms.max(1))
     }
 
-    /// Returns the processors that the mediator may use.
+    /// Returns the processors that the mediator may use. One that only looks at cards looks at all of
+    /// them, and has as much as for one.
     pub(super) fn mediator_processors(&self) -> f64 {
-        self.processors_per_card * f64::from(u32::try_from(self.cards.len()).unwrap_or(u32::MAX).max(1))
+        let cards = self.cards.iter().filter(|card| !card.monitored).count().max(1);
+        self.processors_per_card * f64::from(u32::try_from(cards).unwrap_or(u32::MAX))
     }
 
     /// Lists the files that the mediator opens after it has dropped its privileges.
