@@ -338,7 +338,12 @@ impl EventLoop {
 
     fn count_listeners(&mut self) {
         let count = self.listeners.len();
-        self.mediation.cost.listeners.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
+        let counted = u32::try_from(count).unwrap_or(u32::MAX);
+        let before = self.mediation.cost.listeners.swap(counted, Ordering::Relaxed);
+        if before != counted && before > 0 {
+            // Not for the first one, which most containers leave it at.
+            self.mediation.request_accounting();
+        }
         let are_most = count >= MOST_LISTENERS;
         if are_most != self.has_most_listeners {
             self.has_most_listeners = are_most;
