@@ -125,10 +125,10 @@ impl Cost {
     }
 
     fn look_at_memory(&self, session: &Session, now: Duration) {
-        let next_us = as_us(now + LOOK_AT_MEMORY);
-        if as_us(now) < self.next_look_at_memory_us.swap(next_us, Ordering::Relaxed) {
+        if as_us(now) < self.next_look_at_memory_us.load(Ordering::Relaxed) {
             return;
         }
+        self.next_look_at_memory_us.store(as_us(now + LOOK_AT_MEMORY), Ordering::Relaxed);
         let mut text = [0; 128];
         let Ok(length) = self.statm.read_at(&mut text, 0) else { return };
         let Some(pages) = own_pages(text.get(..length).unwrap_or_default()) else { return };

@@ -28,7 +28,8 @@ use crate::{
     },
     objects::Objects,
     session::{
-        failures::FailureThrottle, own_memory::OwnMemory, process_table::ProcessTable, reclaim_throttle::ReclaimThrottle, shortages::Shortages,
+        failures::FailureThrottle, own_memory::OwnMemory, process_table::ProcessTable,
+        reclaim_throttle::ReclaimThrottle, shortages::Shortages,
     },
     view::{View, card_utilization::CardUtilization},
 };
