@@ -21,7 +21,7 @@ use nix::{
         timerfd::{ClockId, TimerFd, TimerFlags},
     },
 };
-use nvidia_glue::usage::{Usage, UsageFile};
+use nvidia_glue::usage::{MediatorCost, Usage, UsageFile};
 
 use super::{
     listener::Listener,
@@ -370,7 +370,7 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
     let (mut compared, mut rest) = (Instant::now(), period);
     let mut had_processes = false;
-    let (mut cost, mut cost_at) = (None, Instant::now());
+    let (mut cost, mut cost_at) = (None::<MediatorCost>, Instant::now());
     loop {
         mediation.wait_for_accounting();
         thread::sleep(PUBLISH_DELAY.min(period));
@@ -390,7 +390,8 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
         }
         mediation.session.look_at_what_is_pinned();
         mediation.session.tell_utilization();
-        if cost.is_none() || cost_at.elapsed() >= TELL_COST {
+        let listeners = mediation.cost.listeners.load(Ordering::Relaxed);
+        if cost.as_ref().is_none_or(|cost| cost.listeners != listeners) || cost_at.elapsed() >= TELL_COST {
             (cost, cost_at) = (Some(mediation.cost.told(&mediation.session)), Instant::now());
         }
         let usage = Usage { mediator: cost.clone(), ..mediation.session.usage() };
