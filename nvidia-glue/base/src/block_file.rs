@@ -174,7 +174,7 @@ mod tests {
     use crate::Bytes;
 
     use super::*;
-    use crate::usage::{CardUsage, ProcessUsage, Usage, UsageFile};
+    use crate::usage::{CardUsage, MediatorCost, ProcessUsage, Usage, UsageFile};
 
     fn usage(processes: i32) -> Usage {
         Usage {
@@ -222,6 +222,16 @@ mod tests {
             unknown_passed: 7,
             unknown_refused: 8,
             calls: 14,
+            mediator: Some(MediatorCost {
+                processor_us: 1,
+                processor_limit_millis: 2,
+                held_back_us: 3,
+                memory_used_bytes: Bytes(4),
+                memory_limit_bytes: Bytes(5),
+                listeners: 6,
+                listeners_limit: 7,
+                oom_score_adj: -8,
+            }),
             ..usage(1)
         };
         UsageFile::create(&path).unwrap().write(&full).unwrap();

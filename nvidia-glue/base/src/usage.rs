@@ -36,6 +36,30 @@ pub struct Usage {
     pub unknown_refused: u64,
     /// Driver calls in all.
     pub calls: u64,
+    /// Cost of the mediator; `None`: an older one, which does not say.
+    #[serde(default)]
+    pub mediator: Option<MediatorCost>,
+}
+
+/// Cost of a container's mediator to the node, which no cgroup of the container's counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MediatorCost {
+    /// Processor time of the mediator and its broker.
+    pub processor_us: u64,
+    /// The most of it for long, in thousandths of a processor.
+    pub processor_limit_millis: u64,
+    /// Time for which driver calls waited for processor time.
+    pub held_back_us: u64,
+    /// Memory that is its own.
+    pub memory_used_bytes: Bytes,
+    /// The most of it.
+    pub memory_limit_bytes: Bytes,
+    /// Processes of the container that have brought a listener: the first ones, and those of execs.
+    pub listeners: u32,
+    /// The most of them.
+    pub listeners_limit: u32,
+    /// The kernel's OOM killer takes processes with a higher one first: `oom_score_adj`.
+    pub oom_score_adj: i32,
 }
 
 /// Usage of one card by a container.
@@ -69,7 +93,7 @@ pub struct ProcessUsage {
 }
 
 impl Published for Usage {
-    const FORMAT: Format = Format::new(2, 1);
+    const FORMAT: Format = Format::new(3, 1);
 }
 
 /// The file in which a mediator publishes what its container uses.

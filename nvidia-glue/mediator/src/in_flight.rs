@@ -8,7 +8,7 @@ use abi::{
     layout::{Descriptor, Direction, Pointer, read_u64},
 };
 use account::{Card, ObjectName, Refusal};
-use base::Pid;
+use base::{Bytes, Pid};
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
 
 use crate::{Answer, Caller, CallerError};
@@ -26,6 +26,8 @@ pub(crate) enum CallEnd {
     Refused(Refusal),
     /// The driver's struct gets [`Status::INSUFFICIENT_RESOURCES`], for this reason.
     Insufficient(&'static str),
+    /// The driver's struct gets [`Status::NO_MEMORY`]: the mediator itself has as much as it may.
+    OutOfOwnMemory(Bytes),
     /// The caller is to be killed.
     Kill,
 }
@@ -384,6 +386,7 @@ impl<'a> InFlightCall<'a> {
             CallEnd::Status(status) => status,
             CallEnd::Refused(refusal) => refusal.status(),
             CallEnd::Insufficient(_) => Status::INSUFFICIENT_RESOURCES,
+            CallEnd::OutOfOwnMemory(_) => Status::NO_MEMORY,
         };
         let Some(at) = self.row.status_at() else { return Answer::Errno(errno_of(status)) };
         match self.write_if_waiting(&mut false, self.address, at, &status.0.to_le_bytes()) {

@@ -83,6 +83,8 @@ pub struct Config {
     pub reconcile_period: Duration,
     /// Time limit of a container's OOM script; zero: it is not run.
     pub oom_script_timeout: Duration,
+    /// Processors that a container's mediator may use, for each of the container's cards.
+    pub mediator_processors: f64,
     /// Time for which a create waits for room.
     pub admission_wait: AdmissionWait,
     /// Policy of a card on which nobody has set one.
@@ -329,6 +331,7 @@ impl Default for Config {
             whole_cards: WholeCards::Direct,
             reconcile_period: Duration::from_secs(1),
             oom_script_timeout: Duration::from_secs(10),
+            mediator_processors: 0.5,
             admission_wait: AdmissionWait::Leaving,
             default_policy: CardPolicy::Fixed,
             period: Duration::from_millis(100),

@@ -92,7 +92,7 @@ fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
          unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\npriority = 'strict'\nthrottle = 'all'\n\
-         hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\nadmission_wait = '30s'\n\
+         hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\nmediator_processors = 2\nadmission_wait = '30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
          [hami]\ndefault_memory = '0'\ndefault_compute = 30\n\
@@ -107,6 +107,7 @@ fn values_are_read() {
     assert_eq!(config.whole_cards, WholeCards::Mediated);
     assert_eq!(config.reconcile_period, Duration::from_millis(250));
     assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
+    assert!((config.mediator_processors - 2.0).abs() < f64::EPSILON);
     assert_eq!(config.period, Duration::from_millis(20));
     assert_eq!(config.admission_wait, AdmissionWait::AnyTenant(Duration::from_secs(30)));
     assert_eq!((config.priority, config.throttle), (PriorityMode::Strict, Throttle::All));
@@ -197,6 +198,11 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
             ", line 1: memory_scaling = 0.9 is not accepted; it must be a number from 1.0",
         ),
         ("pinned_memory = '0'".to_owned(), ", line 1: pinned_memory = \"0\" is not accepted; it must be \"6GiB\""),
+        (
+            "mediator_processors = 0.04".to_owned(),
+            ", line 1: mediator_processors = 0.04 is not accepted; it must be a number from 0.05 to 64.0",
+        ),
+        ("mediator_processors = nan".to_owned(), ", line 1: mediator_processors = NaN is"),
         ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = NaN is"),
         ("memory_scaling = inf".to_owned(), ", line 1: memory_scaling = inf is"),
         ("state_dir = 'run'".to_owned(), ", line 1: state_dir = \"run\" is not accepted; it must be an absolute path"),

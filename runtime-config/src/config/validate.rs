@@ -66,6 +66,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
             Duration::ZERO,
             Duration::from_secs(600),
         )?,
+        mediator_processors: check.number("mediator_processors", file.mediator_processors, 0.05, 64.0)?,
         admission_wait: check.admission_wait(&file.admission_wait)?,
         default_policy: check.policy(&file.default_policy)?,
         period: check.duration(
@@ -115,6 +116,13 @@ impl Check<'_> {
             return Err(error());
         }
         T::try_from(value).map_err(|_| error())
+    }
+
+    fn number(&self, key: &str, value: f64, least: f64, most: f64) -> Result<f64, ConfigError> {
+        if (least..=most).contains(&value) {
+            return Ok(value);
+        }
+        Err(self.error(key, &value.to_string(), format!("a number from {least:?} to {most:?}")))
     }
 
     fn capabilities(&self, value: &str) -> Result<DriverCapabilities, ConfigError> {

@@ -9,6 +9,7 @@ use nvidia_glue::{
         Record, Waiter,
     },
     schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
+    usage::MediatorCost,
 };
 use runtime_config::{
     Bytes, Config, Percent,
@@ -245,4 +246,18 @@ pub(super) fn waiter(id: &str) -> Waiter {
         "until_us": 0,
     }))
     .unwrap()
+}
+
+/// Cost of a mediator that has held calls back.
+pub(super) fn mediator_cost() -> MediatorCost {
+    MediatorCost {
+        processor_us: 12_500_000,
+        processor_limit_millis: 500,
+        held_back_us: 1_250_000,
+        memory_used_bytes: Bytes(3 << 20),
+        memory_limit_bytes: Bytes(322 << 20),
+        listeners: 2,
+        listeners_limit: 256,
+        oom_score_adj: -998,
+    }
 }

@@ -98,6 +98,7 @@ pub(super) fn mediation(
             .driver_capabilities
             .intersects(DriverCapabilities::GRAPHICS | DriverCapabilities::DISPLAY),
         cgroups: record.cgroups.iter().map(PathBuf::from).collect(),
+        processors_per_card: config.mediator_processors,
     };
     let excess =
         ExcessRules { oom_script: record.request.oom_script.clone(), oom_script_timeout: config.oom_script_timeout };

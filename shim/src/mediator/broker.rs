@@ -109,14 +109,14 @@ pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>, lingering: &impl As
     let (forward, forwarded) = frame::pair()?;
     let pairs = (0..=SOCKETS).map(|_| frame::pair()).collect::<io::Result<Vec<_>>>()?;
     let (ours, theirs): (Vec<OwnedFd>, Vec<OwnedFd>) = pairs.into_iter().unzip();
-    if let Forked::Child = sys::fork()? {
+    let Forked::Parent { pid } = sys::fork()? else {
         let mut kept: Vec<i32> = theirs.iter().chain([intake, &forward]).map(AsRawFd::as_raw_fd).collect();
         kept.push(lingering.as_fd().as_raw_fd());
         // A copy of a file of another process would keep it open.
         let code = sys::close_all_but(&kept).map_or(1, |()| run(mediator, intake, forward, theirs, cgroups));
         sys::exit_now(code);
-    }
-    let broker = Broker::new(ours)?;
+    };
+    let broker = Broker::new(pid, ours)?;
     // The broker runs, and has dropped its privileges.
     broker.members()?;
     Ok((broker, forwarded))

@@ -21,7 +21,7 @@ use nix::{
         timerfd::{ClockId, TimerFd, TimerFlags},
     },
 };
-use nvidia_glue::usage::{Usage, UsageFile};
+use nvidia_glue::usage::{MediatorCost, Usage, UsageFile};
 
 use super::{
     listener::Listener,
@@ -44,6 +44,12 @@ const EPOCH: u64 = 7;
 /// The number of the first listener.
 const FIRST_LISTENER: u64 = 16;
 
+/// The most listeners: one for each process that was put into the container (the first ones, and
+/// those of execs), until the last that came of it has ended. Each has a thread and a descriptor
+/// here, which are not the container's. No further exec begins then.
+pub(crate) const MOST_LISTENERS: usize = 256;
+/// Those of execs that had begun by then.
+const MORE_LISTENERS: usize = 64;
 /// Interval at which threads are supervised while calls are made. Beside a call that takes longer,
 /// another thread takes the next one.
 const TICK: Duration = Duration::from_micros(500);
@@ -55,6 +61,8 @@ const PUBLISH_DELAY: Duration = Duration::from_millis(50);
 /// limit.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_secs(10);
+/// Interval at which the mediator's cost is told, while anything is.
+const TELL_COST: Duration = Duration::from_secs(1);
 /// Time for calls that are being handled to end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -74,6 +82,8 @@ pub(super) struct EventLoop {
     period: Duration,
     /// Presence as last reported to the shim.
     has_processes: bool,
+    /// The shim has heard that there are as many listeners as there may be.
+    has_most_listeners: bool,
 }
 
 struct Watched {
@@ -122,6 +132,7 @@ impl EventLoop {
             usage: Some(usage),
             period,
             has_processes: false,
+            has_most_listeners: false,
         })
     }
 
@@ -174,6 +185,7 @@ impl EventLoop {
             self.update_timer()?;
             self.answer_pause();
             self.publish_presence();
+            self.count_listeners();
             self.flush_outbox()?;
         }
     }
@@ -204,6 +216,10 @@ impl EventLoop {
             }
             Err(error) => return Err(io::Error::other(error)),
         };
+        if self.listeners.len() >= MOST_LISTENERS + MORE_LISTENERS {
+            tracing::warn!("there are too many execs of which processes are left: driver calls of another one fail");
+            return Ok(());
+        }
         let listener = match Listener::start(fd, Arc::clone(&self.mediation)) {
             Ok(listener) => listener,
             Err(error) => {
@@ -320,6 +336,21 @@ impl EventLoop {
         }
     }
 
+    fn count_listeners(&mut self) {
+        let count = self.listeners.len();
+        let counted = u32::try_from(count).unwrap_or(u32::MAX);
+        let before = self.mediation.cost.listeners.swap(counted, Ordering::Relaxed);
+        if before != counted && before > 0 {
+            // Not for the first one, which most containers leave it at.
+            self.mediation.request_accounting();
+        }
+        let are_most = count >= MOST_LISTENERS;
+        if are_most != self.has_most_listeners {
+            self.has_most_listeners = are_most;
+            self.mediation.outbox.put(FromMediator::Listeners { are_most }, None);
+        }
+    }
+
     fn flush_outbox(&mut self) -> io::Result<()> {
         let mut wanted = EpollFlags::EPOLLIN;
         if !self.mediation.outbox.flush()? {
@@ -339,6 +370,7 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
     let mut last = Usage::default();
     let (mut compared, mut rest) = (Instant::now(), period);
     let mut had_processes = false;
+    let (mut cost, mut cost_at) = (None::<MediatorCost>, Instant::now());
     loop {
         mediation.wait_for_accounting();
         thread::sleep(PUBLISH_DELAY.min(period));
@@ -358,7 +390,11 @@ fn run_accounting(mediation: &Mediation, file: &UsageFile, period: Duration) {
         }
         mediation.session.look_at_what_is_pinned();
         mediation.session.tell_utilization();
-        let usage = mediation.session.usage();
+        let listeners = mediation.cost.listeners.load(Ordering::Relaxed);
+        if cost.as_ref().is_none_or(|cost| cost.listeners != listeners) || cost_at.elapsed() >= TELL_COST {
+            (cost, cost_at) = (Some(mediation.cost.told(&mediation.session)), Instant::now());
+        }
+        let usage = Usage { mediator: cost.clone(), ..mediation.session.usage() };
         if !has_processes && !had_processes && usage == last {
             mediation.end_accounting();
         }

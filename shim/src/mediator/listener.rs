@@ -159,6 +159,8 @@ impl Listener {
     /// Receives and handles one call. `false`: the thread ends, and does not count as receiving any
     /// more.
     fn serve_one(&self) -> bool {
+        let is_over = || self.mediation.is_paused() || self.is_closed.load(Ordering::Acquire);
+        self.mediation.cost.wait_for_processor(&self.mediation.session, is_over);
         if self.mediation.is_paused() {
             lock(&self.threads).parked += 1;
             self.mediation.outbox.wake();

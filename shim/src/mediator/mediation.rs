@@ -13,6 +13,7 @@ use nvidia_glue::{
 
 use super::{
     caller::ThreadCache,
+    cost::Cost,
     outbox::Outbox,
     processes::{ContainerProcess, ProcessTable},
 };
@@ -34,6 +35,7 @@ pub(super) struct Mediation {
     pub(super) processes: Arc<ProcessTable>,
     pub(super) threads: ThreadCache,
     pub(super) outbox: Arc<Outbox>,
+    pub(super) cost: Cost,
     /// Calls are being handled, or were a moment ago.
     pub(super) is_active: AtomicBool,
     /// No call is to be taken up.
@@ -50,6 +52,7 @@ impl Mediation {
         session: Session,
         processes: Arc<ProcessTable>,
         outbox: Arc<Outbox>,
+        cost: Cost,
         cards: Vec<DeviceFile>,
     ) -> Self {
         Self {
@@ -57,6 +60,7 @@ impl Mediation {
             threads: ThreadCache::new(Arc::clone(&processes)),
             processes,
             outbox,
+            cost,
             is_active: AtomicBool::new(false),
             is_paused: Monitor::default(),
             pending_reclaim: Monitor::default(),

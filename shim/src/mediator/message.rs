@@ -87,6 +87,11 @@ pub enum FromMediator {
         /// True if there is such a process.
         has_processes: bool,
     },
+    /// There are as many listeners as there may be, or there are fewer again.
+    Listeners {
+        /// True if no further process is to bring one.
+        are_most: bool,
+    },
     /// The accounts of the container and the driver disagree.
     Drift {
         /// One line.
@@ -119,7 +124,7 @@ impl FromMediator {
             Self::Denied { excess: Excess { card, .. }, .. }
             | Self::Kill { reason: KillReason::OverMemory(Excess { card, .. }), .. }
             | Self::WeightsOnly { card } => card,
-            Self::Paused { .. } | Self::Pong | Self::Presence { .. } => return,
+            Self::Paused { .. } | Self::Pong | Self::Presence { .. } | Self::Listeners { .. } => return,
         };
         if let Some(end) = (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
             text.truncate(end);

@@ -24,6 +24,7 @@
 mod address_space;
 mod broker;
 mod caller;
+mod cost;
 mod event_loop;
 mod listener;
 mod mediation;
@@ -37,7 +38,7 @@ mod pid_namespaces;
 mod privileges;
 mod proc_read_watchdog;
 mod processes;
-mod rate_limit;
+pub(crate) mod rate_limit;
 mod scheduler;
 mod setup;
 
@@ -51,8 +52,10 @@ use nvidia_glue::{
     usage::UsageFile,
 };
 
+pub(crate) use self::event_loop::MOST_LISTENERS;
 pub use self::setup::{MediatedDriver, Setup};
 use self::{
+    cost::Cost,
     event_loop::EventLoop,
     mediation::Mediation,
     message::FromMediator,
@@ -109,6 +112,9 @@ pub(crate) enum BeginError {
     /// The process that opens the container's processes for it.
     #[error("cannot start the mediator's broker")]
     Broker(#[source] io::Error),
+    /// The figures of its own cost.
+    #[error("cannot read what the mediator costs")]
+    Cost(#[source] io::Error),
     /// Its mount namespace.
     #[error("cannot make a mount namespace for the mediator")]
     MountNamespace(#[source] io::Error),
@@ -140,11 +146,13 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let got = fds.len();
     let [intake, control] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| BeginError::Descriptors { wanted: 2, got })?;
     sys::set_name(c"egpu-mediator");
+    cost::avoid_oom_killer();
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
     let timetables = Scheduler::new_watch().map_err(BeginError::Scheduler)?;
     // Before this process has anything that the broker should not have.
     let started = broker::start(&intake, setup.cgroups.clone(), &timetables);
     let (broker, listeners) = started.map_err(BeginError::Broker)?;
+    let cost = Cost::new(broker.pid(), setup.mediator_processors(), MOST_LISTENERS).map_err(BeginError::Cost)?;
     drop(intake);
     spans::mark("mediator broker", "");
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
@@ -184,7 +192,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
             outbox.put(FromMediator::WeightsOnly { card }, None);
         }
     }
-    let mediation = Arc::new(Mediation::new(session, processes, outbox, cards));
+    let mediation = Arc::new(Mediation::new(session, processes, outbox, cost, cards));
     #[cfg(feature = "parking")]
     parking::start(&mediation, door).map_err(BeginError::EventLoop)?;
     Ok(Ready(EventLoop::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::EventLoop)?))

@@ -4,6 +4,7 @@
 use std::{
     collections::VecDeque,
     io,
+    mem::discriminant,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{Arc, Mutex},
 };
@@ -53,9 +54,9 @@ impl Outbox {
             if queue.iter().any(is_same) {
                 return;
             }
-            if matches!(message, FromMediator::Presence { .. }) {
+            if matches!(message, FromMediator::Presence { .. } | FromMediator::Listeners { .. }) {
                 // Only the last counts. The main thread alone puts these, and takes from the queue.
-                queue.retain(|(queued, _)| !matches!(queued, FromMediator::Presence { .. }));
+                queue.retain(|(queued, _)| discriminant(queued) != discriminant(&message));
             }
             let needed = matches!(
                 message,
@@ -64,6 +65,7 @@ impl Outbox {
                     | FromMediator::Paused { .. }
                     | FromMediator::StillHeld { .. }
                     | FromMediator::Presence { .. }
+                    | FromMediator::Listeners { .. }
                     | FromMediator::WeightsOnly { .. }
             );
             if queue.len() >= MAX_QUEUED && !needed {

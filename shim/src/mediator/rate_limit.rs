@@ -1,27 +1,27 @@
-//! Rate limit of reports that a container can cause as often as it likes.
+//! Rate limit of what a container can cause as often as it likes: reports, and OOM scripts.
 
 use std::time::{Duration, Instant};
 
-/// The most reports in a period.
-const MAX_PER_PERIOD: u32 = 5;
+/// The most in a period.
+pub(crate) const MAX_PER_PERIOD: u32 = 5;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// A limit of [`MAX_PER_PERIOD`] reports in a [`PERIOD`].
 #[derive(Debug)]
-pub(super) struct RateLimit {
+pub(crate) struct RateLimit {
     since: Instant,
     passed: u32,
     suppressed: u64,
 }
 
 impl RateLimit {
-    pub(super) const fn new(now: Instant) -> Self {
+    pub(crate) const fn new(now: Instant) -> Self {
         Self { since: now, passed: 0, suppressed: 0 }
     }
 
     /// Admits a report, and returns the number that were suppressed before it; `None`: it is
     /// suppressed.
-    pub(super) fn take(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= PERIOD {
             (self.since, self.passed) = (now, 0);
         }

@@ -57,6 +57,8 @@ pub struct Setup {
     pub may_draw: bool,
     /// The container's cgroup directories; they need not exist yet.
     pub cgroups: Vec<PathBuf>,
+    /// Processors that the mediator may use for each card.
+    pub processors_per_card: f64,
 }
 
 /// The driver that executes the calls.
@@ -80,6 +82,13 @@ pub enum MediatedDriver {
 impl Setup {
     pub(super) fn reconcile_period(&self) -> Duration {
         Duration::from_millis(self.reconcile_period_ms.max(1))
+    }
+
+    /// Returns the processors that the mediator may use. One that only looks at cards looks at all of
+    /// them, and has as much as for one.
+    pub(super) fn mediator_processors(&self) -> f64 {
+        let cards = self.cards.iter().filter(|card| !card.monitored).count().max(1);
+        self.processors_per_card * f64::from(u32::try_from(cards).unwrap_or(u32::MAX))
     }
 
     /// Lists the files that the mediator opens after it has dropped its privileges.

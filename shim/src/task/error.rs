@@ -109,6 +109,15 @@ pub enum TaskError {
     /// The mediator.
     #[error("the container's GPUs cannot be shared")]
     Mediator(#[source] MediatorError),
+    /// Its listeners.
+    #[error(
+        "driver calls of no further process can be mediated: processes are left of {most} that were started in the \
+         container (its first one, execs, OOM scripts); end those that are not needed"
+    )]
+    TooManyListeners {
+        /// The most.
+        most: usize,
+    },
     /// The helper. The words before the cause are those of containerd's own shim, which clients
     /// look for.
     #[error("OCI runtime {operation} failed")]
@@ -224,6 +233,7 @@ impl TaskError {
             Self::Gpu(error) => error.code(),
             Self::InPod(error) => error.code(),
             Self::CgroupInUse { .. } => Code::FAILED_PRECONDITION,
+            Self::TooManyListeners { .. } => Code::RESOURCE_EXHAUSTED,
             Self::Helper { source, .. } => match source.kind() {
                 FailureKind::Invalid => Code::INVALID_ARGUMENT,
                 FailureKind::NotFound => Code::NOT_FOUND,

@@ -42,8 +42,10 @@ impl Container {
         let id = self.fixed.id.as_str();
         let limit = mediated.excess.oom_script_timeout;
         if let Some(script) = mediated.excess.oom_script.as_deref().filter(|_| has_script && !limit.is_zero()) {
-            let _one_at_a_time = mediated.script.lock().await;
-            if let Err(error) = self.run_script(context, script, limit).await {
+            let mut one_at_a_time = mediated.script.lock().await;
+            if one_at_a_time.take(Instant::now()).is_none() {
+                mediated.script_left_out();
+            } else if let Err(error) = self.run_script(context, script, limit).await {
                 let script = script.display();
                 tracing::warn!(container = id, %script, error = chain(&error), "the OOM script failed");
             }

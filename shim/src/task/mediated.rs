@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nvidia_glue::{
@@ -29,7 +29,11 @@ use super::{
 };
 use crate::{
     gpu::{ExcessRules, GpuError, MediationPlan},
-    mediator::message::{FromMediator, KillReason},
+    mediator::{
+        MOST_LISTENERS,
+        message::{FromMediator, KillReason},
+        rate_limit::{MAX_PER_PERIOD, RateLimit},
+    },
     mediator_client::Mediator,
     sync::lock,
     sys,
@@ -52,13 +56,16 @@ pub(super) struct Mediated {
     users: Mutex<BTreeMap<String, Weak<Container>>>,
     incidents: Arc<Incidents>,
     pub(super) excess: ExcessRules,
-    /// One script at a time; whoever waits for it makes no call meanwhile.
-    pub(super) script: tokio::sync::Mutex<()>,
+    /// One script at a time, and no more than a few a second; whoever waits for it makes no call
+    /// meanwhile.
+    pub(super) script: tokio::sync::Mutex<RateLimit>,
     /// Number of processes killed for having, or asking for, too much.
     pub(super) kills: AtomicU64,
     status_file: PathBuf,
     /// True while any process uses the driver.
     has_processes: watch::Sender<bool>,
+    /// It has as many listeners as it may.
+    has_most_listeners: AtomicBool,
     /// Tasks follow it.
     is_watched: AtomicBool,
 }
@@ -93,10 +100,11 @@ impl Mediated {
             users: Mutex::new(BTreeMap::from([(id.to_owned(), Weak::new())])),
             incidents,
             excess: mediation.excess,
-            script: tokio::sync::Mutex::default(),
+            script: tokio::sync::Mutex::new(RateLimit::new(Instant::now())),
             kills: AtomicU64::new(0),
             status_file,
             has_processes: watch::Sender::new(false),
+            has_most_listeners: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
         })
     }
@@ -371,7 +379,14 @@ impl Mediated {
             FromMediator::Presence { has_processes } => {
                 self.has_processes.send_replace(has_processes);
             }
+            FromMediator::Listeners { are_most } => self.has_most_listeners.store(are_most, Ordering::Relaxed),
         }
+    }
+
+    /// Notes that a process is killed without the OOM script.
+    pub(super) fn script_left_out(&self) {
+        let text = format!("an OOM script was left out: a container may have {MAX_PER_PERIOD} within a second");
+        self.incidents.record(Kind::Warning, None, 1, &text);
     }
 
     fn end_requested(self: &Arc<Self>, text: &str) {
@@ -415,6 +430,9 @@ async fn changes_within(value: &mut watch::Receiver<bool>, limit: Duration) -> b
 /// whether it did.
 pub(super) fn pass_listener(mediated: Option<&Mediated>, descriptors: &mut Vec<OwnedFd>) -> Result<bool, TaskError> {
     let Some(mediated) = mediated else { return Ok(false) };
+    if mediated.has_most_listeners.load(Ordering::Relaxed) {
+        return Err(TaskError::TooManyListeners { most: MOST_LISTENERS });
+    }
     descriptors.push(mediated.intake()?);
     Ok(true)
 }

@@ -137,6 +137,7 @@ mod tests {
             throttle: Default::default(),
             may_draw: false,
             cgroups: Vec::new(),
+            processors_per_card: 1.0,
         };
         let container = ContainerKey { containerd: "/c.sock".into(), namespace: "ns".into(), id: "claim".into() };
         MediationPlan { setup, excess: ExcessRules::default(), container, pod: None, is_shared: true }

@@ -323,6 +323,7 @@ pub fn setup(bench: &Bench) -> Setup {
         status_file: bench.directory.path().join("schedule"),
         priority: runtime_config::config::PriorityMode::default(),
         throttle: runtime_config::config::Throttle::default(),
+        processors_per_card: 1.0,
         may_draw: false,
         cgroups: vec![],
     }

@@ -8,6 +8,7 @@
 mod calls;
 mod cgroups;
 mod clients;
+mod cost;
 mod escapes;
 mod files;
 mod floods;
@@ -36,6 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let all = [
         calls::cases(),
         cgroups::cases(),
+        cost::cases(),
         escapes::cases(),
         files::cases(),
         floods::cases(),

@@ -3,7 +3,8 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use integration::{Node, stdio::Output};
+use integration::{Node, processes::Process, stdio::Output};
+use serde_json::{Value, json};
 
 use super::{each_time, end, granted, share, spinning, until_shares};
 use crate::{attacks::assert_refused, case::Case};
@@ -19,6 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::stealing_where_the_driver_shares", native),
         Case::egpu("compute::stealing_by_making_the_driver_wait", waiting_driver),
         Case::egpu("compute::memory_freed_without_end", freed_memory),
+        Case::egpu("compute::memory_taken_and_freed_by_a_pod_of_little_processor_time", little_processor)
+            .needing(integration::hostile::available),
         Case::egpu("compute::each_control_that_could_decide_about_a_card", controls),
     ]
 }
@@ -90,6 +93,26 @@ fn freed_memory(node: &Node) {
     let said = output.stdout();
     let took_us = said.split_whitespace().rev().nth(1).and_then(|took_us| took_us.parse::<u64>().ok());
     assert!(took_us.is_some_and(|took_us| took_us > 1_500_000), "{said}");
+}
+
+/// Defence: no thread that makes driver calls is in a cgroup of its container, whose `cpu.max` would
+/// stop it in the middle of one, with the driver's locks: everybody's edges would wait.
+fn little_processor(node: &Node) {
+    let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
+    let asked = [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "512MiB"), ("EGPU_COMPUTE", "20%")];
+    let slow = |spec: &mut Value| spec["linux"]["resources"]["cpu"] = json!({ "quota": 5_000, "period": 100_000 });
+    let attacker = node.container("attacker").envs(&asked).hostile(&["flood", "600", "8"]).edit(slow).start().unwrap();
+    attacker.stdio.value("flooding");
+    until_shares("its calls delay nobody", &[(&neighbour.stdio, NEIGHBOURS)]);
+    let cgroups = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/cgroup")).expect("a process");
+    let own = node.cgroup_path("attacker");
+    assert!(cgroups(attacker.pid().cast_signed()).contains(&own), "{own}");
+    let mediator = node.grant("attacker").unwrap().0["mediator"].as_i64().unwrap();
+    let mediator = i32::try_from(mediator).unwrap();
+    let shim = Process::read(mediator).expect("a mediator").parent;
+    assert_eq!(cgroups(mediator), cgroups(shim));
+    assert!(!cgroups(mediator).contains(&own), "{own}");
+    end([neighbour, attacker]);
 }
 
 /// Defences: each is refused; of another container's objects, what a program may do to its own,

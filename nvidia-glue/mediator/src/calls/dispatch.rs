@@ -54,6 +54,7 @@ impl Session {
         let answer = answer.unwrap_or_else(|end| match end {
             CallEnd::Errno(errno) => Answer::Errno(errno),
             CallEnd::Refused(_) if matches!(stopped, Trapped::Mmap { .. }) => Answer::Errno(libc::ENOMEM),
+            CallEnd::OutOfOwnMemory(_) => Answer::Errno(libc::ENOMEM),
             CallEnd::Status(_) | CallEnd::Refused(_) | CallEnd::Insufficient(_) => Answer::Errno(libc::EINVAL),
             CallEnd::Kill => Answer::KillCaller,
         });
@@ -102,7 +103,7 @@ impl Session {
         let Decoded { row, call } =
             decode(self.abi, file.node, command, &args).map_err(|error| self.undecodable(file.node, error))?;
         let mut flight = InFlightCall::new(caller, pid, file, (command, argument), (row, call), args);
-        let result = self.act(&mut flight);
+        let result = self.has_room_for(&call).and_then(|()| self.act(&mut flight));
         if flight.row.status(&flight.args) == Some(Status::INVALID_CLIENT) {
             self.checks_clients.store(true, Ordering::Relaxed);
         }

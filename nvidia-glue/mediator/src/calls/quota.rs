@@ -74,6 +74,9 @@ impl Session {
             }
             CallEnd::Refused(refusal @ Refusal::TooMany { .. }) => (refusal.to_string(), false),
             CallEnd::Insufficient(why) => (why.to_owned(), false),
+            CallEnd::OutOfOwnMemory(limit) => {
+                (format!("the mediator itself has as much memory as it may for this container, {limit}"), false)
+            }
             CallEnd::Errno(libc::EMFILE | libc::ENFILE | libc::ENOMEM) if !driver_failed => {
                 (format!("the mediator has no room for another file or address space, as {call} needs"), false)
             }

@@ -422,6 +422,7 @@ impl Session {
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
+        self.has_room_for_mapping()?;
         let reservation = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)))?;
         self.commit_mapping(id, reservation, (memory, caller.thread()))
     }

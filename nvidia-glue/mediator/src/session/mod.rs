@@ -28,13 +28,15 @@ use crate::{
     },
     objects::Objects,
     session::{
-        failures::FailureThrottle, process_table::ProcessTable, reclaim_throttle::ReclaimThrottle, shortages::Shortages,
+        failures::FailureThrottle, own_memory::OwnMemory, process_table::ProcessTable,
+        reclaim_throttle::ReclaimThrottle, shortages::Shortages,
     },
     view::{View, card_utilization::CardUtilization},
 };
 
 pub(crate) mod failures;
 mod freeing;
+pub(crate) mod own_memory;
 pub(crate) mod process_table;
 pub(crate) mod reclaim_throttle;
 mod scheduling;
@@ -67,6 +69,7 @@ pub struct Session {
     /// Objects that the driver was asked for and did not make.
     pub(crate) failures: FailureThrottle,
     pub(crate) shortages: Shortages,
+    pub(crate) own_memory: OwnMemory,
     /// The driver's own version, once it is known.
     pub(crate) driver_version: Mutex<Option<Vec<u8>>>,
     /// The driver has refused a client that is known here, which most likely went with its file. It
@@ -131,7 +134,8 @@ impl Session {
             true => ObjectLimits::of_a_monitor(),
             false => ObjectLimits { host_memory: pinned_memory, ..ObjectLimits::default() },
         };
-        let mut accounts = Accounts::new(&limits, object_limits.with_cards(cards.len()));
+        let object_limits = object_limits.with_cards(cards.len());
+        let mut accounts = Accounts::new(&limits, object_limits);
         for (card, granted) in (0..).map(Card).zip(&cards) {
             // Every card of the grant has an account.
             let _ = accounts.set_channel_limit(card, if granted.monitored { 0 } else { granted.channels });
@@ -165,6 +169,7 @@ impl Session {
             over_since: Mutex::default(),
             failures: FailureThrottle::default(),
             shortages: Shortages::default(),
+            own_memory: OwnMemory::new(&object_limits),
             driver_version: Mutex::default(),
             checks_clients: AtomicBool::new(false),
             graphics_reported: AtomicBool::new(false),

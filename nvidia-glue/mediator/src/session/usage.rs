@@ -64,6 +64,8 @@ impl Session {
             unknown_passed: self.counters.unknown_passed.load(Ordering::Relaxed),
             unknown_refused: self.counters.unknown_refused.load(Ordering::Relaxed),
             calls: self.counters.calls.load(Ordering::Relaxed),
+            // Its process knows.
+            mediator: None,
         }
     }
 

@@ -57,6 +57,26 @@ fn pinned_memory_and_managed_ranges_are_told_by_name() {
 }
 
 #[test]
+fn a_mediator_that_has_as_much_memory_as_it_may_refuses_what_it_would_have_to_remember() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], GIB);
+    let (session, program) = (&container.session, container.program());
+    let context = program.context(0);
+    let (uvm, memory) = (program.uvm_file(), context.memory(MIB).unwrap());
+    session.set_own_memory(Bytes(session.own_memory_limit().0 + 1));
+    assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY));
+    let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
+    assert!(text.starts_with("the mediator itself has as much memory as it may for this container"), "{text}");
+    let map = || program.mmap(uvm, 0x7f00_0000_0000, 2 * MIB, 0x7f00_0000_0000);
+    assert_eq!(map(), Answer::Errno(libc::ENOMEM));
+    // What makes room passes.
+    context.free(memory).unwrap();
+    session.set_own_memory(session.own_memory_limit());
+    assert_eq!(map(), Answer::Continue);
+    context.memory(MIB).unwrap();
+}
+
+#[test]
 fn the_drivers_own_refusal_is_said_to_be_the_drivers() {
     let machine = Machine::new(1);
     // More than the card has.

@@ -6,7 +6,7 @@ use nvidia_glue::{
     base::amounts::human,
     ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record},
     schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
-    usage::Usage,
+    usage::{MediatorCost, Usage},
 };
 use runtime_config::{
     config::PriorityMode,
@@ -258,7 +258,32 @@ fn used(usage: &Usage) -> Vec<Line> {
         let cards = if cards.is_empty() { "nothing".to_owned() } else { cards.join(", ") };
         plain(("process", format!("{} (in the container {}): {cards}", process.pid, process.pid_in_container)))
     });
-    cards.chain(pinned).chain(processes).collect()
+    cards.chain(pinned).chain(processes).chain(usage.mediator.iter().flat_map(mediator)).collect()
+}
+
+fn mediator(cost: &MediatorCost) -> [Line; 3] {
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    let thousandths = |value: u64| value as f64 / 1000.0;
+    let seconds = |us: u64| thousandths(us / 1000);
+    let processor = format!(
+        "{:.3} s of processor time, of {} processors; driver calls waited {:.3} s for that",
+        seconds(cost.processor_us),
+        thousandths(cost.processor_limit_millis),
+        seconds(cost.held_back_us),
+    );
+    let memory = format!(
+        "{} of {} of the host's; oom_score_adj {}",
+        human(cost.memory_used_bytes),
+        human(cost.memory_limit_bytes),
+        cost.oom_score_adj
+    );
+    let listeners = format!("{} of {} listeners", cost.listeners, cost.listeners_limit);
+    let state = |is_over| if is_over { CellState::Warning } else { CellState::Plain };
+    [
+        ("mediator", processor, state(cost.held_back_us > 0)),
+        ("mediator", memory, state(cost.memory_used_bytes > cost.memory_limit_bytes)),
+        ("mediator", listeners, state(cost.listeners >= cost.listeners_limit)),
+    ]
 }
 
 fn driver_calls(usage: &Usage) -> Vec<Line> {
@@ -307,6 +332,7 @@ mod tests {
             refused_by_bounds: 5,
             refused_by_driver: 1,
             calls: 400,
+            mediator: Some(test_support::mediator_cost()),
             ..Usage::default()
         };
         let mut record = node.records[0].clone();
@@ -326,6 +352,9 @@ mod tests {
              second, lost 3 ms of its turns in the last second\n",
             "  memory           GPU-a: 64 MiB of 3.2 GiB; 20 of 512 channels\n",
             "  pinned memory    70 MiB of 16 GiB of the host's\n",
+            "  mediator         12.500 s of processor time, of 0.5 processors; driver calls waited 1.250 s for that\n",
+            "  mediator         3 MiB of 322 MiB of the host's; oom_score_adj -998\n",
+            "  mediator         2 of 256 listeners\n",
             "\n\nHistory\n  admitted         2026-01-01T00:00:00Z\n",
             ": on the card 1.0 s, held back 9.0 s, waited 1.2 s for the card, lost 30 ms of its turns\n",
             "  memory           GPU-a: at most 70 MiB so far\n",

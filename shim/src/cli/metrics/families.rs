@@ -219,6 +219,61 @@ fn of_containers(text: &mut Exposition, containers: &[ContainerMetrics<'_>]) {
         help,
         pinned(|reported| reported.pinned_memory_used_bytes.0),
     );
+    of_mediators(text, containers);
+}
+
+fn of_mediators(text: &mut Exposition, containers: &[ContainerMetrics<'_>]) {
+    // An older mediator does not report it.
+    let told = |value: fn(&usage::MediatorCost) -> Value| {
+        let told = move |container: &ContainerMetrics<'_>| {
+            Some((container.labels.clone(), value(container.reported?.mediator.as_ref()?)))
+        };
+        containers.iter().filter_map(told)
+    };
+    let mut family = |name, of, help, value| text.family((name, of), help, told(value));
+    family(
+        "egpu_container_mediator_processor_seconds_total",
+        Counter,
+        "Processor time of the container's mediator, which no cgroup of the container's counts.",
+        |cost| Value::seconds(cost.processor_us),
+    );
+    family(
+        "egpu_container_mediator_processors_limit",
+        Gauge,
+        "Processors that the container's mediator may use for long.",
+        #[expect(clippy::cast_precision_loss, reason = "the configuration bounds it")]
+        |cost| Value::from(cost.processor_limit_millis as f64 / 1000.0),
+    );
+    family(
+        "egpu_container_mediator_held_back_seconds_total",
+        Counter,
+        "Time for which driver calls of the container waited for processor time of its mediator.",
+        |cost| Value::seconds(cost.held_back_us),
+    );
+    family(
+        "egpu_container_mediator_memory_used_bytes",
+        Gauge,
+        "The host's memory that the container's mediator has.",
+        |cost| cost.memory_used_bytes.0.into(),
+    );
+    family(
+        "egpu_container_mediator_memory_limit_bytes",
+        Gauge,
+        "The host's memory that the container's mediator may have.",
+        |cost| cost.memory_limit_bytes.0.into(),
+    );
+    family(
+        "egpu_container_mediator_listeners",
+        Gauge,
+        "Processes started in the container (its first one, execs, OOM scripts) of which some are left.",
+        |cost| u64::from(cost.listeners).into(),
+    );
+    family(
+        "egpu_container_mediator_listeners_limit",
+        Gauge,
+        "The most of them; no further exec begins then.",
+        |cost| u64::from(cost.listeners_limit).into(),
+    );
 }
 
 fn share(record: &Record) -> &'static str {

@@ -29,6 +29,7 @@ fn exposition() -> String {
         kills: 1,
         unknown_refused: 2,
         calls: 4096,
+        mediator: Some(test_support::mediator_cost()),
         ..Default::default()
     };
     let usage = MemoryUsage::reported(&node.records[0], reported);

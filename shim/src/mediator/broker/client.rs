@@ -23,6 +23,7 @@ use crate::{
 /// container.
 #[derive(Debug)]
 pub(in crate::mediator) struct Broker {
+    pid: i32,
     idle: Monitor<Vec<OwnedFd>>,
     /// The socket for requests that no process can stall.
     prompt: Mutex<OwnedFd>,
@@ -42,9 +43,14 @@ pub(in crate::mediator) struct OpenedThread {
 }
 
 impl Broker {
-    pub(super) fn new(mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
+    pub(super) fn new(pid: i32, mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let prompt = sockets.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
+        Ok(Self { pid, idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
+    }
+
+    /// Returns its process.
+    pub(in crate::mediator) fn pid(&self) -> i32 {
+        self.pid
     }
 
     /// Runs a broker in threads of this process, for its own pid namespace.
@@ -64,7 +70,7 @@ impl Broker {
             std::thread::spawn(move || server.serve(&theirs));
             ours
         });
-        std::sync::Arc::new(Self::new(sockets.collect()).unwrap())
+        std::sync::Arc::new(Self::new(0, sockets.collect()).unwrap())
     }
 
     /// Opens a thread by its number, of any process. `with_pidfd`: the kernel has pidfds of

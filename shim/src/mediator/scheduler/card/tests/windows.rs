@@ -97,6 +97,32 @@ fn what_programs_outside_have_of_a_window_is_told_and_not_achieved() {
     assert!(fixture.scheduler.edge_times.is_logged());
 }
 
+/// Time for which a container alone on its card works in twenty periods, if it takes itself off so
+/// often in each of its windows.
+fn worked_us(gaps: u64) -> u64 {
+    const GAP_US: u64 = 400;
+    let mut fixture = Fixture::with(true, true);
+    fixture.channels(3);
+    fixture.set_epochs(vec![window_epoch(0, 10_000, 35_000)]);
+    for period in 0..40 {
+        fixture.run_until(period * PERIOD + 15_000);
+        fixture.log.add(period * PERIOD + 10_100, OWN, Presence::On);
+        for number in 0..gaps {
+            let at_us = period * PERIOD + 10_500 + number * 500;
+            fixture.log.add(at_us, OWN, Presence::Off);
+            fixture.log.add(at_us + GAP_US, OWN, Presence::On);
+        }
+        fixture.run_until((period + 1) * PERIOD);
+    }
+    fixture.open_us(20 * PERIOD) - 20 * gaps * GAP_US
+}
+
+#[test]
+fn who_takes_itself_off_works_no_longer_than_its_window() {
+    let (always, with_gaps) = (worked_us(0), worked_us(40));
+    assert!(with_gaps.abs_diff(always) < 2_000, "{with_gaps}, {always}");
+}
+
 #[test]
 fn what_a_neighbour_has_of_a_window_it_gives_back() {
     let opened = |fixture: &Fixture| fixture.state().edges.iter().rfind(|edge| edge.1).unwrap().0;
