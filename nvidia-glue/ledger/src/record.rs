@@ -59,9 +59,8 @@ pub struct Record {
     pub container: ContainerKey,
     /// Reserved, or in use by a container that exists.
     pub state: GrantState,
-    /// The process id namespace in which the ids below mean something, as the inode of
-    /// `/proc/PID/ns/pid`. Who sees another one cannot tell whether these processes live, and
-    /// leaves them alone.
+    /// The namespaces in which the ids below mean something, see [`base::Surroundings`]. In another
+    /// one it cannot be told whether these processes live, and they are left alone.
     pub pid_namespace: u64,
     /// The shim that answers for the container. Means nothing while the grant is prepared.
     pub shim: ProcessId,
