@@ -131,8 +131,8 @@ fn a_full_queue_denies_its_own_owner_nothing(node: &Node) {
     let on = |id: &str, memory| node.container(id).envs(&[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", memory)]);
     let ignores = on("ignores", "1GiB").start().unwrap();
     ignores.kill(Signal::SIGTERM).unwrap();
+    let ids: Vec<String> = (0..8).map(|index| format!("waits-{index}")).collect();
     thread::scope(|scope| {
-        let ids: Vec<String> = (0..8).map(|index| format!("waits-{index}")).collect();
         let waiters: Vec<_> = ids
             .iter()
             .map(|id| scope.spawn(|| on(id, "32GiB").start().map(integration::Container::end).map(drop)))
