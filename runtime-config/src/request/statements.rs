@@ -29,7 +29,7 @@ impl<'a> Statements<'a> {
     /// GPUs.
     pub(crate) fn from_env(env: &'a [String]) -> Self {
         let mut read = Self::new(env.iter().filter_map(|entry| entry.split_once('=')));
-        let services = service_links::services(read.values.keys().copied());
+        let services = service_links::services(&read.values);
         read.values.retain(|name, _| !service_links::is_link(name, &services));
         read
     }
