@@ -100,6 +100,8 @@ pub struct DaemonCommand {
     pub log: PathBuf,
     /// Variables that it and the shims get besides.
     pub environment: Vec<(String, String)>,
+    /// It and the shims are in a time namespace that has booted a day earlier.
+    pub time_namespace: bool,
 }
 
 impl Daemon {
@@ -138,7 +140,12 @@ impl Daemon {
 
 fn spawn(command: &DaemonCommand) -> Child {
     let log = fs::OpenOptions::new().create(true).append(true).open(&command.log).expect("open containerd's log");
-    Command::new(&command.program)
+    let mut start = Command::new(&command.program);
+    if command.time_namespace {
+        start = Command::new("unshare");
+        start.args(["--time", "--boottime", "86400", "--fork", "--kill-child"]).arg(&command.program);
+    }
+    start
         .arg("--config")
         .arg(&command.config)
         .env_clear()

@@ -67,7 +67,8 @@ impl EgpuConfig {
         let directory = directory.display();
         let Self { driver, keys } = self;
         let real = on_real_cards() && self.has_any_cards();
-        let driver = if real { "[driver]\nkind = \"nvidia\"\n" } else { driver.as_str() };
+        // What brings a policy to a V100 is little of a larger card.
+        let driver = if real { "requested_policy_share = 0\n[driver]\nkind = \"nvidia\"\n" } else { driver.as_str() };
         format!("state_dir = \"{directory}/egpu\"\nlog_file = \"{directory}/egpu.log\"\n{keys}\n{driver}")
     }
 }

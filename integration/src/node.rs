@@ -38,6 +38,8 @@ pub struct Setup {
     /// Another node's configuration file in place of one of its own: two containerds on one machine
     /// share a state directory.
     pub egpu_config: Option<PathBuf>,
+    /// See [`DaemonCommand::time_namespace`].
+    pub time_namespace: bool,
     /// Size of a tmpfs to keep egpu's state directory on.
     pub state_tmpfs: Option<String>,
     /// containerd's state directory is on a tmpfs, too.
@@ -116,6 +118,7 @@ impl Node {
             path,
             log: directory.path().join("containerd.log"),
             environment: vec![("EGPU_CONFIG".to_owned(), egpu_config.display().to_string())],
+            time_namespace: setup.time_namespace,
         });
         let node = Self {
             directory,

@@ -19,11 +19,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys;
 
-/// A process of this boot and of one process id namespace.
+/// A process of this boot, of one process id namespace and one time namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessInstance {
     boot_id: String,
-    /// Inode of `/proc/PID/ns/pid`.
+    /// See [`Surroundings::pid_namespace`].
     pid_namespace: u64,
     process: ProcessId,
 }

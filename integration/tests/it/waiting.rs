@@ -26,6 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
         ),
         Case::egpu("waiting::nobody_waits_where_that_is_set", nobody_waits_where_that_is_set),
         Case::egpu("waiting::the_earliest_goes_first", the_earliest_goes_first).on(for_anybody),
+        Case::egpu("waiting::a_full_queue_denies_its_own_owner_nothing", a_full_queue_denies_its_own_owner_nothing)
+            .on(for_anybody),
         Case::egpu("waiting::kill_and_delete_end_a_wait", kill_and_delete_end_a_wait).on(for_anybody),
         Case::egpu("waiting::a_killed_containerd_ends_a_wait", a_killed_containerd_ends_a_wait).on(for_anybody),
         Case::egpu("waiting::a_killed_shim_ends_a_wait", a_killed_shim_ends_a_wait).on(for_anybody),
@@ -119,6 +121,30 @@ fn the_earliest_goes_first(node: &Node) {
         assert_eq!((node.granted(), node.waiting()), (vec!["second".to_owned()], vec!["third".to_owned()]));
         second.end();
         third.join().unwrap().end();
+    });
+    assert!(node.granted().is_empty() && node.waiting().is_empty());
+}
+
+/// One that was asked to end, and ignores that; as many as may wait for the whole card; and 31 GiB
+/// that are free.
+fn a_full_queue_denies_its_own_owner_nothing(node: &Node) {
+    let on = |id: &str, memory| node.container(id).envs(&[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", memory)]);
+    let ignores = on("ignores", "1GiB").start().unwrap();
+    ignores.kill(Signal::SIGTERM).unwrap();
+    let ids: Vec<String> = (0..8).map(|index| format!("waits-{index}")).collect();
+    thread::scope(|scope| {
+        let waiters: Vec<_> = ids
+            .iter()
+            .map(|id| scope.spawn(|| on(id, "32GiB").start().map(integration::Container::end).map(drop)))
+            .collect();
+        eventually("all of them wait", || (node.waiting().len() == 8).then_some(()));
+        let text = refused(on("ninth", "32GiB"));
+        assert!(text.contains("8 containers of this namespace wait for room already"), "{text}");
+        on("small", "8GiB").start().expect("room that is free").end();
+        ignores.end();
+        for waiter in waiters {
+            waiter.join().unwrap().expect("the card, in its turn");
+        }
     });
     assert!(node.granted().is_empty() && node.waiting().is_empty());
 }

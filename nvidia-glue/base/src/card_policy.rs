@@ -66,6 +66,34 @@ impl CardPolicy {
     }
 }
 
+/// Some of the policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CardPolicies([Option<CardPolicy>; 6]);
+
+impl CardPolicies {
+    /// Every one.
+    pub const ALL: Self = Self([
+        Some(CardPolicy::Fair),
+        Some(CardPolicy::Preemptive),
+        Some(CardPolicy::Weighted),
+        Some(CardPolicy::Fixed),
+        Some(CardPolicy::Soft),
+        Some(CardPolicy::Native),
+    ]);
+
+    /// Those of a comma-separated list of names, which may be empty; `None`: one is unknown.
+    pub fn parse_list(list: &str) -> Option<Self> {
+        let listed: Vec<&str> = list.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let are_known = listed.iter().all(|name| CardPolicy::named(name).is_some());
+        are_known.then(|| Self(NAMES.map(|(name, policy)| listed.contains(&name).then_some(policy))))
+    }
+
+    /// Returns whether a policy is one of them.
+    pub fn contains(self, policy: CardPolicy) -> bool {
+        self.0.contains(&Some(policy))
+    }
+}
+
 impl std::fmt::Display for CardPolicy {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(self.name())

@@ -17,7 +17,7 @@ pub struct Pid(pub i32);
 pub struct ProcessId {
     /// Process id in the record's namespace.
     pub pid: i32,
-    /// Field 22 of `/proc/PID/stat`, clock ticks since boot.
+    /// Field 22 of `/proc/PID/stat`, clock ticks since boot as the reader's time namespace has it.
     pub start_time: u64,
 }
 

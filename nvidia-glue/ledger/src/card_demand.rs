@@ -73,6 +73,12 @@ impl CardDemand {
         sums.policy.or(self.policy).unwrap_or(limits.default_policy)
     }
 
+    /// Returns whether it takes a place on the card, as the grant will
+    /// ([`CardGrant::is_counted`]).
+    pub(crate) fn is_counted(&self) -> bool {
+        self.mig_uuid.is_none() && self.memory.0 > 0 && self.enforcement != Enforcement::Monitor
+    }
+
     /// `3276MiB 10%`, for people.
     pub(crate) fn describe(&self) -> String {
         describe(self.memory, self.compute, self.exclusive, self.mig_uuid.as_deref(), self.enforcement)
@@ -90,7 +96,7 @@ pub(crate) fn check(card: &Card, sums: &CardSums, demand: &CardDemand, limits: &
             _ => Ok(()),
         };
     }
-    if demand.memory.0 == 0 || demand.enforcement == Enforcement::Monitor {
+    if !demand.is_counted() {
         return Ok(());
     }
     if sums.exclusive {
@@ -99,11 +105,7 @@ pub(crate) fn check(card: &Card, sums: &CardSums, demand: &CardDemand, limits: &
     if demand.exclusive {
         return if sums.containers > 0 { Err(Refusal::InUse) } else { Ok(()) };
     }
-    if let (Some(asked), Some(has)) = (demand.policy, sums.policy)
-        && asked != has
-    {
-        return Err(Refusal::Policy { asked, has });
-    }
+    check_policy(card, sums, demand, limits)?;
     check_memory(card, sums, demand, limits)?;
     check_compute(sums, demand, limits)?;
     check_hard_cap(card.hard_caps, demand, demand.policy_on(sums, limits), limits)?;
@@ -111,6 +113,27 @@ pub(crate) fn check(card: &Card, sums: &CardSums, demand: &CardDemand, limits: &
         return Err(Refusal::Containers { limit: limits.device_split_count });
     }
     floors::channels(sums, limits).map(|_| ())
+}
+
+/// A policy that a container brings decides for all who come after it.
+fn check_policy(card: &Card, sums: &CardSums, demand: &CardDemand, limits: &Limits) -> Result<(), Refusal> {
+    let Some(asked) = demand.policy else { return Ok(()) };
+    if let Some(has) = sums.policy {
+        return if asked == has { Ok(()) } else { Err(Refusal::Policy { asked, has }) };
+    }
+    let (has, percent) = (limits.default_policy, limits.requested_policy_share);
+    if asked == has {
+        return Ok(());
+    }
+    if !limits.requested_policies.contains(asked) {
+        return Err(Refusal::PolicyNotRequested { asked, has });
+    }
+    let time = match demand.compute {
+        ComputeShare::Cap { percent, .. } => percent.get(),
+        ComputeShare::Weight(_) | ComputeShare::Unlimited => 0,
+    };
+    let has_share = u128::from(demand.memory.0) * 100 >= u128::from(card.memory.0) * u128::from(percent);
+    if has_share || time >= percent { Ok(()) } else { Err(Refusal::SmallForPolicy { asked, has, percent }) }
 }
 
 pub(super) fn check_hard_cap(

@@ -29,6 +29,8 @@ pub(crate) struct CardSums {
     pub(crate) mig: Vec<String>,
     /// Containers of each group, by the group's hash.
     pub(crate) groups: BTreeMap<u64, u32>,
+    /// Containers of each owner, by the owner's hash.
+    pub(crate) owners: BTreeMap<u64, u32>,
     /// Channels and pinned memory of each of the containers.
     pub(crate) allotments: Vec<Allotment>,
 }
@@ -41,6 +43,14 @@ impl CardSums {
             sums.add(grant, group);
         }
         sums
+    }
+
+    /// The same with the hash of each container's owner, which only the index needs.
+    pub(crate) fn with_owners(mut self, owners: impl Iterator<Item = u64>) -> Self {
+        for owner in owners {
+            *self.owners.entry(owner).or_default() += 1;
+        }
+        self
     }
 
     fn add(&mut self, grant: &CardGrant, group: Option<u64>) {

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use base::RefusalCode;
 
-use super::{CardRoom, ContainerKey, refusal::Refusal, store::StoreError};
+use super::{CardRoom, ContainerKey, Crowd, refusal::Refusal, store::StoreError};
 use crate::{decision_log::chain, select::SelectError};
 
 /// Reason for which a container is not admitted. Nothing of it is left in the ledger. The text and
@@ -76,10 +76,10 @@ pub enum AdmitError {
         source: Box<AdmitError>,
     },
     /// As many wait for room as may.
-    #[error("{most} containers of this node wait for room already, as many as may; try again when fewer do")]
+    #[error("{crowd} wait for room already, as many as may; try again when fewer do")]
     Crowded {
-        /// Most that may.
-        most: usize,
+        /// Whose they are.
+        crowd: Crowd,
         /// The refusal for want of room.
         source: Box<AdmitError>,
     },

@@ -4,7 +4,7 @@ use base::Format;
 use runtime_config::request::Dialect;
 
 /// A container's record.
-pub(crate) const RECORD: Format = Format::new(4, 1);
+pub(crate) const RECORD: Format = Format::new(5, 1);
 /// Oldest format whose readers may act on the record of a claim's request, which stands without
 /// a shim.
 const CLAIM_RECORD_VERSION: u32 = 3;
@@ -19,7 +19,7 @@ const ALL_LANGUAGES: (u32, u32) = (4, 3);
 
 /// Version of the index, which is used by builds of this very one alone, and made anew by all
 /// others. That of its own files, below that of the records that it is made from.
-pub(crate) const INDEX: u32 = 1000 * RECORD.number + 7;
+pub(crate) const INDEX: u32 = 1000 * RECORD.number + 8;
 
 /// Oldest format whose readers may act on a record.
 pub(crate) fn record_version(dialect: Dialect, has_claim: bool) -> u32 {

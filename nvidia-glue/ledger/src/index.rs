@@ -15,6 +15,7 @@ use super::{
     card_sums::CardSums,
     claim::Gang,
     formats::INDEX,
+    record::Owner,
     store::{FileStamp, Locked, READABLE, StoreError, hash, readable},
 };
 
@@ -90,6 +91,15 @@ fn card_file(uuid: &str) -> String {
 /// Hash of a group, for [`Holding::group`].
 pub(super) fn group_hash(group: &str) -> u64 {
     u64::from_str_radix(&hash(&[group])[..16], 16).unwrap_or_default()
+}
+
+/// Hash of an owner, for [`CardSums::owners`].
+pub(super) fn owner_hash(owner: Owner<'_>) -> u64 {
+    let (kind, name) = match owner {
+        Owner::Pods(namespace) => ("pods", namespace),
+        Owner::Containerd(namespace) => ("containerd", namespace),
+    };
+    u64::from_str_radix(&hash(&[kind, name])[..16], 16).unwrap_or_default()
 }
 
 impl Index {
@@ -319,5 +329,7 @@ fn read_holdings(locked: &Locked<'_>, uuid: &str) -> Option<Vec<Holding>> {
 }
 
 fn sums_of(holdings: &[Holding]) -> CardSums {
+    let counted = holdings.iter().filter(|holding| holding.grant.is_counted());
     CardSums::of(holdings.iter().map(|holding| (&holding.grant, holding.group)))
+        .with_owners(counted.map(|holding| owner_hash(ContainerName::from(holding).owner())))
 }

@@ -66,7 +66,7 @@ mod timetable;
 
 use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
-pub use admit::{Admission, Patience, Waiter};
+pub use admit::{Admission, Crowd, Patience, Waiter};
 pub use base::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, ProcessId};
 pub use card_demand::CardDemand;
 pub use change::{Change, ChangeError, PolicyError};

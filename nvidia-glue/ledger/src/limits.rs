@@ -1,6 +1,6 @@
 //! Limits that the node's configuration sets on each card.
 
-use base::{Bytes, CardPolicy};
+use base::{Bytes, CardPolicies, CardPolicy};
 use nix::sys::sysinfo::sysinfo;
 use runtime_config::config::{Config, HardCapsUnavailable, MemoryScaling, WholeCards};
 
@@ -11,10 +11,16 @@ pub struct Limits {
     pub max_inst: u32,
     /// Most containers on one card.
     pub device_split_count: u32,
+    /// Most of them that are one owner's.
+    pub owner_split_count: u32,
     /// Memory that may be granted of a card, as a multiple of what it has.
     pub memory_scaling: MemoryScaling,
     /// Policy of a card on which the first container needs no particular one.
     pub default_policy: CardPolicy,
+    /// Policies that a container may bring to a card that nobody shares.
+    pub requested_policies: CardPolicies,
+    /// Percent of its memory or time with which it may.
+    pub requested_policy_share: u8,
     /// Length of a period on cards for which none is set, microseconds.
     pub period_us: u64,
     /// Treatment of hard caps on cards that cannot take containers off.
@@ -39,8 +45,11 @@ impl From<&Config> for Limits {
         Self {
             max_inst: u32::from(config.max_inst),
             device_split_count: config.device_split_count,
+            owner_split_count: config.owner_split_count,
             memory_scaling: config.memory_scaling,
             default_policy: config.default_policy,
+            requested_policies: config.requested_policies,
+            requested_policy_share: config.requested_policy_share,
             period_us: u64::try_from(config.period.as_micros()).unwrap_or(u64::MAX),
             hard_caps_unavailable: config.hard_caps_unavailable,
             whole_cards: config.whole_cards,

@@ -17,6 +17,24 @@ pub struct ContainerName<'a> {
     pub pod: Option<&'a PodContainer>,
 }
 
+/// Who is answerable for a container, as far as the node knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner<'a> {
+    /// The pod's namespace in Kubernetes.
+    Pods(&'a str),
+    /// Outside Kubernetes containerd's.
+    Containerd(&'a str),
+}
+
+impl<'a> ContainerName<'a> {
+    pub(crate) fn owner(&self) -> Owner<'a> {
+        match self.pod {
+            Some(pod) => Owner::Pods(&pod.namespace),
+            None => Owner::Containerd(&self.key.namespace),
+        }
+    }
+}
+
 impl fmt::Display for ContainerName<'_> {
     /// `team/train-0/main [k8s.io/6918e837]`; outside Kubernetes `default/web-1`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -59,9 +77,8 @@ pub struct Record {
     pub container: ContainerKey,
     /// Reserved, or in use by a container that exists.
     pub state: GrantState,
-    /// The process id namespace in which the ids below mean something, as the inode of
-    /// `/proc/PID/ns/pid`. Who sees another one cannot tell whether these processes live, and
-    /// leaves them alone.
+    /// The namespaces in which the ids below mean something, see [`base::Surroundings`]. In another
+    /// one it cannot be told whether these processes live, and they are left alone.
     pub pid_namespace: u64,
     /// The shim that answers for the container. Means nothing while the grant is prepared.
     pub shim: ProcessId,
@@ -91,6 +108,9 @@ pub struct Record {
     /// Its init was asked to end.
     #[serde(default)]
     pub leaving: bool,
+    /// Since when, microseconds of `CLOCK_MONOTONIC`; `None`: an earlier egpu has not said.
+    #[serde(default)]
+    pub leaving_since_us: Option<u64>,
     /// The claim whose request is granted, and the containers that use it; `None`: the grant is one
     /// container's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

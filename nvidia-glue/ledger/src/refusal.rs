@@ -65,6 +65,14 @@ pub enum Refusal {
         /// The configured limit.
         limit: u32,
     },
+    /// Too many containers of one owner.
+    #[error(
+        "it has {limit} containers of this namespace already, as many as owner_split_count allows; use another card, or wait until one of them ends"
+    )]
+    OwnersContainers {
+        /// The configured limit.
+        limit: u32,
+    },
     /// Too few channels.
     #[error(
         "{free} of its channels are free, and a CUDA context needs {least}: a card has enough for {most} containers, and \
@@ -116,6 +124,30 @@ pub enum Refusal {
         /// Policy of the card.
         has: CardPolicy,
     },
+    /// Nobody may bring this policy.
+    #[error(
+        "policy {asked} is needed, and the empty card has {has}: requested_policies in the configuration does not name {asked}; ask for {has}, \
+         use another card, or change this one's with `egpu policy`"
+    )]
+    PolicyNotRequested {
+        /// Policy that the request needs.
+        asked: CardPolicy,
+        /// Policy of the card.
+        has: CardPolicy,
+    },
+    /// Too small a share for a policy of its own.
+    #[error(
+        "policy {asked} is needed, and the empty card has {has}: less than {percent}% of it (requested_policy_share in the configuration) \
+         brings no policy; ask for more, or for {has}, or change the card's with `egpu policy`"
+    )]
+    SmallForPolicy {
+        /// Policy that the request needs.
+        asked: CardPolicy,
+        /// Policy of the card.
+        has: CardPolicy,
+        /// The configured share.
+        percent: u8,
+    },
     /// A cap under a policy that has none.
     #[error("a cap needs policy fixed; end the container first, or give it a weight: `egpu set --weight`")]
     CapNeedsFixed,
@@ -144,13 +176,15 @@ impl Refusal {
             Self::Compute { .. } => RefusalCode::NoTime,
             Self::Remainder { .. } => RefusalCode::NoRemainder,
             Self::Weight { .. } => RefusalCode::NoWeight,
-            Self::Containers { .. } => RefusalCode::TooManyContainers,
+            Self::Containers { .. } | Self::OwnersContainers { .. } => RefusalCode::TooManyContainers,
             Self::Channels { .. } => RefusalCode::NoChannels,
             Self::PinnedMemory { .. } => RefusalCode::NoPinnedMemory,
             Self::InUse => RefusalCode::CardInUse,
             Self::HeldWhole => RefusalCode::CardTaken,
             Self::MigHeld { .. } => RefusalCode::MigTaken,
-            Self::Policy { .. } => RefusalCode::OtherPolicy,
+            Self::Policy { .. } | Self::PolicyNotRequested { .. } | Self::SmallForPolicy { .. } => {
+                RefusalCode::OtherPolicy
+            }
             Self::CapNeedsFixed => RefusalCode::CapNeedsFixed,
             Self::HardCap { .. } => RefusalCode::NoHardCaps,
             Self::Layout { .. } => RefusalCode::NoWindows,

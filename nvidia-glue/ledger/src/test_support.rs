@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Bytes, CardPolicy, ComputeShare, OverMemory, PciBusId, Percent, Priority, Weight};
+use base::{Bytes, CardPolicies, CardPolicy, ComputeShare, OverMemory, PciBusId, Percent, Priority, Weight};
 use cards::{Card, Health, Inventory, Source};
 use runtime_config::{
     config::{HardCapsUnavailable, MemoryScaling, WholeCards},
@@ -35,8 +35,11 @@ pub(crate) fn limits() -> Limits {
     Limits {
         max_inst: 16,
         device_split_count: 10,
+        owner_split_count: 1000,
         memory_scaling: MemoryScaling::NONE,
         default_policy: CardPolicy::Fixed,
+        requested_policies: CardPolicies::ALL,
+        requested_policy_share: 3,
         period_us: 100_000,
         hard_caps_unavailable: HardCapsUnavailable::Refuse,
         whole_cards: WholeCards::Direct,

@@ -5,6 +5,7 @@ mod crash;
 mod floors;
 mod formats;
 mod orphans;
+mod owners;
 mod properties;
 mod race;
 mod refusals;

@@ -248,6 +248,7 @@ pub(super) fn record(share: Share) -> Record {
         priority: None,
         present: false,
         leaving: false,
+        leaving_since_us: None,
         claim: None,
         request: GpuRequest {
             dialect: Dialect::Nvidia,

@@ -24,7 +24,7 @@ use crate::{
     units::{Bytes, Percent},
 };
 
-use base::{CardPolicy, ComputeShare};
+use base::{CardPolicies, CardPolicy, ComputeShare};
 pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, PriorityMode, Throttle};
 
 /// Path of the file unless [`PATH_VARIABLE`] names another.
@@ -89,6 +89,10 @@ pub struct Config {
     pub admission_wait: AdmissionWait,
     /// Policy of a card on which nobody has set one.
     pub default_policy: CardPolicy,
+    /// The policies that a container may bring to an empty card.
+    pub requested_policies: CardPolicies,
+    /// Percent of its memory or time with which a container may, 0 to 100.
+    pub requested_policy_share: u8,
     /// Period of the containers' turns, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
     pub period: Duration,
     /// Way in which containers of low priority leave the card to others.
@@ -101,6 +105,8 @@ pub struct Config {
     pub max_inst: u16,
     /// The most containers on one card, 1 to 1000.
     pub device_split_count: u32,
+    /// The most of them that are one owner's, 1 to 1000.
+    pub owner_split_count: u32,
     /// Memory granted for each byte that a card has.
     pub memory_scaling: MemoryScaling,
     /// Host memory that the driver may pin for all containers together, of the machine's.
@@ -334,12 +340,15 @@ impl Default for Config {
             mediator_processors: 0.5,
             admission_wait: AdmissionWait::Leaving,
             default_policy: CardPolicy::Fixed,
+            requested_policies: CardPolicies::ALL,
+            requested_policy_share: 3,
             period: Duration::from_millis(100),
             priority: PriorityMode::Harvest,
             throttle: Throttle::ComputeCopy,
             hard_caps_unavailable: HardCapsUnavailable::Refuse,
             max_inst: 16,
             device_split_count: 10,
+            owner_split_count: 1000,
             memory_scaling: MemoryScaling::NONE,
             pinned_memory: MemoryLimit::percent(Percent::HALF),
             hami: HamiDefaults {

@@ -92,6 +92,7 @@ fn values_are_read() {
     let config = Config::from_toml(
         "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
          unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\npriority = 'strict'\nthrottle = 'all'\n\
+         requested_policies = 'soft, fair'\nrequested_policy_share = 0\nowner_split_count = 2\n\
          hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\nmediator_processors = 2\nadmission_wait = '30s'\n\
          supported_driver_capabilities = 'compute, utility'\nshare_by_default = true\n\
          [default_share]\nmemory = '8GiB'\ncompute = 'none'\n\
@@ -115,6 +116,9 @@ fn values_are_read() {
     assert_eq!(config.memory_scaling.apply(Bytes(1000)), Bytes(1500));
     assert!(config.memory_scaling.oversubscribes());
     assert_eq!(config.default_policy, CardPolicy::Soft);
+    let policies = [CardPolicy::Fair, CardPolicy::Soft, CardPolicy::Native];
+    assert_eq!(policies.map(|policy| config.requested_policies.contains(policy)), [true, true, false]);
+    assert_eq!((config.requested_policy_share, config.owner_split_count), (0, 2));
     assert_eq!(config.supported_driver_capabilities, DriverCapabilities::DEFAULT);
     assert_eq!(config.default_share.compute, ComputeShare::Unlimited);
     assert_eq!(config.default_share.memory, MemoryLimit::bytes(Bytes(8 * Bytes::GIB)));
@@ -193,6 +197,12 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ),
         ("\nmax_inst = 21".to_owned(), ", line 2: max_inst = 21 is not accepted"),
         ("device_split_count = 0".to_owned(), ", line 1: device_split_count = 0 is"),
+        ("owner_split_count = 0".to_owned(), ", line 1: owner_split_count = 0 is"),
+        ("requested_policy_share = 101".to_owned(), ", line 1: requested_policy_share = 101 is"),
+        (
+            "requested_policies = 'fair,best'".to_owned(),
+            ", line 1: requested_policies = \"fair,best\" is not accepted; it must be a comma-separated list of fair, preemptive,",
+        ),
         (
             "memory_scaling = 0.9".to_owned(),
             ", line 1: memory_scaling = 0.9 is not accepted; it must be a number from 1.0",

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use base::{CardPolicy, ComputeShare};
+use base::{CardPolicies, CardPolicy, ComputeShare};
 use jiff::SignedDuration;
 
 use super::{
@@ -69,6 +69,8 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         mediator_processors: check.number("mediator_processors", file.mediator_processors, 0.05, 64.0)?,
         admission_wait: check.admission_wait(&file.admission_wait)?,
         default_policy: check.policy(&file.default_policy)?,
+        requested_policies: check.policies(&file.requested_policies)?,
+        requested_policy_share: check.integer("requested_policy_share", file.requested_policy_share, 0, 100)?,
         period: check.duration(
             "period",
             &file.period,
@@ -80,6 +82,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
         hard_caps_unavailable: check.hard_caps_unavailable(&file.hard_caps_unavailable)?,
         max_inst: check.integer("max_inst", file.max_inst, 1, 20)?,
         device_split_count: check.integer("device_split_count", file.device_split_count, 1, 1000)?,
+        owner_split_count: check.integer("owner_split_count", file.owner_split_count, 1, 1000)?,
         memory_scaling: MemoryScaling::new(file.memory_scaling).ok_or_else(|| {
             check.error("memory_scaling", &file.memory_scaling.to_string(), "a number from 1.0 to 16.0".to_owned())
         })?,
@@ -215,6 +218,13 @@ impl Check<'_> {
     fn policy(&self, value: &str) -> Result<CardPolicy, ConfigError> {
         CardPolicy::named(value).ok_or_else(|| {
             self.error("default_policy", &format!("{value:?}"), format!("one of {}", CardPolicy::names()))
+        })
+    }
+
+    fn policies(&self, value: &str) -> Result<CardPolicies, ConfigError> {
+        CardPolicies::parse_list(value).ok_or_else(|| {
+            let accepted = format!("a comma-separated list of {}", CardPolicy::names());
+            self.error("requested_policies", &format!("{value:?}"), accepted)
         })
     }
 

@@ -41,8 +41,15 @@ pub(super) fn parse(
     config: &Config,
 ) -> Result<Option<ClaimRequest>, RequestError> {
     let mut requests = Vec::new();
-    for variable in source.env.iter().filter_map(|variable| ClaimVariable::parse(variable)) {
-        let variable = variable.map_err(|source| RequestError::Claim { source })?;
+    // A link to a Service is among the raw variables alone.
+    let is_link = |text: &str| text.split_once('=').is_some_and(|(name, _)| env.all(name).next().is_none());
+    for text in &source.env {
+        let variable = match ClaimVariable::parse(text) {
+            None => continue,
+            Some(Ok(variable)) => variable,
+            Some(Err(_)) if is_link(text) => continue,
+            Some(Err(source)) => return Err(RequestError::Claim { source }),
+        };
         if !requests.contains(&variable) {
             requests.push(variable);
         }

@@ -11,6 +11,7 @@ mod parse;
 mod per_card;
 mod requirement;
 mod selector;
+mod service_links;
 mod source;
 mod statements;
 mod terms;

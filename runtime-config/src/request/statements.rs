@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{RequestError, error::Said};
+use super::{RequestError, error::Said, service_links};
 
 /// One statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,9 +25,13 @@ pub(crate) struct Statements<'a> {
 }
 
 impl<'a> Statements<'a> {
-    /// Reads `process.env`; entries without `=` say nothing.
+    /// Reads `process.env`; entries without `=` say nothing, and links to Services nothing about
+    /// GPUs.
     pub(crate) fn from_env(env: &'a [String]) -> Self {
-        Self::new(env.iter().filter_map(|entry| entry.split_once('=')))
+        let mut read = Self::new(env.iter().filter_map(|entry| entry.split_once('=')));
+        let services = service_links::services(&read.values);
+        read.values.retain(|name, _| !service_links::is_link(name, &services));
+        read
     }
 
     /// Reads annotations.

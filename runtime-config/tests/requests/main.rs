@@ -18,3 +18,4 @@ mod native;
 mod nvidia;
 mod nvidia_fractions;
 mod properties;
+mod service_links;

@@ -216,6 +216,7 @@ fn record(id: &str, asked: &str, pid: Option<i32>, grant: CardGrant) -> Record {
         priority: None,
         present: false,
         leaving: false,
+        leaving_since_us: None,
         claim: None,
         request: request(asked),
         exclusive: grant.exclusive,

@@ -253,8 +253,8 @@ impl Registry {
         self.containers().join(name(&[containerd, namespace, id]))
     }
 
-    /// One for each process id namespace: of shims in another nobody can tell whether they are
-    /// dead.
+    /// One for each process id and time namespace: of shims in another nobody can tell whether they
+    /// are dead.
     fn sweep_path(&self, containerd: &str, pid_namespace: u64) -> PathBuf {
         let name = name(&[containerd, &pid_namespace.to_string()]);
         self.state_dir.join(format!("sweep-{name}")).with_extension("lock")

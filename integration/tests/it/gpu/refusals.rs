@@ -13,6 +13,9 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("refusals::exclusive_against_shared", exclusive_against_shared),
         Case::egpu("refusals::more_than_is_free", more_than_is_free),
         Case::egpu("refusals::containers_per_card", containers_per_card).on(two_per_card),
+        Case::egpu("refusals::tiny_containers_keep_no_card_from_caps", tiny_containers_keep_no_card_from_caps)
+            .only_simulated("it counts on four V100"),
+        Case::egpu("refusals::containers_of_one_owner", containers_of_one_owner).on(one_per_owner),
         Case::egpu("refusals::privileged_quota", privileged_quota),
         Case::egpu("refusals::cgroup_of_another_container", cgroup_of_another_container),
         Case::egpu(
@@ -28,6 +31,10 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn two_per_card() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("device_split_count = 2\n"), ..Setup::default() }
+}
+
+fn one_per_owner() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("owner_split_count = 1\n"), ..Setup::default() }
 }
 
 fn unknown_key() -> Setup {
@@ -113,6 +120,35 @@ fn exclusive_against_shared(node: &Node) {
     whole.end();
     node.container("d").env("EGPU_DEVICES", "0").env("EGPU_MEMORY", "1GiB").start().unwrap().end();
     share.end();
+}
+
+fn tiny_containers_keep_no_card_from_caps(node: &Node) {
+    let on_all_cards = [("0", "soft"), ("1", "native"), ("2", "soft"), ("3", "native")];
+    for (card, policy) in on_all_cards {
+        let tiny = [("EGPU_DEVICES", card), ("EGPU_MEMORY", "1MiB"), ("EGPU_POLICY", policy)];
+        let text = refused(node.container("tiny").envs(&tiny));
+        assert!(text.contains("requested_policy_share") && text.contains("fixed"), "{text}");
+    }
+    // Without a policy it is welcome, and in nobody's way.
+    let tiny = node.container("small").envs(&[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "1MiB")]).start().unwrap();
+    let train = node.container("train").envs(&[("EGPU_CARDS", "4"), ("EGPU_COMPUTE", "25%"), ("EGPU_MEMORY", "8GiB")]);
+    train.start().unwrap().end();
+    tiny.end();
+}
+
+fn containers_of_one_owner(node: &Node) {
+    let ask = |id: &str| node.container(id).envs(&[("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "1GiB")]);
+    let first = ask("first").start().unwrap();
+    let text = refused(ask("second"));
+    assert!(text.contains("owner_split_count"), "{text}");
+    // Another owner's: of a pod.
+    let pod = ask("pod")
+        .annotation("io.kubernetes.cri.sandbox-namespace", "team")
+        .annotation("io.kubernetes.cri.sandbox-name", "train")
+        .annotation("io.kubernetes.cri.container-name", "main");
+    pod.start().unwrap().end();
+    first.end();
+    ask("second").start().unwrap().end();
 }
 
 fn more_than_is_free(node: &Node) {

@@ -3,12 +3,14 @@
 use integration::{Node, Setup, eventually, processes::Process};
 use nix::sys::signal::Signal;
 
-use crate::case::Case;
+use crate::case::{Case, Skip};
 
 pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("orphans::memory_is_not_granted_twice", memory_is_not_granted_twice),
         Case::egpu("orphans::a_listing_shows_them", a_listing_shows_them),
+        Case::egpu("orphans::who_is_in_another_time_namespace_is_none", who_is_in_another_time_namespace_is_none)
+            .needing(time_namespaces),
     ]
 }
 
@@ -17,13 +19,18 @@ fn whole_memory<'node>(node: &'node Node, id: &str) -> integration::ContainerBui
 }
 
 /// Another containerd of the same machine: it shares the state directory.
-fn second_node(node: &Node) -> Node {
-    let setup = Setup { egpu_config: Some(node.directory().join("egpu.toml")), ..Setup::default() };
-    Node::start(node.release(), &setup)
+fn second_node(node: &Node, time_namespace: bool) -> Node {
+    let egpu_config = Some(node.directory().join("egpu.toml"));
+    Node::start(node.release(), &Setup { egpu_config, time_namespace, ..Setup::default() })
+}
+
+fn time_namespaces() -> Skip {
+    let is_there = std::path::Path::new("/proc/self/ns/time").exists();
+    is_there.then_some(()).ok_or_else(|| "the kernel has no time namespaces".to_owned())
 }
 
 fn memory_is_not_granted_twice(node: &Node) {
-    let other = second_node(node);
+    let other = second_node(node, false);
     let container = whole_memory(node, "first").start().unwrap();
     let init = container.pid().cast_signed();
     crate::gpu::refused(whole_memory(&other, "early"));
@@ -51,4 +58,22 @@ fn a_listing_shows_them(node: &Node) {
     node.start_containerd();
     container.forget();
     eventually("containerd has cleaned up", || node.granted().is_empty().then_some(()));
+}
+
+/// A reader in another time namespace sees another start of each process.
+fn who_is_in_another_time_namespace_is_none(node: &Node) {
+    let share = |node, card| Node::container(node, "first").envs(&[("EGPU_MEMORY", "20GiB"), ("EGPU_DEVICES", card)]);
+    let other = second_node(node, true);
+    let container = share(node, "0").start().unwrap();
+    // Who finds no room looks for orphans on all cards.
+    crate::gpu::refused(share(&other, "0"));
+    let beside = share(&other, "1").start().unwrap();
+    crate::gpu::refused(whole_memory(node, "second"));
+    for container in [&container, &beside] {
+        let state = Process::read(container.pid().cast_signed()).map(|process| process.state);
+        assert!(state.is_some_and(|state| state != 'Z'), "{}: {state:?}", container.id());
+    }
+    beside.end();
+    container.end();
+    other.finish();
 }

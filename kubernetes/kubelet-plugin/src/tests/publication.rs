@@ -114,7 +114,7 @@ async fn a_card_that_holds_no_caps_has_no_compute_to_name() {
     let devices = bench.devices().await;
     assert_eq!(devices[0]["attributes"]["policy"]["string"], "soft");
     assert_eq!(value(&devices[0], "compute").is_null(), value(&devices[1], "compute").is_null());
-    admit(&bench, "weighted", &[("devices", "0"), ("memory", "1GiB"), ("weight", "2"), ("policy", "weighted")]);
+    admit(&bench, "weighted", &[("devices", "0"), ("memory", "4GiB"), ("weight", "2"), ("policy", "weighted")]);
     let is_weighted = |devices: &[Value]| devices[0]["attributes"]["policy"]["string"] == "weighted";
     let devices = bench.wait_devices("the policy in force", is_weighted).await;
     assert!(value(&devices[0], "compute").is_null(), "a cap would be refused there: {devices:?}");

@@ -27,8 +27,7 @@ use crate::{
     store::Locked,
 };
 use reserve::ReserveRequest;
-pub(crate) use waiting::MAX_WAITERS;
-pub use waiting::{Patience, Waiter};
+pub use waiting::{Crowd, Patience, Waiter};
 use waiting::{Wait, hypothetical_record};
 
 /// A container that asks to be admitted.
@@ -208,8 +207,8 @@ impl<'a> Attempt<'a> {
                     continue;
                 }
                 if self.wait.is_of_use(&locked, admission, self.plan).map_err(failed)? {
-                    if self.wait.is_crowded_out(&locked).map_err(failed)? {
-                        return Err(AdmitError::Crowded { most: MAX_WAITERS, source: Box::new(error) });
+                    if let Some(crowd) = self.wait.crowd(&locked, admission.into()).map_err(failed)? {
+                        return Err(AdmitError::Crowded { crowd, source: Box::new(error) });
                     }
                     if self.wait.begin(&locked, admission).map_err(failed)? {
                         self.lines.push(Line::new(Event::Wait, admission).field("why", chain(&error)));

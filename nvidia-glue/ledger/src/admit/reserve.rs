@@ -6,13 +6,13 @@ use runtime_config::request::{Isolation, Share};
 
 use super::{Admission, waiting::EarlierWaiters};
 use crate::{
-    AdmitError, CardGrant, CardRoom, ContainerName, Ledger, Limits, Refusal, TriedCard,
+    AdmitError, CardDemand, CardGrant, CardRoom, ContainerName, Ledger, Limits, Refusal, TriedCard,
     card_demand::check,
     card_sums::CardSums,
     decision_log::{DecisionLog, Event, Line, chain},
     floors::{self, PinnedMemory},
     grant_log::{card_name, grant_fields, holders, roll_back, small_quota_line, weights_only_line},
-    index::{Index, group_hash},
+    index::{Index, group_hash, owner_hash},
     members::{Newcomer, check_layout},
     select::{Candidate, Plan, Planned, PlannedCards, ranked},
     settings::Settings,
@@ -102,7 +102,7 @@ fn reserve_chosen(
     for planned in chosen {
         let Some(card) = admission.inventory.cards.get(planned.card) else { continue };
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
-        if let Err(refusal) = check(card, &sums, &planned.demand, &limits) {
+        if let Err(refusal) = check_newcomer(card, &sums, &planned.demand, &limits, admission.into()) {
             let error = card_error(locked, index, admission, (card, planned), (refusal, &limits))?;
             steps.push(refuse_line(admission, card, planned, &error));
             roll_back(&grants, admission.into(), steps);
@@ -144,6 +144,22 @@ fn reserve_chosen(
     Ok(grants)
 }
 
+/// As [`check`], and whether the card has a place for one more container of this owner.
+fn check_newcomer(
+    card: &Card,
+    sums: &CardSums,
+    demand: &CardDemand,
+    limits: &Limits,
+    name: ContainerName<'_>,
+) -> Result<(), Refusal> {
+    check(card, sums, demand, limits)?;
+    let limit = limits.owner_split_count;
+    if demand.is_counted() && sums.owners.get(&owner_hash(name.owner())).is_some_and(|has| *has >= limit) {
+        return Err(Refusal::OwnersContainers { limit });
+    }
+    Ok(())
+}
+
 /// Pinned memory of the node, without the newcomer.
 fn pinned_memory<'a>(index: &Index, admission: &Admission<'a>) -> PinnedMemory<'a> {
     let shareable = admission.inventory.cards.iter().filter(|card| !card.mig_enabled);
@@ -167,7 +183,8 @@ fn choose(
     let cards = &admission.inventory.cards;
     let fits = |index: &Index, planned: &Planned| {
         let card = cards.get(planned.card)?;
-        check(card, &index.sums(&card.uuid), &planned.demand, &settings.limits(admission.limits, &card.uuid)).ok()?;
+        let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
+        check_newcomer(card, &sums, &planned.demand, &limits, admission.into()).ok()?;
         Some(planned.clone())
     };
     let mut candidates: Vec<usize> = Vec::new();
@@ -269,7 +286,7 @@ fn no_room(
         let (sums, limits) = (index.sums(&card.uuid), settings.limits(admission.limits, &card.uuid));
         tried.push(TriedCard {
             card: card.index,
-            why: check(card, &sums, &planned.demand, &limits).err(),
+            why: check_newcomer(card, &sums, &planned.demand, &limits, admission.into()).err(),
             holders: holders(index.holdings(locked, &card.uuid)?).unwrap_or_default(),
             room: room(card, &sums, planned, &limits),
         });

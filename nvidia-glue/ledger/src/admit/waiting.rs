@@ -10,7 +10,7 @@
 //! so. Who waits for somebody that stays keeps nobody from what is free.
 
 use std::{
-    fs,
+    fmt, fs,
     io::ErrorKind,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
@@ -41,7 +41,13 @@ const RETRY: Duration = Duration::from_millis(200);
 
 /// Most containers that wait on one node. Each of them tries again and again, under the ledger's
 /// one lock, and visits all that are ahead of it: the work grows with their square.
-pub(crate) const MAX_WAITERS: usize = 32;
+const MAX_WAITERS: usize = 32;
+/// Most of them that are one owner's.
+const MAX_WAITERS_OF_OWNER: usize = 8;
+
+/// Time for which a container that was asked to end counts as leaving: the 30 s that Kubernetes
+/// grants by default, and its end. One that goes on living keeps no room from others.
+const LEAVING_LIMIT_US: u64 = 40_000_000;
 
 /// Limit on an admission's wait for room.
 #[derive(Debug, Clone, Copy)]
@@ -82,6 +88,34 @@ pub struct Waiter {
     pub since: String,
     /// Until when at the most, microseconds of `CLOCK_MONOTONIC`.
     until_us: u64,
+}
+
+/// As many containers wait as may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crowd {
+    /// On this node.
+    Node,
+    /// Of one owner's.
+    Owner,
+}
+
+impl fmt::Display for Crowd {
+    /// `32 containers of this node`.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node => write!(formatter, "{MAX_WAITERS} containers of this node"),
+            Self::Owner => write!(formatter, "{MAX_WAITERS_OF_OWNER} containers of this namespace"),
+        }
+    }
+}
+
+fn crowd(waiters: &[Waiter], name: ContainerName<'_>) -> Option<Crowd> {
+    let of_owner = waiters.iter().filter(|waiter| ContainerName::from(*waiter).owner() == name.owner()).count();
+    match () {
+        () if waiters.len() >= MAX_WAITERS => Some(Crowd::Node),
+        () if of_owner >= MAX_WAITERS_OF_OWNER => Some(Crowd::Owner),
+        () => None,
+    }
 }
 
 /// A place among those who wait; given up when dropped.
@@ -152,9 +186,12 @@ impl<'a> Wait<'a> {
         Ok(fits(locked, &mut Index::of(locked, &rest), admission, plan)?.is_some())
     }
 
-    /// Returns whether the wait may not begin, as too many containers wait already.
-    pub(super) fn is_crowded_out(&self, locked: &Locked<'_>) -> Result<bool, StoreError> {
-        Ok(self.place.is_none() && self.ledger.waiters(locked)?.len() >= MAX_WAITERS)
+    /// Reason for which the wait may not begin: so many containers wait already.
+    pub(super) fn crowd(&self, locked: &Locked<'_>, name: ContainerName<'_>) -> Result<Option<Crowd>, StoreError> {
+        if self.place.is_some() {
+            return Ok(None);
+        }
+        Ok(crowd(&self.ledger.waiters(locked)?, name))
     }
 
     /// Joins the queue, if it has not yet. Returns whether it just has.
@@ -248,13 +285,16 @@ impl Ledger {
         pid_namespace != self.store.pid_namespace() || self.node.is_alive(process)
     }
 
-    /// Returns whether a container is about to end: its init was asked to, or has, or its shim has.
+    /// Returns whether a container is about to end: its init was asked to not long ago, or has, or
+    /// its shim has.
     fn is_leaving(&self, record: &Record) -> bool {
         let has_ended = |process| !self.is_there(record.pid_namespace, process);
+        let is_recent = |since_us| self.node.now_us().saturating_sub(since_us) < LEAVING_LIMIT_US;
+        let was_asked = record.leaving && record.leaving_since_us.is_none_or(is_recent);
         if record.state == GrantState::Prepared {
-            return record.leaving;
+            return was_asked;
         }
-        record.leaving || has_ended(record.shim) || record.init.is_some_and(has_ended)
+        was_asked || has_ended(record.shim) || record.init.is_some_and(has_ended)
     }
 
     /// Notes that a container's `init` was asked to end. Nothing happens without a grant, or where
@@ -271,7 +311,10 @@ impl Ledger {
         let locked = self.store.lock()?;
         let mut index = self.open_index(&locked)?;
         match self.store.find_record(container)? {
-            Some(record) if stays(&record) => self.replace(&locked, &mut index, &Record { leaving: true, ..record }),
+            Some(record) if stays(&record) => {
+                let leaving_since_us = Some(self.node.now_us());
+                self.replace(&locked, &mut index, &Record { leaving: true, leaving_since_us, ..record })
+            }
             _ => Ok(()),
         }
     }
@@ -289,7 +332,14 @@ impl Ledger {
     ) -> Result<EarlierWaiters, StoreError> {
         let mut waiters = self.waiters(locked)?;
         let is_other = |waiter: &Waiter| waiter.container != *admission.container;
-        waiters.retain(|waiter| is_other(waiter) && waits_as.is_none_or(|order| waiter.order < order));
+        let name = ContainerName::from(admission);
+        // Who cannot wait, as so many do, leaves the room to others' alone.
+        let is_crowded_out = waits_as.is_none() && crowd(&waiters, name).is_some();
+        let comes_first = |waiter: &Waiter| match waits_as {
+            Some(order) => waiter.order < order,
+            None => !is_crowded_out || ContainerName::from(waiter).owner() != name.owner(),
+        };
+        waiters.retain(|waiter| is_other(waiter) && comes_first(waiter));
         if waiters.is_empty() {
             return Ok(EarlierWaiters::default());
         }
@@ -375,6 +425,7 @@ pub(super) fn hypothetical_record(locked: &Locked<'_>, admission: &Admission<'_>
         priority: None,
         present: false,
         leaving: false,
+        leaving_since_us: None,
         claim: None,
         request: admission.request.clone(),
         exclusive: false,

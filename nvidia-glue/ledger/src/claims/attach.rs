@@ -142,7 +142,13 @@ impl Ledger {
         container: &ContainerKey,
         init: ProcessId,
     ) -> Result<(), StoreError> {
-        let changed = self.change_attached(requests, container, |_, own| own.leaving |= own.init == Some(init));
+        let changed = self.change_attached(requests, container, |record, own| {
+            if own.init == Some(init) && !own.leaving {
+                own.leaving = true;
+                // The last one's counts.
+                record.leaving_since_us = Some(self.node.now_us());
+            }
+        });
         changed.map(drop)
     }
 

@@ -239,6 +239,8 @@ fn a_claim_leaves_when_all_its_containers_do() {
     assert!(!leaving(), "another init's");
     bench.ledger.set_attached_leaving(&keys, &key("two"), process(302)).unwrap();
     assert!(leaving());
+    let since_us = bench.ledger.record(&keys[0]).unwrap().unwrap().leaving_since_us;
+    assert_eq!(since_us, Some(bench.node.now()), "others wait for it for so long only");
     bench.node.stop(MEDIATOR);
     for (id, init) in [("one", 301), ("two", 302)] {
         end(&bench, id, init);

@@ -36,7 +36,7 @@ fn whole(card: u32) -> GpuRequest {
 }
 
 fn bench(cards: u32, limits: Limits) -> Bench {
-    Bench { limits, ..Bench::new(cards) }
+    Bench { limits: Limits { default_policy: CardPolicy::Soft, ..limits }, ..Bench::new(cards) }
 }
 
 /// Text of the whole error chain.

@@ -124,6 +124,7 @@ fn full_record() -> Record {
         priority: Some(Priority::Low),
         present: true,
         leaving: true,
+        leaving_since_us: Some(50_890_000_000),
         claim: Some(full_claim()),
         request: full_request(),
         cards: vec![CardGrant {

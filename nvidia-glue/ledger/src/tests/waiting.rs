@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Bytes, CardPolicy, ComputeShare};
-use runtime_config::request::{CardRequest, GpuRequest, MemoryLimit, PerCard, Share};
+use runtime_config::request::{CardRequest, GpuRequest, MemoryLimit, PerCard, PodContainer, Share};
 
 use crate::{
     AdmitError, AdmitErrorKind, Change, Limits, Patience, Record, ReleaseReason,
@@ -44,6 +44,11 @@ pub(super) fn end(bench: &Bench, id: &str) {
 
 fn try_once(bench: &Bench, attempt: &mut Attempt<'_>) -> Result<Option<Record>, AdmitError> {
     attempt.try_once(&bench.log)
+}
+
+fn refused_once(bench: &Bench, mut attempt: Attempt<'_>) -> AdmitError {
+    let error = try_once(bench, &mut attempt).unwrap_err();
+    attempt.refused(error, &bench.log)
 }
 
 #[track_caller]
@@ -378,26 +383,82 @@ fn the_time_to_wait_begins_with_the_wait() {
     leave(&bench, "a");
     let mut attempt = bench.attempt("b", &whole(), FOR_LEAVING);
     // It waits for the lock.
-    bench.node.pass(60_000_000);
+    bench.node.pass(20_000_000);
     waits(&bench, &mut attempt);
     bench.node.pass(9_999_999);
     assert_eq!(bench.waiting(), ["b"]);
     waits(&bench, &mut attempt);
 }
 
+/// It was asked to end, and ignores that.
+#[test]
+fn one_that_goes_on_living_keeps_room_from_others_for_a_while_only() {
+    let bench = Bench::new(1);
+    bench.admit("a", &gib(1)).unwrap();
+    leave(&bench, "a");
+    bench.node.pass(39_000_000);
+    let mut attempt = bench.attempt("first", &whole(), FOR_LEAVING);
+    waits(&bench, &mut attempt);
+    bench.node.pass(999_999);
+    assert!(bench.ledger.set_leaving(&key("a"), process(INIT)).is_ok(), "said again, it begins no new time");
+    assert!(matches!(bench.admit("newcomer", &gib(8)), Err(AdmitError::Kept { .. })));
+    bench.node.pass(1);
+    bench.admit("newcomer", &gib(8)).unwrap();
+    let text = chain(&try_once(&bench, &mut attempt).unwrap_err());
+    assert!(text.contains("parts of it are in use"), "{text}");
+    // Nor does it when its shim has ended.
+    bench.node.stop(INIT);
+    drop(attempt);
+    end(&bench, "newcomer");
+    waits(&bench, &mut bench.attempt("second", &whole(), FOR_LEAVING));
+}
+
+fn of_pod(namespace: &str, request: GpuRequest) -> GpuRequest {
+    let pod = PodContainer { namespace: namespace.into(), pod: "p".into(), container: "c".into() };
+    GpuRequest { pod: Some(pod), ..request }
+}
+
+/// 31 GiB are free, and one owner's containers wait for all 32, over and over.
+#[test]
+fn one_owners_waiters_keep_no_room_from_others_for_long() {
+    let bench = Bench::new(1);
+    bench.admit("a", &gib(1)).unwrap();
+    leave(&bench, "a");
+    let many = of_pod("many", whole());
+    let mut attempts: Vec<_> = (0..34).map(|index| bench.attempt(&format!("b{index}"), &many, FOR_LEAVING)).collect();
+    let crowded = attempts.split_off(8);
+    for attempt in &mut attempts {
+        waits(&bench, attempt);
+    }
+    for attempt in crowded {
+        let error = refused_once(&bench, attempt);
+        let text = "8 containers of this namespace wait for room already, as many as may;";
+        assert!(error.for_pod().starts_with(text), "{}", error.for_pod());
+    }
+    // Another owner's container waits in its turn, and their own one is not kept back by them.
+    let small = |namespace| of_pod(namespace, gib(8));
+    waits(&bench, &mut bench.attempt("other", &small("one"), FOR_LEAVING));
+    waits(&bench, &mut bench.attempt("outside", &gib(8), FOR_LEAVING));
+    bench.admit("own", &small("many")).unwrap();
+    end(&bench, "own");
+    assert!(matches!(bench.admit("other", &small("one")), Err(AdmitError::Kept { .. })));
+    bench.node.pass(40_000_000);
+    bench.admit("other", &small("one")).unwrap();
+}
+
 #[test]
 fn so_many_wait_and_no_more() {
     let bench = full();
     leave(&bench, "a");
-    let attempt = |index: usize| bench.attempt(&format!("b{index}"), &whole(), FOR_LEAVING);
+    let attempt = |index: usize| {
+        bench.attempt(&format!("b{index}"), &of_pod(&format!("owner-{}", index / 8), whole()), FOR_LEAVING)
+    };
     let mut attempts: Vec<_> = (0..32).map(attempt).collect();
     for attempt in &mut attempts {
         waits(&bench, attempt);
     }
     bench.take_log();
-    let mut late = attempt(32);
-    let error = try_once(&bench, &mut late).unwrap_err();
-    let error = late.refused(error, &bench.log);
+    let error = refused_once(&bench, attempt(32));
     assert_eq!((error.kind(), bench.waiting().len()), (AdmitErrorKind::Exhausted, 32));
     for text in [chain(&error), error.for_pod()] {
         assert!(text.starts_with("32 containers of this node wait for room already, as many as may;"), "{text}");

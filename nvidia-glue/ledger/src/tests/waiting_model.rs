@@ -30,6 +30,8 @@ enum Step {
     End {
         id: usize,
     },
+    /// So long that nobody waits any more, and nobody who lives still counts as leaving.
+    Pass,
 }
 
 const CONTAINERS: usize = 7;
@@ -46,6 +48,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(id, patience)| Step::Try { id, patience }),
         2 => id.clone().prop_map(|id| Step::Leave { id }),
         1 => id.prop_map(|id| Step::End { id }),
+        1 => Just(Step::Pass),
     ];
     prop::collection::vec(step, 1..60)
 }
@@ -56,6 +59,8 @@ struct Model<'a> {
     wishes: &'a [Wish],
     staying: Vec<usize>,
     leaving: Vec<usize>,
+    /// Those of `staying` that were asked to end, and have not.
+    lingering: Vec<usize>,
     /// In the order of coming; `true`: for anybody.
     waiting: Vec<(usize, bool)>,
 }
@@ -150,7 +155,18 @@ impl Play<'_> {
 
     fn end(&mut self, id: usize) {
         end(self.bench, &name(id));
-        self.model.leaving.retain(|other| *other != id);
+        for there in [&mut self.model.leaving, &mut self.model.lingering, &mut self.model.staying] {
+            there.retain(|other| *other != id);
+        }
+    }
+
+    fn pass(&mut self) {
+        self.attempts.fill_with(|| None);
+        self.bench.node.pass(40_000_000);
+        let model = &mut self.model;
+        model.waiting.clear();
+        model.lingering.extend(&model.leaving);
+        model.staying.append(&mut model.leaving);
     }
 
     fn step(&mut self, step: &Step) {
@@ -158,13 +174,14 @@ impl Play<'_> {
             Step::Try { id, patience } if !self.model.staying.contains(&id) && !self.model.leaving.contains(&id) => {
                 self.attempt(id, patience);
             }
-            Step::Leave { id } if self.model.staying.contains(&id) => {
+            Step::Leave { id } if self.model.staying.contains(&id) && !self.model.lingering.contains(&id) => {
                 leave(self.bench, &name(id));
                 self.model.staying.retain(|other| *other != id);
                 self.model.leaving.push(id);
             }
-            Step::End { id } if self.model.leaving.contains(&id) => self.end(id),
-            _ => {}
+            Step::End { id } if self.model.leaving.contains(&id) || self.model.lingering.contains(&id) => self.end(id),
+            Step::Pass => self.pass(),
+            Step::Try { .. } | Step::Leave { .. } | Step::End { .. } => {}
         }
     }
 }
@@ -177,7 +194,8 @@ proptest! {
     #[test]
     fn the_earliest_is_never_robbed_and_nothing_lies_idle(wishes in wishes(), steps in steps()) {
         let bench = Bench::new(2);
-        let model = Model { wishes: &wishes, staying: Vec::new(), leaving: Vec::new(), waiting: Vec::new() };
+        let (staying, leaving, lingering) = (Vec::new(), Vec::new(), Vec::new());
+        let model = Model { wishes: &wishes, staying, leaving, lingering, waiting: Vec::new() };
         let mut play = Play { bench: &bench, model, attempts: (0..CONTAINERS).map(|_| None).collect() };
         for step in &steps {
             play.step(step);
