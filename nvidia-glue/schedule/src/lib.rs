@@ -8,8 +8,8 @@
 //! ```
 //! Nobody schedules for others: whoever changes the ledger writes down who runs when, from which
 //! instant on, and each mediator keeps its own container to that. Instants are microseconds of
-//! `CLOCK_MONOTONIC`, which all processes of a time namespace share. Periods begin at whole multiples
-//! of their length, so that two layouts of the same period agree about where it begins.
+//! `CLOCK_MONOTONIC`, which all processes of a time namespace share. Periods begin at whole
+//! multiples of their length, so that two layouts of the same period agree about where it begins.
 #![forbid(unsafe_code)]
 
 mod connected_cards;

@@ -1,13 +1,13 @@
-//! Kubernetes' links to Services: variables that the kubelet gives each container of a namespace for
-//! each Service in it. They say nothing about GPUs, whatever the Service's name is.
+//! Kubernetes' links to Services: variables that the kubelet gives each container of a namespace
+//! for each Service in it. They say nothing about GPUs, whatever the Service's name is.
 
 use std::collections::{BTreeMap, HashSet};
 
 const PROTOCOLS: [&str; 3] = ["_TCP", "_UDP", "_SCTP"];
 const PARTS: [&str; 3] = ["_PROTO", "_PORT", "_ADDR"];
 
-/// Services (`EGPU_DEMO` for `egpu-demo`) that have both of the variables without which there are no
-/// links.
+/// Services (`EGPU_DEMO` for `egpu-demo`) that have both of the variables without which there are
+/// no links.
 pub(super) fn services<'a, T>(env: &BTreeMap<&'a str, T>) -> HashSet<&'a str> {
     let of = |suffix| env.keys().filter_map(move |name| name.strip_suffix(suffix)).collect::<HashSet<_>>();
     &of("_SERVICE_HOST") & &of("_SERVICE_PORT")
