@@ -48,7 +48,9 @@ static void look_at_descriptors(const char *process) {
     while (directory && (entry = readdir(directory))) {
         char link[256] = "";
         if (readlinkat(dirfd(directory), entry->d_name, link, sizeof link - 1) < 0) continue;
-        int is_known = 0;
+        struct stat there, here;
+        /* The container's own passwd, which is read for HOME. */
+        int is_known = !fstatat(dirfd(directory), entry->d_name, &there, 0) && !stat(link, &here) && there.st_dev == here.st_dev && there.st_ino == here.st_ino;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++) is_known |= !strncmp(link, known[i], strlen(known[i]));
         if (!is_known) found(process, "descriptor", link);
     }
