@@ -62,7 +62,7 @@ fn find(node: &Node, ids: &[String]) -> Vec<String> {
             .map(|path| format!("record {}: {}", path.display(), fs::read_to_string(path).unwrap_or_default())),
     );
     // What the shims wrote down about themselves and their containers, and the runtime's state.
-    for directory in ["shims", "containers", "runtime"] {
+    for directory in ["shims", "containers", "runtime", "inject", "released"] {
         left.extend(
             entries(&state.join(directory))
                 .iter()

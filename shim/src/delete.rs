@@ -11,6 +11,7 @@ use std::{
 use containerd_shim::protos::api::DeleteResponse;
 use nvidia_glue::ledger::{ContainerKey, ReleaseReason};
 use protobuf::{Message, MessageField};
+use runtime_config::config::ConfigError;
 use rustix::{io::Errno, process::WaitOptions};
 
 use crate::{
@@ -31,6 +32,9 @@ const KILLED: u32 = 128 + libc::SIGKILL.unsigned_abs();
 /// A container of which something is left.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteCommandError {
+    /// The configuration, which says where the notes are.
+    #[error("the configuration cannot be read, and the bundle does not say what to clean up")]
+    Config(#[source] Box<ConfigError>),
     /// No working directory and no `-bundle`.
     #[error("the bundle is not known: no -bundle, and no working directory")]
     NoBundle(#[source] io::Error),
@@ -70,8 +74,10 @@ pub fn answer_deleted(identity: &Identity, bundle: Option<&Path>) -> Result<bool
     logging::to_stderr(identity.debug);
     let socket = socket(identity, bundle);
     // The shim removes its socket itself, unless it was killed since.
-    if socket.exists() {
-        remove_if_dead(&Registry::of_this_node(), &socket);
+    if socket.exists()
+        && let Ok(registry) = Registry::of_this_node()
+    {
+        remove_if_dead(&registry, &socket);
     }
     answer(&note)?;
     Ok(true)
@@ -84,16 +90,28 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
         None => std::env::current_dir().map_err(DeleteCommandError::NoBundle)?,
     };
     let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
-    let registry = Registry::of_this_node();
+    let registry = match Registry::of_this_node() {
+        Ok(registry) => registry,
+        Err(error) => {
+            // What is outside the bundle, the next sweep removes.
+            let note = Note::read(&bundle).map_err(DeleteCommandError::Bundle)?;
+            let note = note.ok_or_else(|| DeleteCommandError::Config(Box::new(error)))?;
+            let cleaned = clean(&Note { bundle, ..note.clone() }, &helper).await;
+            end(helper);
+            cleaned?;
+            return answer(&note);
+        }
+    };
     // Held until the end: nobody else cleans up after the container meanwhile.
     let claim =
         registry.claim(&identity.address, &identity.namespace, &identity.id).map_err(DeleteCommandError::Registry)?;
-    let note = note(identity, &bundle, &registry, claim.as_ref())?;
+    let (noted, lock) = claim.map(|Claim { note, lock }| (note, lock)).unzip();
+    let note = note(identity, &bundle, &registry, noted)?;
     let cleaned = clean(&note, &helper).await;
     if cleaned.is_ok() {
         registry.remove_note(&note.containerd, &note.namespace, &note.id);
     }
-    drop(claim);
+    drop(lock);
     remove_dead_sockets(identity, &bundle, &registry);
     end(helper);
     cleaned?;
@@ -105,15 +123,17 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
 /// is returned.
 pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteCommandError> {
     let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
-    let registry = Registry::of_this_node();
+    let registry = Registry::of_this_node().map_err(|error| DeleteCommandError::Config(Box::new(error)))?;
     let mut result = Ok(());
     for found in registry.abandoned(&identity.address) {
         let cleaned = match registry.claim(&found.containerd, &found.namespace, &found.id) {
             // Looked at once more under the lock: the name may be another container's by now.
-            Ok(Some(claim)) if claim.note.is_abandoned() => clean(&claim.note, &helper).await.inspect(|()| {
-                tracing::info!(container = found.id, "cleaned up after a shim that was killed");
-                registry.remove_note(&found.containerd, &found.namespace, &found.id);
-            }),
+            Ok(Some(Claim { note: Ok(note), lock: _lock })) if note.is_abandoned() => {
+                clean(&note, &helper).await.inspect(|()| {
+                    tracing::info!(container = found.id, "cleaned up after a shim that was killed");
+                    registry.remove_note(&found.containerd, &found.namespace, &found.id);
+                })
+            }
             Ok(_) => Ok(()),
             Err(error) => Err(DeleteCommandError::Registry(error)),
         };
@@ -130,19 +150,26 @@ fn end(helper: HelperClient) {
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
-/// Returns the shim's note, or, if it died before it wrote one, what it would have noted.
-/// containerd may have removed the bundle.
+/// Returns the shim's note, or, if it died before it wrote one, what it would have noted. Of its two
+/// copies, the one in the bundle and the one that the registry has (`noted`), either suffices:
+/// containerd may have removed the bundle, and a copy may be damaged.
 fn note(
     identity: &Identity,
     bundle: &Path,
     registry: &Registry,
-    claim: Option<&Claim>,
+    noted: Option<Result<Note, RegistryError>>,
 ) -> Result<Note, DeleteCommandError> {
-    if let Some(note) = Note::read(bundle).map_err(DeleteCommandError::Bundle)? {
-        return Ok(Note { bundle: bundle.to_owned(), ..note });
-    }
-    if let Some(claim) = claim {
-        return Ok(claim.note.clone());
+    match (Note::read(bundle), noted) {
+        (Ok(Some(note)), _) => return Ok(Note { bundle: bundle.to_owned(), ..note }),
+        (unreadable, Some(Ok(note))) => {
+            if let Err(error) = unreadable {
+                tracing::warn!(error = chain(&error), "the bundle's note is damaged; the registry's is used");
+            }
+            return Ok(note);
+        }
+        (Err(error), _) => return Err(DeleteCommandError::Bundle(error)),
+        (Ok(None), Some(Err(error))) => return Err(DeleteCommandError::Registry(error)),
+        (Ok(None), None) => {}
     }
     // Without a note nothing was begun; a bundle without a spec is as good as none.
     let spec = SpecView::read(bundle).unwrap_or_default();
@@ -222,4 +249,34 @@ fn answer(note: &Note) -> Result<(), DeleteCommandError> {
     let bytes = answer.write_to_bytes().map_err(|error| DeleteCommandError::Answer(error.into()))?;
     let mut stdout = io::stdout().lock();
     stdout.write_all(&bytes).and_then(|()| stdout.flush()).map_err(DeleteCommandError::Answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn either_copy_of_a_note_suffices() {
+        let directory = tempfile::tempdir().unwrap();
+        let bundle = directory.path();
+        let registry = Registry::at(bundle.join("state"));
+        let text = include_str!("../fixtures/note-2.json");
+        let whole: Note = serde_json::from_str(text).unwrap();
+        let identity = Identity::default();
+        let damaged =
+            || Err(RegistryError { action: "read", path: "note".into(), source: io::ErrorKind::Other.into() });
+        let read = |noted| note(&identity, bundle, &registry, noted).map(|note| note.id);
+
+        fs::write(bundle.join("egpu.json"), text).unwrap();
+        assert_eq!(read(Some(damaged())).unwrap(), whole.id);
+        fs::write(bundle.join("egpu.json"), &text[..50]).unwrap();
+        assert_eq!(read(Some(Ok(whole.clone()))).unwrap(), whole.id);
+        assert!(matches!(read(Some(damaged())), Err(DeleteCommandError::Bundle(_))));
+        assert!(matches!(read(None), Err(DeleteCommandError::Bundle(_))));
+        fs::remove_file(bundle.join("egpu.json")).unwrap();
+        assert!(matches!(read(Some(damaged())), Err(DeleteCommandError::Registry(_))));
+        assert_eq!(read(None).unwrap(), identity.id, "nothing was begun");
+    }
 }

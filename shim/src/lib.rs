@@ -29,6 +29,7 @@ pub mod registry;
 pub mod server;
 pub mod spans;
 pub mod start;
+mod state_group;
 mod sync;
 pub mod sys;
 pub mod task;

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use runtime_config::config::ConfigError;
 use rustix::process::{getpid, set_child_subreaper};
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -46,6 +47,9 @@ pub enum ServeError {
     /// Orphans of containers would not come to the shim.
     #[error("cannot become the subreaper of the containers' processes")]
     Subreaper(#[source] io::Error),
+    /// The configuration, which says where the notes are.
+    #[error("the configuration cannot be read")]
+    Config(#[source] ConfigError),
     /// Signals.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
@@ -97,7 +101,7 @@ pub async fn serve(
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
     let helper = Arc::new(HelperClient::new(zygote).map_err(ServeError::Helper)?);
     let supervisor = ZygoteSupervisor::new(Arc::clone(&helper), Arc::clone(&reaper), identity.clone());
-    let registry = Registry::of_this_node();
+    let registry = Registry::of_this_node().map_err(ServeError::Config)?;
     let Identity { namespace, address, .. } = identity;
     let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));
     let service = TaskService::new(Arc::clone(&context));

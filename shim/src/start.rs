@@ -18,6 +18,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
+use runtime_config::{Config, config::ConfigError};
 use rustix::{process::getpid, thread::CoreSchedulingScope};
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     bundle::{self, BundleError, SpecView},
     options::{OptionsError, ParsedOptions},
     registry::{Registry, is_listened_to},
-    spans, sys,
+    spans, state_group, sys,
     task::chain,
 };
 
@@ -79,6 +80,9 @@ pub enum StartCommandError {
         #[source]
         source: io::Error,
     },
+    /// The configuration, which says where the notes are.
+    #[error("the configuration cannot be read")]
+    Config(#[source] ConfigError),
     /// Core scheduling.
     #[error("cannot give the shim a core scheduling domain of its own, which SCHED_CORE asks for")]
     CoreScheduling(#[source] io::Error),
@@ -102,7 +106,11 @@ pub fn start(identity: Identity) -> Result<(), StartCommandError> {
     let socket = socket_path(&params, spec.group(&params.identity.id));
     let address = format!("unix://{}", socket.display());
 
-    let registry = Registry::of_this_node();
+    let config = Config::load(None).map_err(StartCommandError::Config)?;
+    if let Err(error) = state_group::apply(&config) {
+        tracing::warn!(error = chain(&error), "who may read the state stays as it is");
+    }
+    let registry = Registry::at(config.state_dir);
     match listen(&registry, &socket, &params.identity.address)? {
         Listening::Served => {}
         Listening::New(listener) => launch(&params, &socket, listener).inspect_err(|_| retire(&registry, &socket))?,

@@ -89,13 +89,13 @@ pub enum BlockFormatError {
 }
 
 impl<T: Published> BlockFile<T> {
-    /// Creates the file (mode 0644, so that everybody may look), or takes over the one that is
-    /// there.
+    /// Creates the file, or takes over the one that is there. The state directory's group may read
+    /// it.
     ///
     /// # Errors
     /// When it cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(path)?;
         let created = Self { file, value: PhantomData };
         created.write(&T::default())?;
         Ok(created)

@@ -4,18 +4,15 @@ use std::{
     fs::{File, TryLockError},
     io::{self, ErrorKind},
     ops::{Deref, DerefMut},
-    sync::{
-        atomic::{AtomicUsize, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
 
-/// Stack of a thread that waits.
-const STACK: usize = 64 << 10;
-/// Threads that wait at most: those whose callers have given up stay as long as the lock is held.
-const MOST_THREADS: usize = 16;
+use crate::waiting_thread::WaitingThreads;
+
+static THREADS: WaitingThreads = WaitingThreads::new();
+
 /// Pauses before a thread waits, which costs more than most holders take.
 const FIRST_RETRIES: [Duration; 4] =
     [Duration::from_micros(50), Duration::from_micros(200), Duration::from_micros(500), Duration::from_millis(1)];
@@ -63,8 +60,6 @@ impl DerefMut for FileLock {
     }
 }
 
-static THREADS: AtomicUsize = AtomicUsize::new(0);
-
 /// Takes the exclusive lock of a file. Whoever waits for long gets it as soon as it is free, in
 /// order.
 ///
@@ -106,16 +101,8 @@ fn lock_after(pause: Duration, file: File) -> io::Result<Result<FileLock, File>>
 
 /// Has a thread wait for the lock; `None`: there can be no further one.
 fn wait_in_thread(file: &File) -> Option<mpsc::Receiver<io::Result<FileLock>>> {
-    let counted = CountedThread::new()?;
     let file = file.try_clone().ok()?;
-    let (sender, receiver) = mpsc::sync_channel(1);
-    let wait = move || {
-        let _counted = counted;
-        // Nobody is there to be told once the caller has given up: the lock goes with the message.
-        drop(sender.send(FileLock::wait(file)));
-    };
-    thread::Builder::new().name("lock".to_owned()).stack_size(STACK).spawn(wait).ok()?;
-    Some(receiver)
+    THREADS.start(move || FileLock::wait(file)).ok()
 }
 
 /// Takes the exclusive lock of a file, or gives the file back where another process has it.
@@ -130,25 +117,10 @@ pub fn try_lock_exclusive(file: File) -> io::Result<Result<FileLock, File>> {
     }
 }
 
-/// One of [`MOST_THREADS`].
-struct CountedThread;
-
-impl CountedThread {
-    fn new() -> Option<Self> {
-        let more = |threads| (threads < MOST_THREADS).then_some(threads + 1);
-        THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Self)
-    }
-}
-
-impl Drop for CountedThread {
-    fn drop(&mut self) {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::waiting_thread::MOST_THREADS;
 
     #[test]
     fn a_lock_that_is_held_is_waited_for_and_not_for_ever() {
@@ -159,7 +131,7 @@ mod tests {
             let late = lock(Duration::from_millis(1)).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::TimedOut);
         }
-        assert_eq!(THREADS.load(Ordering::Relaxed), MOST_THREADS, "those who came too late are bounded");
+        assert_eq!(THREADS.count(), MOST_THREADS, "those who came too late are bounded");
         let next = thread::scope(|scope| {
             let waiter = scope.spawn(|| lock(Duration::from_secs(60)));
             drop(held);

@@ -25,6 +25,7 @@ mod surroundings;
 mod throttle;
 pub mod units;
 pub mod usage;
+pub mod waiting_thread;
 
 pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, describe, is_hard_cap, weight_of};
 pub use card_policy::{CardPolicies, CardPolicy};

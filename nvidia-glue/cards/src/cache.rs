@@ -9,7 +9,7 @@
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::OpenOptionsExt, path::Path};
 
-use base::file_lock::FileLock;
+use base::{file_lock::FileLock, make_directory};
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +132,7 @@ pub(super) fn load(roots: &Roots, config: &Config, since_ms: u64) -> Option<Inve
 /// # Errors
 /// When the state directory cannot be written.
 pub(super) fn lock(config: &Config) -> io::Result<FileLock> {
-    fs::create_dir_all(&config.state_dir)?;
+    make_directory(&config.state_dir, 0o711, 0o711)?;
     let path = config.state_dir.join(LOCK_FILE);
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     FileLock::wait(file)

@@ -10,6 +10,7 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
+use base::make_directory;
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Reads the value in a file. `None`: it is missing, unreadable or malformed.
@@ -25,7 +26,7 @@ pub(super) fn replace<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
     /// Distinguishes the threads of one process.
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
+        make_directory(directory, 0o711, 0o711)?;
     }
     let unique = format!("{}.{}.new", process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
     let new = path.with_extension(unique);
@@ -39,7 +40,7 @@ pub(super) fn replace<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let open = |exclusive: bool| {
         let mut options = OpenOptions::new();
-        options.write(true).mode(0o600).create(true).truncate(true).create_new(exclusive);
+        options.write(true).mode(0o640).create(true).truncate(true).create_new(exclusive);
         options.open(path)
     };
     // Left behind by a process of the same id that was killed here.

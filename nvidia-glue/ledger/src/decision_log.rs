@@ -10,21 +10,30 @@
 //! the way to it are not.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     fs::OpenOptions,
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 pub(crate) use base::error_chain as chain;
-use base::{Bytes, amounts::human};
+use base::{Bytes, amounts::human, waiting_thread::WaitingThreads};
 use jiff::Timestamp;
+use nix::fcntl::OFlag;
 
 use crate::{
     ContainerName,
     event_log::{Entry, EventLog, Kind},
 };
+
+/// Wait for the log's disk, which may hang. The lines are written when it answers, if the process
+/// lives then.
+const DISK_PATIENCE: Duration = Duration::from_secs(1);
+
+static THREADS: WaitingThreads = WaitingThreads::new();
 
 /// Longest value, in bytes as escaped; what is beyond is cut off and marked with `...`.
 const MAX_VALUE: usize = 2048;
@@ -257,22 +266,30 @@ impl DecisionLog {
     }
 
     /// Appends `lines`, one write each. A failure goes to the process's own log (`tracing`) and
-    /// nobody else: no container fails because a log is full.
+    /// nobody else: no container fails, or waits for long, because a log is full or its disk hangs.
+    /// Not to be called with a lock.
     pub fn write(&self, lines: &[Line]) {
-        let Some(path) = &self.path else { return };
-        if let Err(error) = append(path, lines) {
+        let Some(path) = self.path.clone().filter(|_| !lines.is_empty()) else { return };
+        let texts: Vec<String> = lines.iter().map(|line| format!("{:.6} {}\n", Timestamp::now(), line.text)).collect();
+        let texts = Arc::new(texts);
+        let own = (path.clone(), Arc::clone(&texts));
+        let appended = match THREADS.run(DISK_PATIENCE, move || append(&own.0, &own.1)) {
+            // There can be no further thread.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => append(&path, &texts),
+            appended => appended.and_then(|done| done),
+        };
+        if let Err(error) = appended {
             tracing::warn!(path = %path.display(), %error, "decision log not written");
         }
         self.events.write(lines.iter().filter_map(Line::entry));
     }
 }
 
-fn append(path: &Path, lines: &[Line]) -> io::Result<()> {
-    let mut file = OpenOptions::new().append(true).create(true).mode(0o640).open(path)?;
-    for line in lines {
-        let mut text = String::with_capacity(line.text.len() + 40);
-        // A String takes every write.
-        let _ = writeln!(text, "{:.6} {}", Timestamp::now(), line.text);
+/// Appends to the log. A pipe without a reader is an error, and one that is full takes no more.
+fn append(path: &Path, texts: &[String]) -> io::Result<()> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o640).custom_flags(flags.bits()).open(path)?;
+    for text in texts {
         // One write(2) a line: with O_APPEND, lines of several shims never mix.
         let written = file.write(text.as_bytes())?;
         if written < text.len() {
@@ -367,6 +384,18 @@ mod tests {
         DecisionLog::new("/proc/no/such/file", Path::new("/proc/no")).write(&[Line::new(Event::Ask, &container("a"))]);
         DecisionLog::new("/dev/full", Path::new("/proc/no")).write(&[Line::new(Event::Ask, &container("a"))]);
         DecisionLog::disabled().write(&[Line::new(Event::Ask, &container("a"))]);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_keeps_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("egpu.log");
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let line = Line::new(Event::Grant, &container("a"));
+        DecisionLog::new(&path, directory.path()).write(&[line]);
+        assert_eq!(append(&path, &["text".to_owned()]).unwrap_err().raw_os_error(), Some(nix::libc::ENXIO));
+        let events = std::fs::read_to_string(directory.path().join("events/current.jsonl")).unwrap();
+        assert_eq!(events.lines().count(), 1, "what does not reach the log is an event all the same");
     }
 
     proptest! {

@@ -16,9 +16,9 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, DirBuilder, File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{self, ErrorKind, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -286,20 +286,19 @@ fn next_kind(entry: &Entry) -> Option<Entry> {
     is_wanted.then(|| Entry { kind: "next-format".to_owned(), ..entry.clone() })
 }
 
-/// Creates the directory of the events, where it is missing. Root's alone.
+/// Creates the directory of the events, where it is missing. The state directory's group may read
+/// it.
 ///
 /// # Errors
 /// When it cannot be made.
 pub fn make_directory(directory: &Path) -> io::Result<()> {
     // Containers with a user namespace pass through the state directory.
-    let state_dir =
-        directory.parent().map_or(Ok(()), |path| DirBuilder::new().recursive(true).mode(0o711).create(path));
-    state_dir.and_then(|()| DirBuilder::new().recursive(true).mode(0o700).create(directory))
+    base::make_directory(directory, 0o750, 0o711)
 }
 
 fn append(directory: &Path, entries: impl Iterator<Item = Entry>, long_enough: u64) -> io::Result<()> {
     let path = directory.join(CURRENT);
-    let open = || OpenOptions::new().append(true).create(true).mode(0o600).open(&path);
+    let open = || OpenOptions::new().append(true).create(true).mode(0o640).open(&path);
     let mut file = match open() {
         Err(error) if error.kind() == ErrorKind::NotFound => make_directory(directory).and_then(|()| open())?,
         opened => opened?,
@@ -346,7 +345,7 @@ fn begin(directory: &Path, file: File) -> io::Result<Option<Begun>> {
     }
     let before = before(directory, &Tally::of(&fs::read(&current)?))?;
     remove(&next)?;
-    let fresh = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&next)?;
+    let fresh = OpenOptions::new().append(true).create_new(true).mode(0o640).open(&next)?;
     let Ok(Ok(file)) = try_lock_exclusive(fresh) else { return Ok(None) };
     remove(&previous)?;
     fs::hard_link(&current, &previous)?;

@@ -81,6 +81,8 @@ pub(super) struct Index {
     holdings: BTreeMap<String, Vec<Holding>>,
     /// Cards whose file is not up to date.
     changed: BTreeSet<String>,
+    /// It is not to be written.
+    is_left_absent: bool,
 }
 
 /// Name of a card's file. Unlike the summary, which says so, it is not for other builds.
@@ -106,9 +108,13 @@ impl Index {
     /// The index as it is written down if that is up to date, else made from the records.
     pub(super) fn load(locked: &Locked<'_>) -> Result<Self, StoreError> {
         match Self::current_summary(locked)? {
-            Some(summary) => Ok(Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() }),
+            Some(summary) => Ok(Self::with(summary)),
             None => Self::rebuild(locked),
         }
+    }
+
+    fn with(summary: Summary) -> Self {
+        Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new(), is_left_absent: false }
     }
 
     /// Returns whether the index that is written down is this build's, and of the records that
@@ -129,8 +135,9 @@ impl Index {
     /// Creates the index from the records, and writes it down if that is possible.
     pub(super) fn rebuild(locked: &Locked<'_>) -> Result<Self, StoreError> {
         locked.remove_index(SUMMARY)?;
-        locked.remove_leftovers()?;
-        let mut index = Self::of(locked, &locked.store().records()?);
+        let records = locked.store().records()?;
+        locked.remove_leftovers(&records)?;
+        let mut index = Self::of(locked, &records);
         index.save(locked);
         Ok(index)
     }
@@ -145,7 +152,7 @@ impl Index {
             timetables: None,
             cards: BTreeMap::new(),
         };
-        let mut index = Self { summary, holdings: BTreeMap::new(), changed: BTreeSet::new() };
+        let mut index = Self::with(summary);
         for record in records {
             index.summary.next_order = index.summary.next_order.max(record.order + 1);
             index.add_holdings(record);
@@ -228,6 +235,12 @@ impl Index {
         locked.remove_index(SUMMARY)
     }
 
+    /// Leaves the written index absent, whatever is saved: whoever comes next makes it anew, and
+    /// removes what was left.
+    pub(super) fn leave_absent(&mut self) {
+        self.is_left_absent = true;
+    }
+
     /// Takes a new record in.
     pub(super) fn add(&mut self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
         for grant in &record.cards {
@@ -292,6 +305,9 @@ impl Index {
     /// full disk), it stays absent, and whoever comes next makes it anew.
     pub(super) fn save(&mut self, locked: &Locked<'_>) {
         self.sum_up();
+        if self.is_left_absent {
+            return;
+        }
         if let Err(error) = self.write(locked) {
             tracing::warn!(error = &error as &dyn std::error::Error, "the ledger's index is not written down");
         }

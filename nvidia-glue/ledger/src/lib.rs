@@ -52,6 +52,7 @@ mod reclaim;
 mod record;
 mod refusal;
 mod release;
+mod released;
 mod room;
 mod select;
 mod set;

@@ -2,13 +2,14 @@
 
 use std::{path::Path, sync::PoisonError};
 
-use base::grant_files;
-
 use super::{
-    ContainerKey, GrantState, Ledger, Record, StoreError, grant_log::grant_fields, index::Index, liveness::Population,
+    ContainerKey, GrantState, Ledger, Record, StoreError,
+    index::Index,
+    liveness::Population,
+    released::{GivenBack, orphan_line},
     store::Locked,
 };
-use crate::decision_log::{DecisionLog, Event, Line};
+use crate::decision_log::{DecisionLog, Event};
 
 /// Outcome of reclaiming one grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,15 +37,15 @@ impl Ledger {
     /// # Errors
     /// When the records cannot be read or removed.
     pub fn reclaim(&self, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
-        let locked = self.store.lock()?;
-        self.reclaim_all(&locked, log)
+        let locked = self.store.lock_with(log)?;
+        self.reclaim_all(&locked)
     }
 
-    pub(super) fn reclaim_all(&self, locked: &Locked<'_>, log: &DecisionLog) -> Result<Vec<ContainerKey>, StoreError> {
+    pub(super) fn reclaim_all(&self, locked: &Locked<'_>) -> Result<Vec<ContainerKey>, StoreError> {
         let mut index = self.open_index(locked)?;
         let mut freed = Vec::new();
         for record in self.store.records()? {
-            if self.reclaim_one(locked, &mut index, &record, log)?.is_freed() {
+            if self.reclaim_one(locked, &mut index, &record)?.is_freed() {
                 freed.push(record.container);
             }
         }
@@ -59,7 +60,6 @@ impl Ledger {
         locked: &Locked<'_>,
         index: &mut Index,
         uuids: &[String],
-        log: &DecisionLog,
     ) -> Result<usize, StoreError> {
         let mut orphans: Vec<ContainerKey> = Vec::new();
         // The containers of one pod have one shim.
@@ -79,7 +79,7 @@ impl Ledger {
         let mut freed = 0;
         for orphan in orphans {
             if let Some(record) = self.store.find_record(&orphan)?
-                && self.reclaim_one(locked, index, &record, log)?.is_freed()
+                && self.reclaim_one(locked, index, &record)?.is_freed()
             {
                 freed += 1;
             }
@@ -92,7 +92,6 @@ impl Ledger {
         locked: &Locked<'_>,
         index: &mut Index,
         record: &Record,
-        log: &DecisionLog,
     ) -> Result<ReclaimOutcome, StoreError> {
         let stays = record.state == GrantState::Prepared || record.pid_namespace != self.store.pid_namespace();
         if stays || self.node.is_alive(record.shim) {
@@ -101,47 +100,42 @@ impl Ledger {
         match self.end(record) {
             ReclaimOutcome::Freed => {}
             ReclaimOutcome::Dying => {
-                self.log_once(record, "its shim is gone; killed what it left running", log);
+                self.log_once(locked, record, "its shim is gone; killed what it left running");
                 return Ok(ReclaimOutcome::Dying);
             }
             ReclaimOutcome::Kept => {
-                self.log_once(record, "its shim is gone; kept: it cannot be told whether its cgroup is empty", log);
+                self.log_once(locked, record, "its shim is gone; kept: it cannot be told whether its cgroup is empty");
                 return Ok(ReclaimOutcome::Kept);
             }
         }
         if record.claim.is_some() {
             let mut prepared = record.clone();
             prepared.detach_all();
+            self.remove_files(record.schedule_id());
             self.replace(locked, index, &prepared)?;
             let line = orphan_line(Event::Reclaim, record);
-            log.write(&[line.field("action", "its containers and their shim are gone; the claim keeps it")]);
+            locked.log([line.field("action", "its containers and their shim are gone; the claim keeps it")]);
             return Ok(ReclaimOutcome::Kept);
         }
         index.begin_change(locked)?;
-        locked.remove_record(&self.store.record_name(&record.container))?;
-        // What was made on the host for the grant is of use to nobody else; what cannot be removed
-        // is only litter.
-        if let Err(error) = grant_files::remove_files(self.store.state_dir(), &record.grant_id) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
-        }
+        let is_clean = self.remove_files(&record.grant_id);
+        locked.give_back(record, GivenBack::Reclaimed)?;
         index.remove(locked, record)?;
+        if !is_clean {
+            index.leave_absent();
+        }
         self.refresh_timetables(locked, index, record.uuids());
         index.save(locked);
-        let given_back = record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, record), card));
-        let reclaimed = orphan_line(Event::Reclaim, record);
-        let mut lines = vec![reclaimed.field("action", "taken back: shim and container are gone")];
-        lines.extend(given_back);
-        log.write(&lines);
         Ok(ReclaimOutcome::Freed)
     }
 
     /// A warning, once in this ledger's life: a process that does not die (in the driver, say) is
     /// looked at every few milliseconds.
-    fn log_once(&self, record: &Record, action: &'static str, log: &DecisionLog) {
+    fn log_once(&self, locked: &Locked<'_>, record: &Record, action: &'static str) {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.insert((record.grant_id.clone(), action)) {
             let line = orphan_line(Event::Warn, record).field("action", action);
-            log.write(&[line.field("cgroups", record.cgroups.join(" "))]);
+            locked.log([line.field("cgroups", record.cgroups.join(" "))]);
         }
     }
 
@@ -181,13 +175,4 @@ impl Ledger {
         }
         fate
     }
-}
-
-fn orphan_line(event: Event, record: &Record) -> Line {
-    let state = match record.state {
-        GrantState::Prepared => "prepared",
-        GrantState::Pending => "pending",
-        GrantState::Bound => "bound",
-    };
-    Line::new(event, record).field("state", state).field("shim", record.shim.pid)
 }

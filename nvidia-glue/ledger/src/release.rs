@@ -2,14 +2,13 @@
 
 use std::{error::Error, path::PathBuf};
 
+use base::grant_files;
+
 use super::{
-    ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError,
-    grant_log::{grant_fields, roll_back},
-    index::Index,
-    liveness::Population,
-    store::Locked,
+    ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError, index::Index, liveness::Population,
+    released::GivenBack, store::Locked,
 };
-use crate::decision_log::{DecisionLog, Event, Line};
+use crate::decision_log::DecisionLog;
 
 /// Reason for which a grant is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,23 +34,21 @@ impl Ledger {
         log: &DecisionLog,
     ) -> Result<Option<Record>, ReleaseError> {
         let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
-        let locked = self.store.lock().map_err(failed)?;
-        let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
+        let locked = self.store.lock_with(log).map_err(failed)?;
+        let Some(record) = self.store.find_record(container).map_err(failed)? else {
+            // It was reclaimed, and a worker that was about to end may have made files after that.
+            if let Ok(records) = self.store.records() {
+                locked.remove_stale_files(&records);
+            }
+            return Ok(None);
+        };
         self.check_empty(container, &record.cgroups)?;
         self.check_unmediated(container, record.mediator)?;
-        self.remove(&locked, &record).map_err(failed)?;
-        drop(locked);
-        let mut lines = Vec::new();
-        match reason {
-            ReleaseReason::Ended => {
-                lines.extend(record.cards.iter().map(|card| grant_fields(Line::new(Event::Release, &record), card)));
-            }
-            ReleaseReason::CreateFailed => {
-                roll_back(&record.cards, (&record).into(), &mut lines);
-                lines.push(Line::destroyed(&record));
-            }
-        }
-        log.write(&lines);
+        let how = match reason {
+            ReleaseReason::Ended => GivenBack::Released,
+            ReleaseReason::CreateFailed => GivenBack::RolledBack,
+        };
+        self.remove(&locked, &record, how).map_err(failed)?;
         Ok(Some(record))
     }
 
@@ -80,8 +77,20 @@ impl Ledger {
         Err(ReleaseError::StillMediated { container: Box::new(container.clone()), pid: mediator.pid })
     }
 
+    /// Removes the files that were made on the host for a grant: before its record, so that
+    /// somebody knows of them as long as there are any. Files that cannot be removed are no reason
+    /// to keep the grant. Returns whether none is left; if some are, the index is to be left absent:
+    /// whoever makes it anew tries again.
+    pub(super) fn remove_files(&self, grant_id: &str) -> bool {
+        let removed = || {
+            grant_files::remove_files(self.store.state_dir(), grant_id)
+                .inspect_err(|error| tracing::warn!(error = error as &dyn Error, "files of a grant are left"))
+        };
+        self.store.step(false).is_ok() && removed().is_ok()
+    }
+
     /// Removes a record, and brings the index and the timetables up to date as far as possible.
-    pub(super) fn remove(&self, locked: &Locked<'_>, record: &Record) -> Result<(), StoreError> {
+    pub(super) fn remove(&self, locked: &Locked<'_>, record: &Record, how: GivenBack) -> Result<(), StoreError> {
         let mut index = match self.open_index(locked) {
             Ok(index) => Some(index),
             // Another container's file is no reason to keep this one's grant. The others keep their
@@ -96,11 +105,15 @@ impl Ledger {
             Err(error) => return Err(error),
         };
         Index::forget(locked)?;
-        locked.remove_record(&self.store.record_name(&record.container))?;
+        let is_clean = self.remove_files(&record.grant_id);
+        locked.give_back(record, how)?;
         let Some(index) = &mut index else { return Ok(()) };
         match index.remove(locked, record) {
             Ok(()) => {
                 self.refresh_timetables(locked, index, record.uuids());
+                if !is_clean {
+                    index.leave_absent();
+                }
                 index.save(locked);
             }
             Err(error) => tracing::warn!(error = &error as &dyn Error, "the ledger's index is not written down"),

@@ -135,16 +135,16 @@ impl Ledger {
     /// # Errors
     /// When it cannot be written down.
     pub fn set_weights_only(&self, container: &ContainerKey, uuid: &str, log: &DecisionLog) -> Result<(), StoreError> {
-        let locked = self.store.lock()?;
+        let locked = self.store.lock_with(log)?;
         let mut index = self.open_index(&locked)?;
         let Some(mut record) = self.store.find_record(container)? else { return Ok(()) };
         let is_it = |grant: &&mut CardGrant| grant.uuid == uuid && grant.compute_by == ComputeEnforcement::Windows;
         let Some(grant) = record.cards.iter_mut().find(is_it) else { return Ok(()) };
         grant.compute_by = ComputeEnforcement::WeightsOnly;
         let name = ContainerName { key: container, pod: record.request.pod.as_ref() };
-        let lines: Vec<Line> = weights_only_line(name, grant).into_iter().collect();
+        let lines = weights_only_line(name, grant);
         self.replace(&locked, &mut index, &record)?;
-        log.write(&lines);
+        locked.log(lines);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! STATE_DIR/ledger.lock       flock; whoever changes anything below holds it
 //! STATE_DIR/ledger/NAME.json  the records: the truth
+//! STATE_DIR/released/         records whose end is not in the log yet, see `released.rs`
 //! STATE_DIR/index/            sums of the records, card by card: derived, and rebuilt when
 //!                             `summary.json` is not there
 //! STATE_DIR/waiting/NAME.json who waits for room, see `admit/waiting.rs`
@@ -36,7 +37,7 @@ use std::{
 use base::{
     Surroundings,
     file_lock::{FileLock, lock_exclusive},
-    format, make_directory,
+    format, grant_files, make_directory,
 };
 pub use error::StoreError;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
@@ -46,7 +47,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     ContainerKey, Record,
+    decision_log::DecisionLog,
     formats::{RECORD, SETTINGS as SETTINGS_FORMAT},
+    released::{self, Unlogged},
     settings::Settings,
 };
 
@@ -80,12 +83,25 @@ pub(super) struct Locked<'a> {
     store: &'a Store,
     /// The settings, once they have been read.
     settings: RefCell<Option<Settings>>,
-    _lock: FileLock,
+    /// Where lines are written once the lock is free.
+    log: Option<&'a DecisionLog>,
+    pub(super) unlogged: RefCell<Vec<Unlogged>>,
+    lock: Option<FileLock>,
+}
+
+impl Drop for Locked<'_> {
+    /// Gives the lock up, and writes what happened meanwhile: a log's disk may be slow.
+    fn drop(&mut self) {
+        drop(self.lock.take());
+        if let Some(log) = self.log {
+            released::write(self.store, self.unlogged.take(), log);
+        }
+    }
 }
 
 impl Store {
-    /// Creates the directories if they are not there. They are root's alone: whoever can open the
-    /// lock can hold it.
+    /// Creates the directories if they are not there. The state directory's group may read what
+    /// commands show, and not open the lock, which it could hold.
     pub(super) fn open(state_dir: &Path, lock_patience: Duration) -> Result<Self, StoreError> {
         let surroundings = Surroundings::own().map_err(failed("read", Path::new("/proc")))?;
         let store = Self {
@@ -98,8 +114,14 @@ impl Store {
         };
         // A container with a user namespace of its own mounts its files from below the state
         // directory as that user.
-        for directory in [store.records_dir(), store.index_dir(), timetable_dir(state_dir), store.waiting_dir()] {
-            make_directory(&directory, 0o700, 0o711).map_err(failed("make directory", &directory))?;
+        for (directory, mode) in [
+            (store.records_dir(), 0o750),
+            (store.index_dir(), 0o700),
+            (timetable_dir(state_dir), 0o750),
+            (store.waiting_dir(), 0o750),
+            (store.released_dir(), 0o700),
+        ] {
+            make_directory(&directory, mode, 0o711).map_err(failed("make directory", &directory))?;
         }
         Ok(store)
     }
@@ -126,6 +148,11 @@ impl Store {
         self.state_dir.join("waiting")
     }
 
+    /// Directory of the records whose end is not in the log yet.
+    pub(super) fn released_dir(&self) -> PathBuf {
+        self.state_dir.join("released")
+    }
+
     fn index_dir(&self) -> PathBuf {
         self.state_dir.join("index")
     }
@@ -138,12 +165,25 @@ impl Store {
         let file = opened.map_err(failed("open", &path))?;
         let start = Instant::now();
         match lock_exclusive(file, self.lock_patience) {
-            Ok(lock) => Ok(Locked { store: self, settings: RefCell::default(), _lock: lock }),
+            Ok(lock) => Ok(Locked {
+                store: self,
+                settings: RefCell::default(),
+                log: None,
+                unlogged: RefCell::default(),
+                lock: Some(lock),
+            }),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 Err(StoreError::LockTimeout { path, waited_ms: start.elapsed().as_millis() })
             }
             Err(error) => Err(failed("lock", &path)(error)),
         }
+    }
+
+    /// As [`Store::lock`], for what is logged.
+    pub(super) fn lock_with<'a>(&'a self, log: &'a DecisionLog) -> Result<Locked<'a>, StoreError> {
+        let mut locked = self.lock()?;
+        locked.log = Some(log);
+        Ok(locked)
     }
 
     /// Name of a container's record: a readable part, a hash of the whole key, and one of the boot.
@@ -249,13 +289,13 @@ impl Store {
     }
 
     #[cfg(test)]
-    fn step(&self, writes: bool) -> io::Result<()> {
+    pub(super) fn step(&self, writes: bool) -> io::Result<()> {
         self.faults.step(writes)
     }
 
     #[cfg(not(test))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "the tests' seam: they let any step fail")]
-    fn step(&self, _writes: bool) -> io::Result<()> {
+    pub(super) fn step(&self, _writes: bool) -> io::Result<()> {
         Ok(())
     }
 }
@@ -298,8 +338,9 @@ impl Locked<'_> {
         self.store.remove(&self.store.records_dir().join(name))
     }
 
-    /// Removes what earlier boots and killed processes left.
-    pub(super) fn remove_leftovers(&self) -> Result<(), StoreError> {
+    /// Removes what earlier boots and killed processes left beside the records of this boot.
+    pub(super) fn remove_leftovers(&self, records: &[Record]) -> Result<(), StoreError> {
+        self.remove_stale_files(records);
         for name in self.store.all_names()? {
             if name.ends_with(".json") && !self.store.is_of_this_boot(&name) {
                 self.remove_record(&name)?;
@@ -309,6 +350,15 @@ impl Locked<'_> {
             self.store.remove(&self.store.state_dir.join(temporary))?;
         }
         self.store.remove(&self.store.index_dir().join("index.tmp"))
+    }
+
+    /// Removes files of grants that are gone.
+    pub(super) fn remove_stale_files(&self, records: &[Record]) {
+        let live: BTreeSet<&str> =
+            records.iter().flat_map(|record| [record.grant_id.as_str(), record.schedule_id()]).collect();
+        if let Err(error) = grant_files::remove_stale_files(&self.store.state_dir, |grant| live.contains(grant)) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant that is gone are left");
+        }
     }
 
     /// Reads the settings of the cards.
@@ -405,7 +455,7 @@ impl Locked<'_> {
     fn write_and_rename(&self, path: &Path, temporary: &Path, bytes: &[u8]) -> Result<(), StoreError> {
         let write = || -> io::Result<()> {
             self.store.step(true)?;
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(temporary)?;
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o640).open(temporary)?;
             self.store.step(true)?;
             file.write_all(bytes)
         };

@@ -6,10 +6,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::make_directory;
+
 use super::{InjectError, ProcFile};
 
-/// Writes the files of `/proc/driver/nvidia` and returns their directory.
+/// Writes the files of `/proc/driver/nvidia` and returns their directory. What else is beside it is
+/// not the container's to list.
 pub(super) fn write_proc(host_dir: &Path, files: &[ProcFile]) -> Result<PathBuf, InjectError> {
+    make_directory(host_dir, 0o711, 0o711)
+        .map_err(|source| InjectError::HostDir { path: host_dir.to_owned(), source })?;
     let root = host_dir.join("proc-driver-nvidia");
     make_dir(&root)?;
     // Programs list it.

@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use base::grant_files::{directory, remove_files, remove_stale_files, status_file, usage_file};
+pub use base::grant_files::{directory, status_file, usage_file};
 use cards::driver_files::Abi;
 pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;
@@ -51,7 +51,7 @@ pub use uvm::{LoadUvmError, ensure_uvm_loaded};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Injection {
     /// Directory of this container's own on the host, for what is mounted from there. Made by
-    /// [`Injection::complete`], removed by [`remove_files`].
+    /// [`Injection::complete`], removed by the ledger.
     pub(crate) host_dir: PathBuf,
     /// Nodes that are made, with cgroup rules for precisely these.
     pub(crate) devices: Vec<DeviceNode>,

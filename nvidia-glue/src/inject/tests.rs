@@ -570,7 +570,7 @@ fn volumes_over_our_places() {
     assert!(warnings.iter().any(|warning| warning.starts_with("/usr/bin/nvidia-smi is left out")));
     let lib = case.path("state").join("inject/grant-1/lib64");
     assert_eq!(fs::read_link(lib.join("libcuda.so.1")).unwrap(), Path::new("libcuda.so.580.159.04"));
-    remove_files(&case.path("state"), "grant-1").unwrap();
+    base::grant_files::remove_files(&case.path("state"), "grant-1").unwrap();
     assert!(!lib.exists());
 }
 

@@ -41,6 +41,8 @@ pub const DEFAULT_TOML: &str = include_str!("default.toml");
 pub struct Config {
     /// The ledger's directory. Absolute.
     pub state_dir: PathBuf,
+    /// The group that may read there what commands show, by its name or number; empty: root's.
+    pub state_group: String,
     /// The decision log. Absolute.
     pub log_file: PathBuf,
     /// The source of the cards.
@@ -314,6 +316,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             state_dir: PathBuf::from("/run/egpu"),
+            state_group: String::new(),
             log_file: PathBuf::from("/var/log/egpu.log"),
             driver: Driver { kind: DriverKind::Auto, root: PathBuf::from("/"), simulated: Vec::new() },
             accept_env: true,

@@ -90,7 +90,7 @@ fn the_example_of_simulated_cards_is_read() {
 #[test]
 fn values_are_read() {
     let config = Config::from_toml(
-        "state_dir = '/run/other'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
+        "state_dir = '/run/other'\nstate_group = 'gpu-watchers'\nmax_inst = 20\nmemory_scaling = 1.5\ndefault_policy = 'soft'\n\
          unknown_driver = 'pass'\nwhole_cards = 'mediated'\nreconcile_period = '250ms'\nperiod = '20ms'\npriority = 'strict'\nthrottle = 'all'\n\
          requested_policies = 'soft, fair'\nrequested_policy_share = 0\nowner_split_count = 2\n\
          hard_caps_unavailable = 'degrade'\noom_script_timeout = '1m 30s'\nmediator_processors = 2\nadmission_wait = '30s'\n\
@@ -103,6 +103,7 @@ fn values_are_read() {
     )
     .unwrap();
     assert_eq!(config.state_dir, Path::new("/run/other"));
+    assert_eq!(config.state_group, "gpu-watchers");
     assert_eq!(config.max_inst, 20);
     assert_eq!(config.unknown_driver, UnknownDriver::Pass);
     assert_eq!(config.whole_cards, WholeCards::Mediated);
@@ -215,6 +216,10 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ("mediator_processors = nan".to_owned(), ", line 1: mediator_processors = NaN is"),
         ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = NaN is"),
         ("memory_scaling = inf".to_owned(), ", line 1: memory_scaling = inf is"),
+        (
+            "state_group = 'a b'".to_owned(),
+            ", line 1: state_group = \"a b\" is not accepted; it must be a group's name",
+        ),
         ("state_dir = 'run'".to_owned(), ", line 1: state_dir = \"run\" is not accepted; it must be an absolute path"),
         (
             "default_policy = 'fare'".to_owned(),

@@ -34,6 +34,7 @@ pub(super) fn validate(file: &wire::File, document: &Document<'_>) -> Result<Con
     let check = Check { document };
     Ok(Config {
         state_dir: check.absolute("state_dir", &file.state_dir)?,
+        state_group: check.group("state_group", &file.state_group)?,
         log_file: check.absolute("log_file", &file.log_file)?,
         driver: check.driver(&file.driver)?,
         accept_env: file.accept_env,
@@ -110,6 +111,14 @@ impl Check<'_> {
             Ok(path.to_owned())
         } else {
             Err(self.error(key, &format!("{value:?}"), "an absolute path".to_owned()))
+        }
+    }
+
+    fn group(&self, key: &str, value: &str) -> Result<String, ConfigError> {
+        let accepted = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-$".contains(&byte);
+        match value.bytes().all(accepted) {
+            true => Ok(value.to_owned()),
+            false => Err(self.error(key, &format!("{value:?}"), "a group's name or number, or \"\"".to_owned())),
         }
     }
 

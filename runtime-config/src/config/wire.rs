@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub(super) state_dir: String,
+    pub(super) state_group: String,
     pub(super) log_file: String,
     pub(super) accept_env: bool,
     pub(super) accept_nvidia_visible_devices_envvar_when_unprivileged: bool,
@@ -130,6 +131,7 @@ impl Default for File {
     fn default() -> Self {
         Self {
             state_dir: "/run/egpu".to_owned(),
+            state_group: String::new(),
             log_file: "/var/log/egpu.log".to_owned(),
             accept_env: true,
             accept_nvidia_visible_devices_envvar_when_unprivileged: true,

@@ -23,7 +23,6 @@ use std::{
 use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
-    inject,
     ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason},
     spec,
 };
@@ -226,6 +225,25 @@ impl Gpu {
         .await
     }
 
+    /// Returns whether the ledger still has what the container was granted; `None`: it was granted
+    /// nothing.
+    ///
+    /// # Errors
+    /// When that cannot be read.
+    pub async fn is_recorded(&self, id: &str, bundle: &Path) -> Result<Option<bool>, GpuError> {
+        let (key, bundle) = (self.key(id), bundle.to_owned());
+        blocking(move || {
+            let Some(note) = GrantNote::read(&bundle)? else { return Ok(None) };
+            let (ledger, _) = note.open()?;
+            let recorded = match note.claims.as_slice() {
+                [] => ledger.record(&key).map(|record| record.is_some()),
+                claims => ledger.requests_of(&key).map(|used| claims.iter().all(|claim| used.contains(claim))),
+            };
+            recorded.map(Some).map_err(|source| GpuError::Ledger(Box::new(source)))
+        })
+        .await
+    }
+
     /// Runs `work` on the ledger and each key of a grant; does nothing for a container that was
     /// granted nothing.
     async fn with_grant(
@@ -262,11 +280,14 @@ impl Gpu {
 /// # Errors
 /// As there.
 pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
-    let note = match GrantNote::read(bundle)? {
-        Some(note) => note,
-        None if bundle.exists() => return Ok(()),
-        // containerd has removed the bundle before this could be read.
-        None => {
+    let note = match GrantNote::read(bundle) {
+        Ok(Some(note)) => note,
+        Ok(None) if bundle.exists() => return Ok(()),
+        unread => {
+            // containerd has removed the bundle before this could be read, or it is damaged.
+            if let Err(error) = unread {
+                tracing::warn!(container = %key, error = &error as &dyn std::error::Error, "the ledger is looked for by the configuration");
+            }
             let note = GrantNote::new(&configuration()?);
             let requests = note.open()?.0.requests_of(key);
             note.using(requests.map_err(|source| GpuError::Ledger(Box::new(source)))?)
@@ -285,10 +306,7 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         released = ledger.release(key, reason, &log);
         matches!(released, Err(ReleaseError::StillMediated { .. }))
     });
-    if let Some(record) = released.map_err(|source| GpuError::Release(Box::new(source)))? {
-        inject::remove_files(&note.state_dir, &record.grant_id)
-            .map_err(|source| GpuError::Inject(Box::new(source.into())))?;
-    }
+    released.map_err(|source| GpuError::Release(Box::new(source)))?;
     GrantNote::remove(bundle)
 }
 

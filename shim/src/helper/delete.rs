@@ -2,7 +2,8 @@
 //!
 //! Also what `containerd-shim-egpu-v1 delete` runs in its own process when the shim is gone.
 
-use libcontainer::config::YoukiConfig;
+use std::io;
+
 use libcontainer::container::{Container, State};
 use libcontainer::hooks::run_hooks;
 use libcontainer::process::intel_rdt::cleanup_intel_rdt;
@@ -61,7 +62,7 @@ pub fn remove(delete: &Delete) -> Result<(), DeleteError> {
 pub(crate) fn needs_worker(delete: &Delete) -> bool {
     // Errors are told by the removal.
     let Ok(state) = StateDir::at(&delete.runtime_root, &delete.id) else { return false };
-    let Ok(config) = YoukiConfig::load(state.path()) else { return false };
+    let Ok(Some(config)) = state.config() else { return false };
     let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststop().as_ref());
     hooks.is_some_and(|hooks| !hooks.is_empty()) || state.settings().is_ok_and(|settings| settings.systemd_cgroup)
 }
@@ -69,9 +70,16 @@ pub(crate) fn needs_worker(delete: &Delete) -> bool {
 /// Ends the container's processes, with what libcontainer made for them.
 fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     // Without this file the create did not come to the cgroup, which may then be somebody else's.
-    let Ok(config) = YoukiConfig::load(state.path()) else { return Ok(()) };
+    let Some(config) = state.config()? else { return Ok(()) };
     let saved = State::load(state.path()).ok();
-    let place = CgroupsPath::new(Some(&config.cgroup_path), id, state.settings()?.systemd_cgroup)?;
+    let systemd_cgroup = match state.settings() {
+        Ok(settings) => settings.systemd_cgroup,
+        // An earlier build's removal, which began with any file, was killed after the cgroup had
+        // gone.
+        Err(StateError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let place = CgroupsPath::new(Some(&config.cgroup_path), id, systemd_cgroup)?;
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
     if let Some(Err(error)) = place.scope().map(|scope| scope.stop()) {
         tracing::warn!(error = super::worker::chain(&error), container = id, "systemd keeps an empty scope");

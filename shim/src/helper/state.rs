@@ -8,12 +8,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use libcontainer::config::YoukiConfig;
 use nix::sys::stat::Mode;
 use nvidia_glue::{inject::ExecEdits, ledger::ProcessId};
 use serde::{Deserialize, Serialize};
 
 /// libcontainer's: init listens here for its start.
 pub(crate) const NOTIFY_SOCKET: &str = "notify.sock";
+
+/// libcontainer's: the last of a create's files before there is a cgroup, and the first to be
+/// removed after that is gone. A cgroup is this container's as long as the file is there.
+const CONFIG: &str = "youki_config.json";
 
 /// Our own file beside libcontainer's.
 const SETTINGS: &str = "egpu.json";
@@ -130,6 +135,17 @@ impl StateDir {
         write_atomically(&path, &text, None).map_err(file("write", &path))
     }
 
+    /// The configuration that libcontainer keeps; `None`: the container has no cgroup yet, or no
+    /// longer. Half a file is one that a create was killed at.
+    pub(crate) fn config(&self) -> Result<Option<YoukiConfig>, StateError> {
+        let path = self.path.join(CONFIG);
+        match fs::read(&path) {
+            Ok(text) => Ok(serde_json::from_slice(&text).ok()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(file("read", &path)(e)),
+        }
+    }
+
     pub(crate) fn settings(&self) -> Result<Settings, StateError> {
         let path = self.path.join(SETTINGS);
         let text = fs::read(&path).map_err(file("read", &path))?;
@@ -137,12 +153,15 @@ impl StateDir {
     }
 
     /// Removes it with all that is in it, and the directories of its namespace and its containerd
-    /// when it was the last there; succeeds when there is none.
+    /// when it was the last there; succeeds when there is none. A removal that ends halfway is gone
+    /// on with by the next.
     pub(crate) fn remove(&self) -> Result<(), StateError> {
-        match fs::remove_dir_all(&self.path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(file("remove", &self.path)(e)),
-            _ => {}
-        }
+        let done = |removed: io::Result<()>| match removed {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(file("remove", &self.path)(e)),
+            _ => Ok(()),
+        };
+        done(fs::remove_file(self.path.join(CONFIG)))?;
+        done(fs::remove_dir_all(&self.path))?;
         for empty in self.path.ancestors().skip(1).take(2) {
             if fs::remove_dir(empty).is_err() {
                 break;

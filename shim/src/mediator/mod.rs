@@ -46,6 +46,7 @@ use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
+    base::make_directory,
     driver::{DeviceFile, Driver, NvidiaDriver},
     mediate::{GrantedCard, Session, SessionError},
     rm::Node,
@@ -158,7 +159,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
-    let usage = std::fs::create_dir_all(parent)
+    let usage = make_directory(parent, 0o711, 0o711)
         .and_then(|()| UsageFile::create(&setup.usage_file))
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
     let release = setup.release.parse().map_err(BeginError::Release)?;

@@ -29,11 +29,11 @@ use std::{
 };
 
 use nvidia_glue::base::{
-    Surroundings,
+    Surroundings, error_chain,
     file_lock::{FileLock, lock_exclusive, try_lock_exclusive},
     make_directory,
 };
-use runtime_config::config::Config;
+use runtime_config::config::{Config, ConfigError};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
@@ -92,10 +92,13 @@ impl ShimEntry {
 }
 
 impl Registry {
-    /// Returns the registry of this node's configuration. A configuration that cannot be read is
-    /// Create's to complain about.
-    pub fn of_this_node() -> Self {
-        Self::at(Config::load(None).unwrap_or_default().state_dir)
+    /// Returns the registry of this node's configuration.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read: another directory than its own would have nothing of
+    /// this node, and keep what is put there from whoever looks for it.
+    pub fn of_this_node() -> Result<Self, ConfigError> {
+        Ok(Self::at(Config::load(None)?.state_dir))
     }
 
     /// Returns the registry in `state_dir`.
@@ -143,7 +146,7 @@ impl Registry {
     /// turns. `None` when there is none, or no longer.
     ///
     /// # Errors
-    /// When it cannot be read, or somebody else has been cleaning up for a minute.
+    /// When it cannot be opened, or somebody else has been cleaning up for a minute.
     pub fn claim(&self, containerd: &str, namespace: &str, id: &str) -> Result<Option<Claim>, RegistryError> {
         let path = self.note_path(containerd, namespace, id);
         let file = match OpenOptions::new().read(true).open(&path) {
@@ -152,7 +155,7 @@ impl Registry {
             Err(error) => return Err(failed("open", &path)(error)),
         };
         let lock = lock_exclusive(file, CLAIM_TIMEOUT).map_err(failed("lock", &path))?;
-        Ok(read(&path)?.map(|note| Claim { note, _lock: lock }))
+        Ok(read(&path).transpose().map(|note| Claim { note, lock }))
     }
 
     /// Returns whether there is a note of the container, so that somebody may be cleaning up after
@@ -168,9 +171,18 @@ impl Registry {
         remove(&path);
     }
 
-    /// The notes of all containers.
+    /// The notes of all containers. The log names those that cannot be read.
     pub fn notes(&self) -> impl Iterator<Item = Note> + use<> {
-        entries(&self.containers()).filter_map(|path| read(&path).ok().flatten())
+        all(&self.containers()).filter_map(|note| {
+            note.inspect_err(|error| tracing::warn!(error = error_chain(error), "a container's note is left alone"))
+                .ok()
+        })
+    }
+
+    /// Notes, and entries of shims, that cannot be read: foreign hands, or a bad disk.
+    pub fn unreadable(&self) -> Vec<RegistryError> {
+        let notes = all::<Note>(&self.containers()).filter_map(Result::err);
+        notes.chain(all::<ShimEntry>(&self.shims()).filter_map(Result::err)).collect()
     }
 
     /// Containers of `containerd` whose shims are gone, so that somebody has to clean up after
@@ -268,9 +280,10 @@ impl Registry {
 /// A container that this process cleans up after; see [`Registry::claim`].
 #[derive(Debug)]
 pub struct Claim {
-    /// The note that says what to clean up.
-    pub note: Note,
-    _lock: FileLock,
+    /// The note that says what to clean up. The bundle has another copy.
+    pub note: Result<Note, RegistryError>,
+    /// Held as long as this process cleans up.
+    pub lock: FileLock,
 }
 
 /// See [`Registry::next_sweep`].
@@ -385,6 +398,11 @@ fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     found.filter(|path| path.extension().is_some_and(|extension| extension == "json"))
 }
 
+/// The values of a directory's files.
+fn all<T: DeserializeOwned>(directory: &Path) -> impl Iterator<Item = Result<T, RegistryError>> + use<T> {
+    entries(directory).filter_map(|path| read(&path).transpose())
+}
+
 /// `None`: there is none.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, RegistryError> {
     match fs::read(path) {
@@ -409,176 +427,4 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Regist
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{os::unix::net::UnixListener, time::Instant};
-
-    use super::*;
-
-    fn registry() -> (tempfile::TempDir, Registry) {
-        let directory = tempfile::tempdir().unwrap();
-        let registry = Registry::at(directory.path().join("state"));
-        (directory, registry)
-    }
-
-    fn note(id: &str, shim: Option<ProcessInstance>) -> Note {
-        Note {
-            id: id.into(),
-            namespace: "ns".into(),
-            containerd: "/c.sock".into(),
-            bundle: "/b".into(),
-            shim,
-            runtime_root: "/r".into(),
-            cgroups_path: None,
-            systemd_cgroup: false,
-            cgroup: None,
-            init_pid: None,
-            without_gpu: None,
-            egpu_version: None,
-        }
-    }
-
-    fn until_nobody_listens(socket: &Path) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while is_listened_to(socket) {
-            assert!(Instant::now() < deadline, "{} is still listened to", socket.display());
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn rewrite(registry: &Registry, socket: &Path, change: impl FnOnce(&mut ShimEntry)) {
-        let path = registry.shim_path(socket);
-        let mut entry: ShimEntry = read(&path).unwrap().unwrap();
-        change(&mut entry);
-        fs::write(&path, serde_json::to_vec(&entry).unwrap()).unwrap();
-    }
-
-    #[test]
-    fn a_lock_that_cannot_be_given_up_ends_with_its_file() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("lock");
-        let test = {
-            let path = path.clone();
-            move || drop(lock_exclusive(open_lock(&path).unwrap(), LOCK_TIMEOUT).unwrap())
-        };
-        let unlock = (1, u64::from(libc::LOCK_UN.unsigned_abs()));
-        if !crate::refused_calls::with(&["flock"], Some(unlock), libc::EIO, test) {
-            eprintln!("skipped: a_lock_that_cannot_be_given_up_ends_with_its_file: needs root");
-            return;
-        }
-        assert!(try_lock_exclusive(open_lock(&path).unwrap()).unwrap().is_ok());
-    }
-
-    #[test]
-    fn a_dead_shims_socket_goes_and_no_others() {
-        let (directory, registry) = registry();
-        let path = |name: &str| directory.path().join(name);
-        let gone = ProcessInstance::gone_for_tests();
-        let locked = registry.lock().unwrap();
-        let listeners: Vec<UnixListener> = ["starting", "killed", "unwritten", "served", "foreign", "elsewhere"]
-            .into_iter()
-            .map(|name| {
-                let containerd = if name == "foreign" { "/other.sock" } else { "/c.sock" };
-                locked.announce(&path(name), containerd).unwrap();
-                let listener = UnixListener::bind(path(name)).unwrap();
-                if name != "starting" {
-                    let mut starter = gone.clone();
-                    if name == "elsewhere" {
-                        starter = starter.in_another_namespace_for_tests();
-                    }
-                    rewrite(&registry, &path(name), |entry| entry.starter = starter);
-                }
-                listener
-            })
-            .collect();
-        rewrite(&registry, &path("killed"), |entry| entry.shim = Some(gone.clone()));
-        // Only one is still listened to: that of a shim whose `start` was killed at once.
-        for (index, listener) in listeners.into_iter().enumerate() {
-            if index == 3 {
-                std::mem::forget(listener);
-            }
-        }
-        // Another test may be making a process, which has this one's files open until it executes
-        // its program.
-        for name in ["starting", "killed", "unwritten", "foreign", "elsewhere"] {
-            until_nobody_listens(&path(name));
-        }
-        drop(locked);
-        registry.sweep("/c.sock").unwrap();
-        let locked = registry.lock().unwrap();
-        let mut left: Vec<String> = fs::read_dir(directory.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name != "state")
-            .collect();
-        left.sort();
-        assert_eq!(left, ["elsewhere", "foreign", "served", "starting"]);
-        assert_eq!(entries(&registry.shims()).count(), 4);
-        locked.adopt(&path("served"), "/c.sock").unwrap();
-        locked.retire(&path("served"));
-        assert!(!path("served").exists());
-        assert_eq!(entries(&registry.shims()).count(), 3);
-        locked.adopt(&path("served"), "/c.sock").unwrap();
-        assert_eq!(entries(&registry.shims()).count(), 3, "what is retired does not come back");
-    }
-
-    #[test]
-    fn one_shim_of_a_containerd_sweeps_next_until_it_begins() {
-        let (_directory, registry) = registry();
-        drop(registry.lock().unwrap());
-        let next = registry.next_sweep("/c.sock").unwrap().unwrap();
-        assert!(registry.next_sweep("/c.sock").unwrap().is_none());
-        assert!(registry.next_sweep("/other.sock").unwrap().is_some());
-        assert_ne!(registry.sweep_path("/c.sock", 1), registry.sweep_path("/c.sock", 2));
-        let since = SystemTime::now() - 2 * NEXT_SWEEP_TIMEOUT;
-        next._lock.as_ref().unwrap().set_modified(since).unwrap();
-        assert!(registry.next_sweep("/c.sock").unwrap().is_some(), "who has it is stopped");
-        drop(next);
-        let next = registry.next_sweep("/c.sock").unwrap().unwrap();
-        assert!(registry.next_sweep("/c.sock").unwrap().is_none(), "it is held, since now");
-        drop(next);
-    }
-
-    #[test]
-    fn notes_are_kept_until_forgotten() {
-        let (_directory, registry) = registry();
-        assert!(registry.claim("/c.sock", "ns", "a").unwrap().is_none());
-        let (lives, dead, untold) =
-            (ProcessInstance::current().unwrap(), ProcessInstance::gone_for_tests(), note("c", None));
-        for note in [note("a", Some(lives)), note("b", Some(dead.clone())), untold] {
-            registry.save_note(&note).unwrap();
-        }
-        let other = Note { containerd: "/other.sock".into(), ..note("d", Some(dead)) };
-        registry.save_note(&other).unwrap();
-        let abandoned: Vec<String> = registry.abandoned("/c.sock").into_iter().map(|note| note.id).collect();
-        assert_eq!(abandoned, ["b"], "not those of a living shim, of an unknown one, or of another containerd");
-        let claim = registry.claim("/c.sock", "ns", "b").unwrap().unwrap();
-        assert_eq!(claim.note.id, "b");
-        registry.remove_note("/c.sock", "ns", "b");
-        drop(claim);
-        assert!(registry.claim("/c.sock", "ns", "b").unwrap().is_none());
-        assert_eq!(entries(&registry.containers()).count(), 3);
-    }
-
-    #[test]
-    fn shims_of_every_version_are_read() {
-        let text = testing::fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json");
-        let entry: ShimEntry = serde_json::from_slice(&text).unwrap();
-        assert!(entry.socket.starts_with("/run/containerd/s") && entry.shim.is_some());
-        testing::is_fixture(env!("CARGO_MANIFEST_DIR"), "shim-1.json", &serde_json::to_vec(&entry).unwrap());
-    }
-
-    #[test]
-    fn names_tell_containers_apart() {
-        assert_ne!(name(&["a", "bc"]), name(&["ab", "c"]));
-        assert_eq!(name(&["a", "bc"]), name(&["a", "bc"]));
-    }
-
-    #[test]
-    fn a_full_or_forbidden_directory_is_an_error_that_names_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("file");
-        fs::write(&file, "").unwrap();
-        let error = Registry::at(file.join("state")).lock().unwrap_err();
-        assert!(error.to_string().contains("file/state"), "{error}");
-    }
-}
+mod tests;

@@ -10,17 +10,20 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::{TaskDelete, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart};
-use nvidia_glue::ledger::ReleaseReason;
+use nvidia_glue::{
+    event_log::{Entry, EventLog, Kind},
+    ledger::ReleaseReason,
+};
 use protobuf::MessageField;
 use tokio::{
     sync::{Notify, oneshot},
     task::{AbortHandle, JoinSet},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use super::{
     Context,
-    error::TaskError,
+    error::{TaskError, chain},
     mediated::Mediated,
     process::Process,
     state::{Change, State, Use},
@@ -35,6 +38,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time for which a kill waits for the ledger before it is answered.
 const MARK_LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Interval at which a container's record is looked for.
+const RECORD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Time for a process that was sent SIGKILL to be gone.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
@@ -117,7 +123,7 @@ impl Container {
         let mut watch = match self.fixed.cgroup.watch_oom() {
             Ok(watch) => watch,
             Err(error) => {
-                let error = super::error::chain(&error);
+                let error = chain(&error);
                 tracing::warn!(
                     container = self.fixed.id,
                     error,
@@ -157,12 +163,51 @@ impl Container {
         });
     }
 
+    /// Ends the container when its record is gone, as it is where the state directory was emptied:
+    /// what it has of the cards is granted to others then.
+    pub(super) fn watch_record(self: &Arc<Self>, context: &Arc<Context>) {
+        let (context, container) = (Arc::clone(context), Arc::downgrade(self));
+        tokio::spawn(async move {
+            loop {
+                sleep(RECORD_INTERVAL).await;
+                let Some(container) = container.upgrade() else { return };
+                let Fixed { id, bundle, .. } = &container.fixed;
+                let is_recorded = context.gpu.is_recorded(id, bundle).await;
+                // Its record goes after that.
+                if lock(&container.lifecycle).init_ended {
+                    return;
+                }
+                match is_recorded {
+                    Ok(Some(true)) => {}
+                    Ok(None) => return,
+                    Ok(Some(false)) => return container.end_unrecorded(&context).await,
+                    Err(error) => {
+                        tracing::warn!(container = id, error = chain(&error), "cannot look for the container's grant");
+                    }
+                }
+            }
+        });
+    }
+
+    async fn end_unrecorded(self: &Arc<Self>, context: &Context) {
+        let id = &self.fixed.id;
+        let text = "its record is gone from the ledger, so others may be granted what it has; the container is ended";
+        tracing::error!(container = id, "{text}");
+        let (log, key) = (EventLog::new(context.registry.state_dir()), context.gpu.key(id));
+        let write = move || log.write([Entry::new(Kind::Killed, &key).with_text(text)]);
+        // Whatever becomes of it.
+        drop(tokio::task::spawn_blocking(write));
+        if let Err(error) = self.kill_everything().await {
+            tracing::error!(container = id, error = chain(&error), "cannot kill a container without a record");
+        }
+    }
+
     /// Releases the grant of a container that has ended, even if nobody deletes it for a long time.
     /// A grant that cannot be released yet, because something of it still runs, is released at
     /// Delete.
     async fn give_back(&self, context: &Context) {
         if let Err(error) = self.end_mediation().await {
-            let error = super::error::chain(&error);
+            let error = chain(&error);
             tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             return;
         }
@@ -171,7 +216,7 @@ impl Container {
         match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let error = super::error::chain(&error);
+                let error = chain(&error);
                 tracing::warn!(container = self.fixed.id, error, "the grant is kept until Delete");
             }
             Err(_) => tracing::warn!(container = self.fixed.id, "the ledger is busy; the exit is published first"),
@@ -214,7 +259,7 @@ impl Container {
     /// Processes that init leaves behind, as it may in a pid namespace that is not its own.
     async fn kill_rest(&self) {
         if let Err(error) = self.fixed.cgroup.kill_all().await {
-            let error = super::error::chain(&error);
+            let error = chain(&error);
             tracing::warn!(container = self.fixed.id, error, "cannot kill the processes that init left running");
         }
     }
@@ -261,7 +306,7 @@ impl Container {
     pub(super) async fn mark_leaving(&self, context: &Context) {
         let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
         if let Ok(Err(error)) = timeout(MARK_LEAVING_TIMEOUT, note).await {
-            let error = super::error::chain(&error);
+            let error = chain(&error);
             tracing::warn!(container = self.fixed.id, error, "cannot tell the ledger that the container is ending");
         }
     }
@@ -281,7 +326,7 @@ impl Container {
         if let Err(error) = self.end_mediation().await {
             tracing::warn!(
                 container = self.fixed.id,
-                error = super::error::chain(&error),
+                error = chain(&error),
                 "cannot take back the container's GPU resources"
             );
         }
@@ -399,7 +444,7 @@ impl Container {
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {
-            tracing::debug!(container = self.fixed.id, error = super::error::chain(&error), "`delete` looks again");
+            tracing::debug!(container = self.fixed.id, error = chain(&error), "`delete` looks again");
         }
         if let Some(watch) = lock(&self.oom_watch).take() {
             watch.abort();

@@ -226,6 +226,7 @@ impl Plan {
         container.watch_oom_events(context);
         context.events.publish(&self.event(pid));
         container.watch_init(context, exit);
+        container.watch_record(context);
         if let Some(mediated) = &container.fixed.mediated {
             mediated.attach(context, &container);
         }

@@ -115,12 +115,12 @@ impl Gate {
 }
 
 /// On egpu the container asks for a whole card, so that a grant that stays is seen at once.
-fn ask<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
+pub(super) fn ask<'node>(node: &'node Node, id: &str) -> ContainerBuilder<'node> {
     node.container(id).env("NVIDIA_VISIBLE_DEVICES", "0")
 }
 
 /// Whatever became of the container: ends and deletes it as a client would.
-fn clear(node: &Node, id: &str) {
+pub(super) fn clear(node: &Node, id: &str) {
     eventually("containerd has nothing left of the container", || {
         node.ctr(&["tasks", "kill", "--all", "--signal", "KILL", id]);
         let tasks = node.ctr_ok(&["tasks", "list", "--quiet"]);
@@ -225,7 +225,7 @@ fn back_before_a_create_ends(node: &Node) {
 }
 
 /// The node works on: the card is free, and the id too.
-fn again(node: &Node) {
+pub(super) fn again(node: &Node) {
     let (status, _) = ask(node, "a").args(&["true"]).run().unwrap();
     assert_eq!(status, 0);
 }

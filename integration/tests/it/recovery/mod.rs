@@ -4,10 +4,11 @@
 mod containerd_restart;
 mod kills;
 mod orphans;
+mod state;
 
 use crate::case::Case;
 
 /// All of them.
 pub(crate) fn cases() -> Vec<Case> {
-    [containerd_restart::cases(), kills::cases(), orphans::cases()].into_iter().flatten().collect()
+    [containerd_restart::cases(), kills::cases(), orphans::cases(), state::cases()].into_iter().flatten().collect()
 }

@@ -128,19 +128,18 @@ impl Ledger {
         plan: &Plan,
         waits_as: Option<u64>,
         steps: &mut Vec<Line>,
-        log: &DecisionLog,
     ) -> Result<Record, AdmitError> {
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
         let mut index = self.open_index(locked).map_err(failed)?;
         if let Some(earlier) = self.store.find_record(admission.container).map_err(failed)?
-            && !self.reclaim_one(locked, &mut index, &earlier, log).map_err(failed)?.is_freed()
+            && !self.reclaim_one(locked, &mut index, &earlier).map_err(failed)?.is_freed()
         {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::AlreadyAdmitted { container, shim_pid: earlier.shim.pid });
         }
         let ahead = self.ahead(locked, admission, waits_as).map_err(failed)?;
         let reserve_request = ReserveRequest { admission, plan, ahead: &ahead };
-        let grants = self.reserve(locked, &mut index, &reserve_request, steps, log)?;
+        let grants = self.reserve(locked, &mut index, &reserve_request, steps)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
         let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
         if let Err(error) = written {
@@ -186,13 +185,13 @@ impl<'a> Attempt<'a> {
             let container = Box::new(admission.container.clone());
             return Err(AdmitError::WaitEnded { container, waited: self.wait.waited() });
         }
-        let locked = ledger.store.lock().map_err(failed)?;
+        let locked = ledger.store.lock_with(log).map_err(failed)?;
         let limits = self.limits(&locked).map_err(failed)?;
         let admission = &Admission { limits: &limits, ..*admission };
         loop {
             // Only the attempt that counts is logged.
             let mut steps = Vec::new();
-            let error = match ledger.attempt(&locked, admission, self.plan, self.wait.order(), &mut steps, log) {
+            let error = match ledger.attempt(&locked, admission, self.plan, self.wait.order(), &mut steps) {
                 Ok(record) => {
                     drop(locked);
                     self.lines.append(&mut steps);
@@ -203,7 +202,7 @@ impl<'a> Attempt<'a> {
                 Err(error) => error,
             };
             if error.kind() == AdmitErrorKind::Exhausted {
-                if !ledger.reclaim_all(&locked, log).map_err(failed)?.is_empty() {
+                if !ledger.reclaim_all(&locked).map_err(failed)?.is_empty() {
                     continue;
                 }
                 if self.wait.is_of_use(&locked, admission, self.plan).map_err(failed)? {
@@ -212,7 +211,7 @@ impl<'a> Attempt<'a> {
                     }
                     if self.wait.begin(&locked, admission).map_err(failed)? {
                         self.lines.push(Line::new(Event::Wait, admission).field("why", chain(&error)));
-                        log.write(&std::mem::take(&mut self.lines));
+                        locked.log(std::mem::take(&mut self.lines));
                     }
                     return Ok(None);
                 }

@@ -9,7 +9,7 @@ use crate::{
     AdmitError, CardDemand, CardGrant, CardRoom, ContainerName, Ledger, Limits, Refusal, TriedCard,
     card_demand::check,
     card_sums::CardSums,
-    decision_log::{DecisionLog, Event, Line, chain},
+    decision_log::{Event, Line, chain},
     floors::{self, PinnedMemory},
     grant_log::{card_name, grant_fields, holders, roll_back, small_quota_line, weights_only_line},
     index::{Index, group_hash, owner_hash},
@@ -39,7 +39,6 @@ impl Ledger {
         index: &mut Index,
         reserve_request: &ReserveRequest<'_>,
         steps: &mut Vec<Line>,
-        log: &DecisionLog,
     ) -> Result<Vec<CardGrant>, AdmitError> {
         let admission = reserve_request.admission;
         let failed = |source| AdmitError::Store { container: Box::new(admission.container.clone()), source };
@@ -49,7 +48,7 @@ impl Ledger {
             // Whoever takes the lock cleans up where it is about to build.
             let cards = chosen.iter().filter_map(|planned| admission.inventory.cards.get(planned.card));
             let uuids: Vec<String> = cards.map(|card| card.uuid.clone()).collect();
-            if self.reclaim_cards(locked, index, &uuids, log).map_err(failed)? == 0 {
+            if self.reclaim_cards(locked, index, &uuids).map_err(failed)? == 0 {
                 return reserve_chosen(locked, index, reserve_request, &settings, &chosen, steps);
             }
         }

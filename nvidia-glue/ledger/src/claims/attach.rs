@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use base::grant_files;
-
 use super::ClaimContainer;
 use crate::{
     AttachError, ContainerKey, GrantState, Ledger, ProcessId, Record, ReleaseError, StoreError,
@@ -55,11 +53,11 @@ impl Ledger {
         if let Some((cgroup, problem)) = bad {
             return Err(AttachError::Cgroup { container: container(), cgroup, problem });
         }
-        let locked = self.store.lock().map_err(failed)?;
+        let locked = self.store.lock_with(log).map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
         let mut records = Vec::new();
         for request in attachment.requests {
-            records.push(self.usable(&locked, &mut index, attachment, request, log)?);
+            records.push(self.usable(&locked, &mut index, attachment, request)?);
         }
         check_same_set(&records, attachment)?;
         self.regroup(&locked, &mut index, &mut records)
@@ -71,7 +69,7 @@ impl Ledger {
         }
         let combined = combined(&records).ok_or_else(|| AttachError::NoRequest { container: container() })?;
         let names: Vec<String> = records.iter().map(|record| record.container.id.clone()).collect();
-        log.write(&[Line::new(Event::Attach, attachment.container)
+        locked.log([Line::new(Event::Attach, attachment.container)
             .field("requests", names.join(" "))
             .field("grant", combined.schedule_id())]);
         Ok(combined)
@@ -84,7 +82,6 @@ impl Ledger {
         index: &mut Index,
         attachment: &Attachment<'_>,
         request: &ContainerKey,
-        log: &DecisionLog,
     ) -> Result<Record, AttachError> {
         let container = || Box::new(attachment.container.clone());
         let failed = |source| AttachError::Store { container: container(), source };
@@ -98,7 +95,7 @@ impl Ledger {
         let is_own = grant.containers.iter().any(|user| user.key == *attachment.container);
         if !grant.containers.is_empty() && (record.shim != attachment.shim || is_own) {
             // An earlier shim of the pod's, or an earlier container of that name.
-            self.reclaim_one(locked, index, &record, log).map_err(failed)?;
+            self.reclaim_one(locked, index, &record).map_err(failed)?;
             record = self.store.find_record(request).map_err(failed)?.ok_or_else(none)?;
             if record.state != GrantState::Prepared {
                 return Err(AttachError::InUse { container: container(), shim_pid: record.shim.pid });
@@ -211,7 +208,7 @@ impl Ledger {
         log: &DecisionLog,
     ) -> Result<(), ReleaseError> {
         let failed = |source| ReleaseError::Store { container: Box::new(container.clone()), source };
-        let locked = self.store.lock().map_err(failed)?;
+        let locked = self.store.lock_with(log).map_err(failed)?;
         let mut index = self.open_index(&locked).map_err(failed)?;
         for request in requests {
             let Some(mut record) = self.store.find_record(request).map_err(failed)? else { continue };
@@ -223,13 +220,11 @@ impl Ledger {
                 self.check_unmediated(container, record.mediator)?;
             }
             record.follow_containers();
-            if record.state == GrantState::Prepared
-                && let Err(error) = grant_files::remove_files(self.store.state_dir(), record.schedule_id())
-            {
-                tracing::warn!(error = &error as &dyn std::error::Error, "files of a grant are left");
+            if record.state == GrantState::Prepared {
+                self.remove_files(record.schedule_id());
             }
             self.replace(&locked, &mut index, &record).map_err(failed)?;
-            log.write(&[Line::new(Event::Detach, container).field("request", &record.container.id)]);
+            locked.log([Line::new(Event::Detach, container).field("request", &record.container.id)]);
         }
         Ok(())
     }

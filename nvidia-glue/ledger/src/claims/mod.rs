@@ -23,9 +23,7 @@ pub use crate::claim::{Claim, ClaimContainer, ClaimGrant, ClaimPod, Gang, claim_
 
 use crate::{
     Admission, AdmitError, AdmitErrorKind, ContainerKey, Ledger, Limits, Patience, ProcessId, Record, ReleaseError,
-    StoreError,
-    decision_log::{DecisionLog, Event, Line},
-    grant_log::grant_fields,
+    StoreError, decision_log::DecisionLog, released::GivenBack,
 };
 
 /// A claim that is to be prepared.
@@ -119,7 +117,7 @@ impl Ledger {
     /// Undoes a part of a claim that is not granted as a whole.
     fn give_back(&self, granted: &[ContainerKey], log: &DecisionLog) {
         for key in granted {
-            if let Err(error) = self.remove_request(key, Event::Rollback, log) {
+            if let Err(error) = self.remove_request(key, GivenBack::RolledBack, log) {
                 tracing::error!(request = %key, error = &error as &dyn std::error::Error, "a part of a claim is kept");
             }
         }
@@ -138,26 +136,23 @@ impl Ledger {
         let keys: Vec<ContainerKey> =
             self.records().map_err(failed)?.into_iter().filter(of_claim).map(|record| record.container).collect();
         for key in &keys {
-            self.remove_request(key, Event::Release, log)?;
+            self.remove_request(key, GivenBack::Released, log)?;
         }
         Ok(!keys.is_empty())
     }
 
-    fn remove_request(&self, key: &ContainerKey, event: Event, log: &DecisionLog) -> Result<(), ReleaseError> {
+    fn remove_request(&self, key: &ContainerKey, how: GivenBack, log: &DecisionLog) -> Result<(), ReleaseError> {
         let failed = |source| ReleaseError::Store { container: Box::new(key.clone()), source };
-        let locked = self.store.lock().map_err(failed)?;
+        let locked = self.store.lock_with(log).map_err(failed)?;
         let Some(record) = self.store.find_record(key).map_err(failed)? else { return Ok(()) };
         let mut index = self.open_index(&locked).map_err(failed)?;
-        self.reclaim_one(&locked, &mut index, &record, log).map_err(failed)?;
+        self.reclaim_one(&locked, &mut index, &record).map_err(failed)?;
         let Some(record) = self.store.find_record(key).map_err(failed)? else { return Ok(()) };
         if let Some(container) = record.claim.as_ref().and_then(|grant| grant.containers.first()) {
             let cgroup = container.cgroups.first().map(Into::into).unwrap_or_default();
             return Err(ReleaseError::StillRunning { container: Box::new(container.key.clone()), cgroup });
         }
-        self.remove(&locked, &record).map_err(failed)?;
-        let lines: Vec<Line> = record.cards.iter().map(|card| grant_fields(Line::new(event, &record), card)).collect();
-        log.write(&lines);
-        Ok(())
+        self.remove(&locked, &record, how).map_err(failed)
     }
 
     /// Records of claims' requests, in ledger order. Takes no lock.

@@ -159,7 +159,7 @@ fn the_directories_are_as_the_ledger_makes_them() {
     let state_dir = state.path().join("egpu");
     EventLog::new(&state_dir).write([Entry::new(Kind::Refused, &container("a"))]);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&state_dir), mode(&directory(&state_dir))), (0o711, 0o700));
+    assert_eq!((mode(&state_dir), mode(&directory(&state_dir))), (0o711, 0o750));
 }
 
 proptest! {

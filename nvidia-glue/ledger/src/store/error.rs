@@ -24,7 +24,7 @@ pub enum StoreError {
     },
     /// A record cannot be read, so what it grants is not known.
     #[error(
-        "record {} is not understood, so nothing can be granted beside it; move it away once its container is gone",
+        "record {} is not understood; sums that were made before count it still, and where they have to be made anew, nothing is granted; move it away once its container is gone",
         path.display()
     )]
     Corrupt {

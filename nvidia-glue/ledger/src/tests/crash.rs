@@ -1,6 +1,6 @@
 //! Every file operation fails once, and every one is the last before a kill.
 
-use base::{CardPolicy, ComputeShare, Priority};
+use base::{CardPolicy, ComputeShare, Priority, grant_files};
 use runtime_config::request::{CardRequest, GpuRequest, PerCard, Share};
 
 use crate::{
@@ -14,13 +14,34 @@ fn share(cards: &[u32]) -> GpuRequest {
     request(devices(cards), part(8192, cap(20)))
 }
 
-/// Two cards, one container on each and one on both.
+/// Two cards, one container on each and one on both, each with its files.
 fn busy() -> Bench {
     let bench = Bench::new(2);
-    bench.admit("old0", &share(&[0])).unwrap();
-    bench.admit("old1", &share(&[1])).unwrap();
-    bench.admit("both", &share(&[0, 1])).unwrap();
+    for (id, cards) in [("old0", &[0][..]), ("old1", &[1]), ("both", &[0, 1])] {
+        let record = bench.admit(id, &share(cards)).unwrap();
+        let files = grant_files::path(bench.directory.path(), &record.grant_id).unwrap();
+        std::fs::create_dir_all(files.join("gpus")).unwrap();
+    }
     bench
+}
+
+/// Checks that there are files of no grant that is gone, and that the log says how each of those
+/// ended.
+fn check_ended(bench: &Bench, log: &[String]) {
+    let records = bench.ledger.records().unwrap();
+    for entry in std::fs::read_dir(grant_files::directory(bench.directory.path())).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(records.iter().any(|record| record.grant_id == name), "files of {name} are left");
+    }
+    for (id, cards) in [("old0", 1), ("old1", 1), ("both", 2)] {
+        let start = format!("event=release container=k8s.io/{id} ");
+        let lines = log.iter().filter(|line| line.starts_with(&start)).count();
+        let expected =
+            if records.iter().any(|record| record.container == key(id)) { [0, 0] } else { [cards, 2 * cards] };
+        // Killed after it was written, and before that was noted, it is written again.
+        assert!(expected.contains(&lines), "{lines} lines of {id}: {log:#?}");
+    }
+    assert_eq!(std::fs::read_dir(bench.ledger.store.released_dir()).unwrap().count(), 0);
 }
 
 /// Checks that an admission sees exactly the records, whatever has happened to the index.
@@ -219,6 +240,7 @@ fn a_kill_at_any_step_of_release_leaves_all_or_nothing() {
             check_consistent(bench);
             let there = bench.ledger.record(&key("both")).unwrap().is_some();
             assert!(!(there && done), "a release that succeeded has removed the record");
+            check_ended(bench, &bench.take_log());
         });
     }
 }
@@ -238,6 +260,7 @@ fn a_kill_at_any_step_of_a_reclaim_is_made_up_for() {
             let _ = bench.ledger.release(&key("new"), ReleaseReason::Ended, &bench.log).unwrap();
             bench.admit_for("next", &request(CardRequest::All, Share::Exclusive), SHIM + 1).unwrap();
             assert_eq!(bench.ledger.records().unwrap().len(), 1);
+            check_ended(bench, &bench.take_log());
         },
     );
 }

@@ -1,11 +1,11 @@
 //! Grants whose shims died.
 
-use base::ComputeShare;
+use base::{ComputeShare, grant_files};
 use runtime_config::request::{CardRequest, GpuRequest, Share};
 
 use crate::{
     AdmitErrorKind, BindError, GrantState, Record, ReleaseError, ReleaseReason,
-    test_support::{Bench, NO_PATIENCE, SHIM, cgroup, devices, key, part, process, request},
+    test_support::{Bench, NO_PATIENCE, SHIM, cap, cgroup, devices, key, part, process, request},
 };
 
 fn whole() -> GpuRequest {
@@ -214,6 +214,24 @@ fn a_create_that_fails_is_rolled_back_in_the_log() {
     let events: Vec<_> = bench.take_log().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect();
     assert_eq!(events, ["event=rollback", "event=rollback", "event=destroy"]);
     assert!(bench.files().is_empty());
+}
+
+#[test]
+fn files_that_came_after_a_reclaim_go_with_the_release() {
+    let bench = Bench::new(1);
+    let admitted = |id: &str, shim: i32| {
+        bench.node.start(shim);
+        let record = bench.admit_for(id, &request(devices(&[0]), part(1024, cap(10))), shim).unwrap();
+        grant_files::path(bench.directory.path(), &record.grant_id).unwrap()
+    };
+    let (late, live) = (admitted("a", 200), admitted("b", 201));
+    bench.node.stop(200);
+    assert_eq!(bench.ledger.reclaim(&bench.log).unwrap(), [key("a")]);
+    for files in [&late, &live] {
+        std::fs::create_dir_all(files).unwrap();
+    }
+    assert_eq!(bench.ledger.release(&key("a"), ReleaseReason::Ended, &bench.log).unwrap(), None);
+    assert_eq!((late.exists(), live.exists()), (false, true));
 }
 
 #[test]

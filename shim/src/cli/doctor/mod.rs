@@ -6,6 +6,7 @@
 mod containerd;
 mod fence;
 mod harvest;
+mod mediators;
 mod priority;
 mod runtime;
 mod schedules;
@@ -35,6 +36,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.push(configuration());
             checks.extend(doctor::examine(&config, crate::sys::kernel_features()));
             checks.extend(state::checks(&config));
+            checks.extend(mediators::check(&config));
             checks.extend(schedules::check(&config));
             checks.extend(priority::check(&config));
             checks.extend(harvest::check(&config));

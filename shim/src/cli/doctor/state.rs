@@ -15,20 +15,23 @@ use nvidia_glue::{
 use runtime_config::Config;
 
 use super::{failure, ok, plural, warning};
-use crate::{cli::output::printable, registry::Registry, version};
+use crate::{cli::output::printable, registry::Registry, state_group, version};
 
 const STATE: &str = "state directory";
 const LEDGER: &str = "ledger";
 const MONITORS: &str = "monitoring";
 const LOG: &str = "decision log";
+const NOTES: &str = "notes";
 const VERSIONS: &str = "versions";
 /// Write permission for the group and for others.
 const OTHERS_WRITE: u32 = 0o022;
 
 pub(super) fn checks(config: &Config) -> Vec<Check> {
     let mut checks = vec![directory(&config.state_dir)];
+    checks.extend(group(config));
     if config.state_dir.is_dir() {
         checks.extend(ledger(&config.state_dir));
+        checks.extend(notes(&config.state_dir));
         checks.extend(versions(&config.state_dir, version::text()));
     }
     checks.push(log(&config.log_file));
@@ -50,7 +53,7 @@ fn directory(path: &Path) -> Check {
     let writable = metadata.permissions().mode() & OTHERS_WRITE != 0;
     if metadata.uid() != 0 || writable {
         let detail = format!("{shown} can be written by other users than root, who could grant themselves cards");
-        return failure(STATE, detail, format!("`chown root:root {shown} && chmod 700 {shown}`"));
+        return failure(STATE, detail, format!("`chown root {shown} && chmod 711 {shown}`"));
     }
     match statfs(path) {
         Ok(statistics) if statistics.filesystem_type() == TMPFS_MAGIC => ok(STATE, format!("{shown}, gone at reboot")),
@@ -60,6 +63,11 @@ fn directory(path: &Path) -> Check {
             "set state_dir to a directory on a tmpfs (/run is one on most systems), or mount a tmpfs there",
         ),
     }
+}
+
+fn group(config: &Config) -> Option<Check> {
+    let error = state_group::gid(config).err()?;
+    Some(warning(STATE, error.to_string(), "until then, whoever could read the state can"))
 }
 
 fn ledger(state_dir: &Path) -> Vec<Check> {
@@ -74,6 +82,13 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
             "nothing is granted until it can be read: see the file that is named",
         )],
     }
+}
+
+/// Names the notes that cannot be read.
+fn notes(state_dir: &Path) -> Vec<Check> {
+    let remedy = "its container is cleaned up after by the copy in its bundle; once it has ended, remove the file";
+    let unreadable = Registry::at(state_dir.to_owned()).unreadable();
+    unreadable.iter().map(|error| warning(NOTES, crate::cli::chain(error), remedy)).collect()
 }
 
 /// Counts the containers by the version of egpu that runs them, with and without cards.
@@ -125,6 +140,10 @@ pub(super) fn records(state_dir: &Path) -> Vec<Record> {
 
 fn log(path: &Path) -> Check {
     let directory = path.parent().unwrap_or(Path::new("/"));
+    if path.exists() && !path.is_file() {
+        let detail = format!("{} is no regular file: lines that it does not take at once are lost", path.display());
+        return warning(LOG, detail, "set log_file to another path");
+    }
     if path.is_file() || directory.is_dir() {
         return ok(LOG, path.display().to_string());
     }
@@ -175,6 +194,16 @@ mod tests {
     }
 
     #[test]
+    fn a_note_that_cannot_be_read_is_named() {
+        let state = tempfile::tempdir().unwrap();
+        assert_eq!(notes(state.path()), []);
+        fs::create_dir(state.path().join("containers")).unwrap();
+        fs::write(state.path().join("containers/ab.json"), "{").unwrap();
+        let [check] = notes(state.path()).try_into().unwrap();
+        assert!(check.level == Level::Warning && check.detail.contains("containers/ab.json"), "{check:?}");
+    }
+
+    #[test]
     fn unmediated_monitors_are_named() {
         let mut records = test_support::node().records;
         assert_eq!(unmediated_monitors(&records), None, "whoever has a share, or all");
@@ -205,5 +234,6 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         assert_eq!(log(&parent.path().join("egpu.log")).level, Level::Ok);
         assert_eq!(log(&parent.path().join("missing/egpu.log")).level, Level::Warning);
+        assert_eq!(log(Path::new("/dev/null")).level, Level::Warning);
     }
 }

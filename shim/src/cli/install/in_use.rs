@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Refuses if there is any.
 pub(super) fn refuse() -> Result<(), InstallError> {
     let mut names = holders()?;
-    for note in Registry::of_this_node().notes() {
+    for note in Registry::of_this_node().iter().flat_map(Registry::notes) {
         names.insert(format!("{}/{}", note.namespace, note.id));
     }
     // Of another state directory, or of another containerd.
