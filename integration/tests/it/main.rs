@@ -25,6 +25,8 @@ mod ctr;
 mod docker;
 mod events;
 mod examples;
+#[cfg(target_arch = "x86_64")]
+mod faults;
 mod gpu;
 mod images;
 mod install;
@@ -60,6 +62,8 @@ fn main() -> std::process::ExitCode {
         attacks::cases(),
         compute::cases(),
         recovery::cases(),
+        #[cfg(target_arch = "x86_64")]
+        faults::cases(),
         renewal::cases(),
         events::cases(),
         metrics::cases(),
