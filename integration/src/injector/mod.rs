@@ -74,7 +74,7 @@ struct State {
     mode: Mode,
     /// Calls so far, by label and name.
     seen: HashMap<(String, &'static str), u32>,
-    found: Vec<(Point, Vec<Fault>)>,
+    found: Vec<(Point, Fault)>,
 }
 
 impl State {
@@ -88,9 +88,9 @@ impl State {
         match &self.mode {
             Mode::Count => {
                 let (label, role) = (process.label.clone(), process.role.clone());
-                let faults = call.errors(arguments).map(Fault::Error);
-                let faults = faults.chain(call.changes.then_some(Fault::Kill)).collect();
-                self.found.push((Point { label, role, call: call.name, number: *number }, faults));
+                let point = Point { label, role, call: call.name, number: *number };
+                let faults = call.errors(arguments).map(Fault::Error).chain(call.changes.then_some(Fault::Kill));
+                self.found.extend(faults.map(|fault| (point.clone(), fault)));
                 None
             }
             Mode::Inject(point, fault) => {
@@ -150,7 +150,7 @@ impl Injector {
         let shared = Arc::new(Shared(Mutex::new(state)));
         let mut command = Command::new("/bin/sh");
         command.args(["-c", LAUNCHER]).env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-        command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.current_dir(directory).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let (started, starting) = mpsc::channel();
         let of_tracer = Arc::clone(&shared);
         std::thread::spawn(move || {
@@ -163,6 +163,8 @@ impl Injector {
                 }
                 Err(error) => drop(started.send(Err(format!("processes cannot be traced here: {error}")))),
             }
+            // Where it was traced, the tracer has seen its end.
+            let _ = launcher.wait();
         });
         let (input, output) = starting.recv().expect("the tracer answers")?;
         Ok(Self { shared, directory: directory.to_owned(), input: Some(input), output: BufReader::new(output) })
@@ -179,7 +181,8 @@ impl Injector {
         }
         let mut code = String::new();
         self.output.read_line(&mut code).expect("hear from the launcher");
-        let text = |name| String::from_utf8_lossy(&fs::read(self.directory.join(name)).unwrap_or_default()).into_owned();
+        let text =
+            |name| String::from_utf8_lossy(&fs::read(self.directory.join(name)).unwrap_or_default()).into_owned();
         Some(Ended { code: code.trim().parse().ok()?, stdout: text("out"), stderr: text("err") })
     }
 
@@ -199,9 +202,9 @@ impl Injector {
         self.set(Mode::Off);
     }
 
-    /// Nothing is noted or injected any more: the points so far with their faults, and whether a
-    /// fault has been.
-    pub fn stop(&self) -> (Vec<(Point, Vec<Fault>)>, bool) {
+    /// Nothing is noted or injected any more: the faults that were possible so far, and whether one
+    /// has been.
+    pub fn stop(&self) -> (Vec<(Point, Fault)>, bool) {
         let mut state = self.shared.lock();
         let mode = std::mem::replace(&mut state.mode, Mode::Done);
         (std::mem::take(&mut state.found), matches!(mode, Mode::Done))

@@ -22,8 +22,7 @@ use super::{Fault, Mode, Shared, calls::Call, registers};
 use crate::node::PROGRAMS;
 
 /// Threads, too, and none that another thread of this process waits for.
-const OF_THIS_THREAD: WaitOptions =
-    WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
+const OF_THIS_THREAD: WaitOptions = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
 
 /// A traced process.
 #[derive(Debug, Clone, Default)]
@@ -215,8 +214,11 @@ fn action(pid: i32) -> String {
 fn role(process: &Process) -> String {
     let name = fs::read_to_string(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
     match name.trim_end() {
-        "egpu-helper" if process.parent == "helper" => "worker".to_owned(),
-        "egpu-helper" => "helper".to_owned(),
+        "egpu-helper" => match process.parent.as_str() {
+            "helper" => "worker".to_owned(),
+            "worker" => "intermediate".to_owned(),
+            _ => "helper".to_owned(),
+        },
         "egpu-mediator" => "mediator".to_owned(),
         "egpu-broker" => "broker".to_owned(),
         name if name.starts_with("egpu:") || name.starts_with("youki:") => "init".to_owned(),

@@ -114,8 +114,7 @@ impl<'node> Life<'node> {
     /// Nothing of it is there yet but its bundle.
     pub(super) fn new(node: &'node Node, injector: &'node mut Injector, id: &str, has_share: bool) -> Self {
         node.track(id);
-        let environment: Vec<String> =
-            if has_share { SHARE.map(str::to_owned).to_vec() } else { Vec::new() };
+        let environment: Vec<String> = if has_share { SHARE.map(str::to_owned).to_vec() } else { Vec::new() };
         let process = spec::process(&["sleep", "infinity"], &environment, false);
         let spec = spec::container(&process, &node.cgroup_path(id));
         let life = Self { node, injector, id: id.to_owned(), task: None, pid: 0 };
@@ -140,9 +139,9 @@ impl<'node> Life<'node> {
                 Ok(())
             }
             Step::Create => self.create(),
-            Step::Start => self.call(|task, id| {
-                task.start(context(), &StartRequest { id, ..Default::default() }).map(drop)
-            }),
+            Step::Start => {
+                self.call(|task, id| task.start(context(), &StartRequest { id, ..Default::default() }).map(drop))
+            }
             Step::Exec => self.exec(),
             Step::Update => self.call(|task, id| {
                 let resources =
@@ -155,9 +154,9 @@ impl<'node> Life<'node> {
                 self.run(&format!("{} set {} --memory 2GiB --compute 30%", program.display(), self.id)).map(drop)
             }
             Step::Kill => self.kill(),
-            Step::Delete => self.call(|task, id| {
-                task.delete(context(), &DeleteRequest { id, ..Default::default() }).map(drop)
-            }),
+            Step::Delete => {
+                self.call(|task, id| task.delete(context(), &DeleteRequest { id, ..Default::default() }).map(drop))
+            }
             Step::DeleteAnswers | Step::DeleteCleans => self.command("delete").map(drop),
         }
     }
@@ -177,11 +176,7 @@ impl<'node> Life<'node> {
         let root = Mount {
             type_: "overlay".to_owned(),
             source: "overlay".to_owned(),
-            options: vec![
-                option("lowerdir", self.node.rootfs()),
-                option("upperdir", &upper),
-                option("workdir", &work),
-            ],
+            options: vec![option("lowerdir", self.node.rootfs()), option("upperdir", &upper), option("workdir", &work)],
             ..Default::default()
         };
         let bundle = self.bundle().display().to_string();
@@ -235,7 +230,8 @@ impl<'node> Life<'node> {
         let (bundle, program) = (self.bundle(), program.display());
         let (namespace, socket, id) = (self.node.namespace(), self.node.socket(), &self.id);
         let (bundle, socket) = (bundle.display(), socket.display());
-        let command = format!("cd {bundle} && exec {program} -namespace {namespace} -id {id} -address {socket} {action}");
+        let command =
+            format!("cd {bundle} && exec {program} -namespace {namespace} -id {id} -address {socket} {action}");
         self.run(&command)
     }
 
@@ -262,6 +258,18 @@ impl<'node> Life<'node> {
         strangers.map(|process| format!("process {} {} in the container", process.pid, process.name)).collect()
     }
 
+    /// Rights and mounts of init, once it has executed its program; none when it has ended.
+    pub(super) fn facts(&self) -> Vec<String> {
+        let read = |name| fs::read_to_string(format!("/proc/{}/{name}", self.pid)).unwrap_or_default();
+        let of_rights = ["Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Cap"];
+        let status = read("status");
+        let rights = status.lines().filter(|line| of_rights.iter().any(|name| line.starts_with(name)));
+        let mounts = read("mountinfo");
+        // Place and options; what is mounted has the container's name in it.
+        let mounts = mounts.lines().map(|line| line.split(' ').skip(4).take(2).collect::<Vec<_>>().join(" "));
+        rights.map(str::to_owned).chain(mounts).collect()
+    }
+
     /// What a client and containerd do until nothing is known of the container, whatever has become
     /// of it: what is left to be done, at the end.
     pub(super) fn end(mut self) -> Result<(), String> {
@@ -279,7 +287,8 @@ impl<'node> Life<'node> {
                     break;
                 }
             }
-            let _ = self.call(|task, id| task.shutdown(context(), &ShutdownRequest { id, ..Default::default() }).map(drop));
+            let _ =
+                self.call(|task, id| task.shutdown(context(), &ShutdownRequest { id, ..Default::default() }).map(drop));
             self.task = None;
         }
         let cleaned = self.take(Step::DeleteCleans).or_else(|_| self.take(Step::DeleteCleans));

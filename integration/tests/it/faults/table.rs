@@ -22,7 +22,6 @@ struct Row {
 pub(super) struct Table {
     rows: BTreeMap<(Step, bool, String, &'static str), Row>,
     violations: Vec<String>,
-    reasons: BTreeMap<String, u32>,
 }
 
 impl Table {
@@ -33,16 +32,8 @@ impl Table {
         match outcome {
             Outcome::NotReached => row.not_reached += 1,
             Outcome::Success => row.success += 1,
-            Outcome::CleanError(why) => {
-                row.clean_error += 1;
-                *self.reasons.entry(why).or_default() += 1;
-            }
-            Outcome::Lost(why) => {
-                row.lost += 1;
-                if trial.fault != Fault::Kill {
-                    println!("lost: {trial}: {why}");
-                }
-            }
+            Outcome::CleanError => row.clean_error += 1,
+            Outcome::Lost => row.lost += 1,
             Outcome::Violation(why) => {
                 row.violations += 1;
                 println!("VIOLATION {trial}: {why}");
@@ -62,7 +53,10 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "| step | share | process | injected | times | success | clean error | process lost | not reached | violations |")?;
+        writeln!(
+            formatter,
+            "| step | share | process | injected | times | success | clean error | process lost | not reached | violations |"
+        )?;
         writeln!(formatter, "|---|---|---|---|---|---|---|---|---|---|")?;
         for ((step, has_share, role, kind), row) in &self.rows {
             let Row { tried, not_reached, success, clean_error, lost, violations } = row;
