@@ -14,16 +14,10 @@ pub(super) fn entry(thread: Pid) -> Result<Entry> {
     Ok(Entry { number: registers.orig_rax.cast_signed(), arguments: [registers.rdi, registers.rsi, registers.rdx] })
 }
 
-/// The kernel executes none.
-pub(super) fn skip(thread: Pid) -> Result<()> {
-    let mut registers = ptrace::getregs(thread)?;
-    registers.orig_rax = u64::MAX;
-    ptrace::setregs(thread, registers)
-}
-
-/// At the end of the call: what the process sees of it.
+/// At the beginning of a call: the kernel executes none, and leaves the result that it finds.
 pub(super) fn fail(thread: Pid, error: Errno) -> Result<()> {
     let mut registers = ptrace::getregs(thread)?;
+    registers.orig_rax = u64::MAX;
     registers.rax = i64::from(-(error as i32)).cast_unsigned();
     ptrace::setregs(thread, registers)
 }

@@ -9,7 +9,6 @@ use std::{
 };
 
 use nix::{
-    errno::Errno,
     sys::{
         ptrace::{self, Options},
         signal::{Signal, kill},
@@ -44,7 +43,6 @@ pub(super) struct Process {
 struct Thread {
     pid: i32,
     is_in_call: bool,
-    fails_with: Option<Errno>,
 }
 
 pub(super) struct Tracer {
@@ -71,7 +69,7 @@ impl Tracer {
             shared,
             launcher,
             processes: HashMap::from([(launcher, process)]),
-            threads: HashMap::from([(launcher, Thread { pid: launcher, is_in_call: false, fails_with: None })]),
+            threads: HashMap::from([(launcher, Thread { pid: launcher, is_in_call: false })]),
             early: HashSet::new(),
         })
     }
@@ -134,7 +132,7 @@ impl Tracer {
             let child = Process { pid, label, forks: 0, parent: process.role.clone(), ..process.clone() };
             self.processes.insert(pid, child);
         }
-        self.threads.insert(new, Thread { pid, is_in_call: false, fails_with: None });
+        self.threads.insert(new, Thread { pid, is_in_call: false });
         if self.early.remove(&new) {
             self.resume(new, None);
         }
@@ -172,9 +170,6 @@ impl Tracer {
         let pid = Pid::from_raw(thread);
         state.is_in_call = !state.is_in_call;
         if !state.is_in_call {
-            if let Some(error) = state.fails_with.take() {
-                let _ = registers::fail(pid, error);
-            }
             return;
         }
         let Some(process) = self.processes.get_mut(&state.pid) else { return };
@@ -189,8 +184,7 @@ impl Tracer {
                 let _ = kill(Pid::from_raw(process.pid), Signal::SIGKILL);
             }
             Some(Fault::Error(error)) => {
-                let _ = registers::skip(pid);
-                state.fails_with = Some(error);
+                let _ = registers::fail(pid, error);
             }
             None => {}
         }
