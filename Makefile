@@ -6,6 +6,8 @@
 #                   CARGO_BUILD_TARGET=aarch64-unknown-linux-gnu (LIBSECCOMP_LIB_PATH=<where its libseccomp.a is>, without Debian's)
 #   make demo       the main job end to end on a real containerd; simulated cards where there is no NVIDIA driver
 #   make test       everything that runs without a GPU: lints, unit tests, real containerd, what the binaries link to
+#   make fault-test errors and SIGKILL at every system call of every step of a container's life, for hours; FAULT_SECONDS=600 tries a part
+#                   (make test tries two minutes of them), FAULT_SEED=7 another part
 #   make header-check HEADERS="FOLDER ..."  the tables against the headers of unpacked releases of NVIDIA's open kernel modules
 #   make bench      egpu against runc in the same run (BENCH_ARGS="--runs 10 --save" does it ten times and keeps the result)
 #   make text-order  shim/text-order.ld: what a container takes of the shim, for the linker; a shim that lacks it needs more memory and time
@@ -40,6 +42,8 @@ RELEASE := $(TARGET)/$(if $(CARGO_BUILD_TARGET),$(CARGO_BUILD_TARGET)/)release
 HEADER_CHECK := nvidia-glue/abi/header-check
 HEADERS ?=
 BENCH_ARGS ?=
+FAULT_SECONDS ?= 0
+FAULT_SEED ?= 41
 KUBE_ARGS ?=
 VM_ARGS ?=
 HOST_ARGS ?=
@@ -81,7 +85,7 @@ export EGPU_TEXT_ORDER := 1
 # What packages have besides the programs.
 GENERATED := $(TARGET)/generated/$(MACHINE)
 
-.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test link-test bench text-order bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test page-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
+.PHONY: header-check rm-client next-build build build-kubernetes demo test lint deny doc unit-test integration-test fault-test link-test bench text-order bench-calls gpu-test compatibility cri-test kube-test demo-kubernetes kube-bench kube-scale chart-test monitoring-test page-test vm-test host-test generated dist package-test dist-check install install-kubernetes uninstall
 
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
@@ -149,6 +153,13 @@ integration-test: build rm-client next-build
 	integration/setup-docker.sh || echo "no Docker could be had: its tests are skipped" >&2
 	integration/setup-runc.sh || echo "no current runc could be had: egpu is not compared with it" >&2
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) test --package integration --test it --locked
+
+# The table of its end is what docs/results keeps.
+fault-test: build
+	scripts/setup.sh tests
+	scripts/setup.sh containerd
+	EGPU_FAULT_SECONDS=$(FAULT_SECONDS) EGPU_FAULT_SEED=$(FAULT_SEED) EGPU_TEST_BIN=$(RELEASE) \
+	    $(CARGO) test --package integration --test it --locked -- faults::
 
 link-test: build
 	scripts/check-linking.sh $(RELEASE)/containerd-shim-egpu-v1 $(RELEASE)/egpu

@@ -32,7 +32,7 @@ pub fn assert_none(node: &Node, ids: &[String]) {
 }
 
 /// One line for each thing that is left.
-fn find(node: &Node, ids: &[String]) -> Vec<String> {
+pub fn find(node: &Node, ids: &[String]) -> Vec<String> {
     let mut left = Vec::new();
     for process in processes::mentioning(node.directory()) {
         if process.name.starts_with("containerd-shim") || process.name.starts_with("egpu") {

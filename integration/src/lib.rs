@@ -21,6 +21,8 @@ pub mod egpu;
 pub mod events;
 pub mod exposition;
 pub mod hostile;
+#[cfg(target_arch = "x86_64")]
+pub mod injector;
 pub mod leftovers;
 pub mod node;
 pub mod processes;

@@ -25,6 +25,8 @@ mod ctr;
 mod docker;
 mod events;
 mod examples;
+#[cfg(target_arch = "x86_64")]
+mod faults;
 mod gpu;
 mod images;
 mod install;
@@ -37,6 +39,17 @@ mod renewal;
 mod systemd;
 mod task;
 mod waiting;
+
+/// Not here.
+#[cfg(not(target_arch = "x86_64"))]
+mod faults {
+    use crate::case::Case;
+
+    pub(crate) fn cases() -> Vec<Case> {
+        let why = || Err("integration/src/injector/registers.rs knows those of x86_64 alone".to_owned());
+        vec![Case::egpu("faults::injected", |_| {}).once().needing(why)]
+    }
+}
 
 use integration::ContainerdRelease;
 use libtest_mimic::Arguments;
@@ -60,6 +73,7 @@ fn main() -> std::process::ExitCode {
         attacks::cases(),
         compute::cases(),
         recovery::cases(),
+        faults::cases(),
         renewal::cases(),
         events::cases(),
         metrics::cases(),
