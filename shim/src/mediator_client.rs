@@ -30,7 +30,7 @@ use crate::{
     sys,
 };
 
-/// Time for a mediator to free all that its container has.
+/// Time for a mediator that frees all that its container has to free some of it.
 ///
 /// The objects of a process with a context are freed in about a tenth of a second.
 const FREE_LIMIT: Duration = Duration::from_secs(10);
@@ -110,6 +110,8 @@ pub struct Mediator {
     /// Objects that it could not free at the last [`ToMediator::End`]; set by the reader of
     /// messages.
     left: watch::Sender<Option<String>>,
+    /// Changes whenever it has said that it frees something; likewise.
+    freeing: watch::Sender<()>,
 }
 
 impl Mediator {
@@ -148,6 +150,7 @@ impl Mediator {
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
             left: watch::Sender::new(None),
+            freeing: watch::Sender::new(()),
         }))
     }
 
@@ -201,8 +204,8 @@ impl Mediator {
     /// Ends it, after all processes of its container.
     ///
     /// It frees what the driver has given them, whoever may have their files by now, and this
-    /// returns once that is gone. One that does not answer is killed: then what depends on files in
-    /// other processes stays.
+    /// returns once that is gone, however long it takes. One that frees nothing for [`FREE_LIMIT`]
+    /// is killed: then what depends on files in other processes stays.
     ///
     /// # Errors
     /// [`MediatorError::StillHeld`] if the driver does not free everything: it stays, keeps the
@@ -228,7 +231,22 @@ impl Mediator {
                 left = left.wait_for(Option::is_some) => left.ok().and_then(|left| left.clone()),
             }
         };
-        match timeout(limit, asked).await {
+        let mut freeing = self.freeing.subscribe();
+        tokio::pin!(asked);
+        let ended = loop {
+            let comes_on = async {
+                tokio::select! {
+                    left = &mut asked => Some(left),
+                    _ = freeing.changed() => None,
+                }
+            };
+            match timeout(limit, comes_on).await {
+                Ok(None) => {}
+                Ok(Some(left)) => break Ok(left),
+                Err(elapsed) => break Err(elapsed),
+            }
+        };
+        match ended {
             Ok(None) => {}
             Ok(Some(left)) => return Err(MediatorError::StillHeld { pid: self.process.pid, left }),
             Err(_) => {
@@ -267,6 +285,10 @@ impl Mediator {
                     self.left.send_replace(Some(text));
                 }
                 Ok(Some((FromMediator::Pong, _))) => self.is_silent.store(false, Ordering::Relaxed),
+                Ok(Some((FromMediator::Freeing, _))) => {
+                    self.is_silent.store(false, Ordering::Relaxed);
+                    self.freeing.send_replace(());
+                }
                 Ok(message) => return message,
                 // Kills may be queued behind it.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -341,6 +363,7 @@ mod tests {
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
             left: watch::Sender::new(None),
+            freeing: watch::Sender::new(()),
         };
         let kill =
             FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), suppressed: None };

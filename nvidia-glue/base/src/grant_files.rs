@@ -15,6 +15,15 @@ pub enum GrantFilesError {
         /// As it is in the record.
         id: String,
     },
+    /// One cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
     /// They cannot be removed.
     #[error("cannot remove {}", path.display())]
     Remove {
@@ -61,6 +70,29 @@ pub fn usage_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFile
 /// When `grant_id` is none.
 pub fn status_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFilesError> {
     Ok(path(state_dir, grant_id)?.join("schedule"))
+}
+
+/// Beside the usage file: the mediator of a grant says whether the driver holds something for it,
+/// `1` from the container's first call on, `0` once all is freed.
+pub const HELD_FILE: &str = "held";
+
+/// Returns whether the driver may hold something for a grant whose mediator has ended: that was
+/// killed before it had freed all. `false` where no mediator has said anything.
+pub fn may_be_held(state_dir: &Path, grant_id: &str) -> bool {
+    match path(state_dir, grant_id).map(|path| fs::read(path.join(HELD_FILE))) {
+        Ok(Ok(said)) => said == b"1",
+        Ok(Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        Err(_) => false,
+    }
+}
+
+/// Notes that the driver holds nothing for the grant any more.
+///
+/// # Errors
+/// When that cannot be written.
+pub fn mark_freed(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesError> {
+    let path = path(state_dir, grant_id)?.join(HELD_FILE);
+    fs::write(&path, "0").map_err(|source| GrantFilesError::Write { path, source })
 }
 
 /// Removes what an injection made on the host for a grant. Fine if there is

@@ -2,6 +2,8 @@
 
 use std::{error::Error, path::PathBuf};
 
+use base::grant_files;
+
 use super::{
     ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError,
     grant_log::{grant_fields, roll_back},
@@ -26,7 +28,8 @@ impl Ledger {
     /// # Errors
     /// [`ReleaseError::StillRunning`] while there are processes in its cgroups,
     /// [`ReleaseError::StillMediated`] while its mediator, which is killed, lives: the grant stays
-    /// and is reclaimed after they and the shim have ended; [`ReleaseError::CannotTell`] where that
+    /// and is reclaimed after they and the shim have ended; [`ReleaseError::NotFreed`] when that was
+    /// killed before it had freed all; [`ReleaseError::CannotTell`] where that
     /// is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
     pub fn release(
         &self,
@@ -39,6 +42,7 @@ impl Ledger {
         let Some(record) = self.store.find_record(container).map_err(failed)? else { return Ok(None) };
         self.check_empty(container, &record.cgroups)?;
         self.check_unmediated(container, record.mediator)?;
+        self.check_freed(container, &record)?;
         self.remove(&locked, &record).map_err(failed)?;
         drop(locked);
         let mut lines = Vec::new();
@@ -78,6 +82,16 @@ impl Ledger {
         // Its container is gone, and so is what it is there for.
         self.node.kill(mediator);
         Err(ReleaseError::StillMediated { container: Box::new(container.clone()), pid: mediator.pid })
+    }
+
+    /// Checks that the mediator that has ended has freed what it had, or that somebody has seen since
+    /// that it is gone.
+    pub(super) fn check_freed(&self, container: &ContainerKey, record: &Record) -> Result<(), ReleaseError> {
+        let grant = record.schedule_id();
+        if record.mediator.is_none() || !grant_files::may_be_held(self.store.state_dir(), grant) {
+            return Ok(());
+        }
+        Err(ReleaseError::NotFreed { container: Box::new(container.clone()), grant: grant.to_owned() })
     }
 
     /// Removes a record, and brings the index and the timetables up to date as far as possible.

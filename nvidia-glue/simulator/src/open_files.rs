@@ -18,6 +18,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     os::fd::AsFd,
+    sync::Arc,
 };
 
 use abi::Node;
@@ -28,9 +29,21 @@ use nix::{
     libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, flock},
 };
 
+use super::left_files::LeftFiles;
+
 /// One open file description of a node, by the byte that is locked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileId(i64);
+
+impl FileId {
+    pub(super) fn of_byte(byte: i64) -> Self {
+        Self(byte)
+    }
+
+    pub(super) fn byte(self) -> i64 {
+        self.0
+    }
+}
 
 /// All that have been met and are still open.
 #[derive(Debug)]
@@ -38,13 +51,19 @@ pub(super) struct OpenFiles {
     /// A file of our own for each node, to query the locks of others.
     own: HashMap<Node, File>,
     known: Vec<(FileId, Node)>,
+    /// Told of the control files that are met.
+    left: Option<Arc<LeftFiles>>,
     random: RandomState,
     met: u64,
 }
 
 impl OpenFiles {
     pub(super) fn new(own: HashMap<Node, File>) -> Self {
-        Self { own, known: Vec::new(), random: RandomState::new(), met: 0 }
+        Self { own, known: Vec::new(), left: None, random: RandomState::new(), met: 0 }
+    }
+
+    pub(super) fn telling(self, left: Arc<LeftFiles>) -> Self {
+        Self { left: Some(left), ..self }
     }
 
     /// Returns the file's identity; the same for every duplicate of a descriptor, wherever it has
@@ -59,6 +78,9 @@ impl OpenFiles {
             let id = self.new_id();
             match lock(&file.file, id) {
                 Ok(()) => {
+                    if let Some(left) = self.left.as_ref().filter(|_| file.node == Node::Control) {
+                        left.add(id)?;
+                    }
                     self.known.push((id, file.node));
                     return Ok(id);
                 }
@@ -101,7 +123,7 @@ impl OpenFiles {
 }
 
 /// Returns whether another open file description than that of `file` holds the byte.
-fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
+pub(super) fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
     let mut query = byte(id, F_WRLCK);
     fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut query))?;
     Ok(i32::from(query.l_type) != F_UNLCK)
@@ -132,7 +154,7 @@ fn byte(id: FileId, kind: i32) -> flock {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::OpenOptions, path::Path, sync::Arc};
+    use std::{fs::OpenOptions, path::Path};
 
     use testing::NoForks;
 

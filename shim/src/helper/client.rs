@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
+    Create, Delete, Exec, Failure, FailureKind, Freed, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
 use super::worker::failure;
 use super::zygote::Zygote;
@@ -265,6 +265,11 @@ impl HelperClient {
             WorkerReply::Inventory(cards) => Ok(*cards),
             _ => Err(unexpected("inventory")),
         }
+    }
+
+    /// Looks whether the memory of a grant whose mediator was killed is free again, and notes it.
+    pub async fn freed(&self, asked: Freed) -> Result<(), HelperError> {
+        self.done("memory", Operation::Freed(asked), INVENTORY_LIMIT).await
     }
 
     /// Returns the values that a container's image gives an environment variable.

@@ -23,6 +23,7 @@ mod device_filter;
 mod devices;
 mod exec;
 mod fence;
+mod freed;
 mod hook_namespaces;
 mod id_maps;
 mod image;
