@@ -128,7 +128,7 @@ static const struct {
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow}, {"remap", attack_remap},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
     {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"mask", attack_mask}, {"masked", attack_masked}, {"slow", attack_slow},
-    {"users", attack_users},
+    {"users", attack_users}, {"in-flight", attack_in_flight},
 };
 
 int main(int count, char **arguments) {

@@ -42,3 +42,78 @@ impl OwnUser {
         Ok(setresuid(self.0, ROOT, self.0)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs,
+        os::fd::AsFd,
+        process::{Command, Stdio},
+    };
+
+    use nix::{
+        errno::Errno,
+        sys::inotify::{InitFlags, Inotify},
+        unistd::geteuid,
+    };
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use testing::skipped;
+
+    use super::*;
+    use crate::frame::{self, FrameError};
+
+    const NAME: &str = "mediator::own_user::tests::what_is_counted_by_user_is_nobody_elses";
+    const IN_CHILD: &str = "EGPU_TEST_TAKES_A_USER";
+
+    /// Root of a user namespace of its own uses up what it may have, so that nobody else on the
+    /// machine lacks it.
+    #[test]
+    fn what_is_counted_by_user_is_nobody_elses() {
+        if std::env::var_os(IN_CHILD).is_some() {
+            return has_its_own();
+        }
+        if !geteuid().is_root() {
+            return skipped("needs root: who has no rights cannot have another user");
+        }
+        // The namespace's root can open what everybody can, and reaches no path that is root's.
+        let line = "until grep -q . /proc/self/uid_map; do sleep 0.01; done; exec /proc/self/fd/0 \"$@\"";
+        let mut child = Command::new("unshare");
+        child.args(["--user", "sh", "-c", line, "sh", "--exact", NAME, "--nocapture", "--test-threads", "1"]);
+        child.env(IN_CHILD, "1").current_dir("/").stdin(File::open("/proc/self/exe").unwrap());
+        let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).unwrap();
+        let (own, pid) = (namespace("self"), child.id().to_string());
+        while namespace(&pid) == own {
+            if child.try_wait().unwrap().is_some() {
+                return skipped("this machine gives no user namespaces");
+            }
+            std::thread::yield_now();
+        }
+        fs::write(format!("/proc/{pid}/uid_map"), format!("0 1000000 1\n{LOWEST} {LOWEST} {IDS}\n")).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);
+    }
+
+    fn has_its_own() {
+        fs::write("/proc/sys/user/max_inotify_instances", "1").unwrap();
+        let instance = || Inotify::init(InitFlags::IN_CLOEXEC);
+        let _of_root = instance().unwrap();
+        assert_eq!(instance().unwrap_err(), Errno::EMFILE);
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum }).unwrap();
+        let file = File::open("/dev/null").unwrap().into();
+        let (sender, _receiver) = frame::pair().unwrap();
+        let send = || frame::send(sender.as_fd(), &file, &[]);
+        let refused = (0..=65).find_map(|_| send().err()).unwrap();
+        let is_of_user = |error: &io::Error| error.raw_os_error() == Some(libc::ETOOMANYREFS);
+        assert!(matches!(&refused, FrameError::Socket(error) if is_of_user(error)), "{refused:?}");
+
+        let user = take().unwrap();
+        let _own = instance().unwrap();
+        user.act_as_root().unwrap();
+        assert!(geteuid().is_root());
+        assert_eq!(instance().unwrap_err(), Errno::EMFILE, "root's again");
+        send().unwrap();
+    }
+}
