@@ -161,7 +161,7 @@ impl Mediator {
     pub async fn ready(&self) -> Result<(), MediatorError> {
         let mut began = self.began.clone();
         let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
-        began.unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "mediate" }))).map_err(MediatorError::Begin)
+        began.unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" }))).map_err(MediatorError::Begin)
     }
 
     /// Returns its process.
@@ -346,18 +346,17 @@ mod tests {
     use super::*;
     use crate::mediator::message::KillReason;
 
-    #[tokio::test]
-    async fn what_comes_after_a_message_that_is_not_understood_is_heard() {
+    /// A mediator that is the process `pid`, and the other end of its control socket.
+    fn mediator(pid: i32, exit: watch::Receiver<Option<ProcessExit>>) -> (Mediator, OwnedFd) {
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let ((control, other), (intake, _)) = (pair(), pair());
         nonblocking(&control).unwrap();
-        let pid = nix::unistd::getpid().as_raw();
         let mediator = Mediator {
             process: ledger::ProcessId::of(pid).unwrap(),
             pidfd: sys::pidfd_open(pid).unwrap(),
             intake,
             control: sys::async_fd(control).unwrap(),
-            exit: watch::channel(None).1,
+            exit,
             began: watch::channel(None).1,
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
@@ -365,6 +364,38 @@ mod tests {
             left: watch::Sender::new(None),
             freeing: watch::Sender::new(()),
         };
+        (mediator, other)
+    }
+
+    /// Time passes only while all wait.
+    #[tokio::test(start_paused = true)]
+    async fn who_frees_something_is_not_killed_however_long_it_takes() {
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (ended, exit) = watch::channel(None);
+        let (mediator, other) = mediator(i32::try_from(process.id()).unwrap(), exit);
+        let mediator = Arc::new(mediator);
+        let reader = Arc::clone(&mediator);
+        tokio::spawn(async move { while reader.next().await.is_some() {} });
+        let freed = async {
+            for _ in 0..10 {
+                tokio::time::sleep(FREE_LIMIT / 2).await;
+                message::send(other.as_fd(), &FromMediator::Freeing, None).unwrap();
+            }
+            let is_there = process.try_wait().unwrap().is_none();
+            ended.send_replace(Some(ProcessExit { status: 0, at: std::time::SystemTime::now() }));
+            is_there
+        };
+        let (end, is_there) = tokio::join!(mediator.end(), freed);
+        end.unwrap();
+        assert!(is_there, "killed while it freed");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_message_that_is_not_understood_is_heard() {
+        let pid = nix::unistd::getpid().as_raw();
+        let (mediator, other) = mediator(pid, watch::channel(None).1);
         let kill =
             FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), suppressed: None };
         // Too long to arrive whole, and of another version.
