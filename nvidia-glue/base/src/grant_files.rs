@@ -139,6 +139,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_mediator_has_not_freed_may_be_held() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(!may_be_held(state.path(), "one"), "no mediator has said anything");
+        let directory = path(state.path(), "one").unwrap();
+        fs::create_dir_all(&directory).unwrap();
+        for (said, is_held) in [("0", false), ("1", true)] {
+            fs::write(directory.join(HELD_FILE), said).unwrap();
+            assert_eq!(may_be_held(state.path(), "one"), is_held, "{said}");
+        }
+        mark_freed(state.path(), "one").unwrap();
+        assert!(!may_be_held(state.path(), "one"));
+    }
+
+    #[test]
     fn only_stale_files_go() {
         let state = tempfile::tempdir().unwrap();
         for id in ["one", "two"] {

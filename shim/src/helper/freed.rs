@@ -13,7 +13,7 @@ use std::{
 };
 
 use nvidia_glue::{
-    cards::{self, CardMemory, DiscoverError, Source},
+    cards::{self, CardMemory, DiscoverError},
     inject,
     ledger::{Ledger, Record, StoreError},
     usage::{Usage, UsageFile},
@@ -59,7 +59,7 @@ pub(crate) enum FreedError {
     InUse { card: String, bytes: Bytes },
     /// The mark cannot be written.
     #[error(transparent)]
-    Mark(#[from] inject::GrantFilesError),
+    Mark(#[source] inject::GrantFilesError),
 }
 
 impl FreedError {
@@ -81,12 +81,12 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
             result => break result?,
         }
     }
-    Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
+    inject::mark_freed(&asked.state_dir, &asked.grant).map_err(FreedError::Mark)
 }
 
 fn used(config: &Config) -> Result<Vec<CardMemory>, FreedError> {
     #[cfg(feature = "simulated")]
-    if let Some(inventory) = cards::cached(config).filter(|inventory| inventory.source == Source::Simulated) {
+    if let Some(inventory) = cards::cached(config).filter(|inventory| inventory.source == cards::Source::Simulated) {
         let driver = nvidia_glue::driver::SimulatedDriver::new(&config.state_dir, &inventory);
         let used = driver.map_err(|error| FreedError::Simulated(error.into()))?.memory_used();
         return used.map_err(|error| FreedError::Simulated(error.into()));

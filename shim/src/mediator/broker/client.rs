@@ -189,3 +189,27 @@ fn read(numbers: &[(u64, i32)]) -> Numbers {
 fn not_understood() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker sent an unexpected reply")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_cannot_be_sent_is_an_error_of_its_request_alone() {
+        let (ours, theirs) = frame::pair().unwrap();
+        let (idle, _) = frame::pair().unwrap();
+        let broker = Broker::new(vec![ours, idle]).unwrap();
+        let server = std::thread::spawn(move || {
+            let _: BrokerRequest = frame::receive_question(theirs.as_fd()).unwrap();
+            frame::send_nothing(theirs.as_fd()).unwrap();
+            let _: BrokerRequest = frame::receive_question(theirs.as_fd()).unwrap();
+            frame::send_value(&theirs, &BrokerReply::Numbers(vec![7]), &[]).unwrap();
+        });
+        assert_eq!(broker.members().unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        assert_eq!(broker.members().unwrap(), [7]);
+        server.join().unwrap();
+        // It is gone now.
+        assert_eq!(broker.members().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(broker.members().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}
