@@ -161,7 +161,9 @@ impl Mediator {
     pub async fn ready(&self) -> Result<(), MediatorError> {
         let mut began = self.began.clone();
         let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
-        began.unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" }))).map_err(MediatorError::Begin)
+        began
+            .unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" })))
+            .map_err(MediatorError::Begin)
     }
 
     /// Returns its process.

@@ -125,8 +125,7 @@ impl SimulatedDriver {
         let control = own.get(&Node::Control).map(File::try_clone);
         let left = control.ok_or(io::ErrorKind::NotFound.into()).flatten();
         let left = left.and_then(|control| LeftFiles::new(&directory, control, this_process));
-        let left =
-            Arc::new(left.map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?);
+        let left = Arc::new(left.map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?);
         let simulated = |card: &Card| {
             let at = |source| SimulatedDriverError::File { path: directory.join(&card.uuid), source };
             let memory = CardMemory::new(&directory, &card.uuid, card.memory.0, this_process);

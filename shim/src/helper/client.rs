@@ -290,11 +290,14 @@ impl HelperClient {
         setup: Setup,
         sockets: Vec<OwnedFd>,
     ) -> Result<(ContainerProcess, impl Future<Output = Result<(), HelperError>> + use<>), HelperError> {
-        let mut call = self.ask("the start of the mediator", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
+        let mut call =
+            self.ask("the start of the mediator", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
         let Hello { pid } = call.hello().await?;
         let pidfd = call.received.worker.as_ref().ok_or(unexpected("the start of the mediator"))?.try_clone();
-        let pidfd =
-            pidfd.map_err(|error| HelperError::Frame { operation: "the start of the mediator", source: FrameError::Socket(error) })?;
+        let pidfd = pidfd.map_err(|error| HelperError::Frame {
+            operation: "the start of the mediator",
+            source: FrameError::Socket(error),
+        })?;
         let ready = async move { call.reply().await.map(drop) };
         Ok((ContainerProcess { pid, pidfd, warnings: vec![] }, ready))
     }

@@ -59,7 +59,7 @@ pub(crate) enum FreedError {
     InUse { card: String, bytes: Bytes },
     /// The mark cannot be written.
     #[error(transparent)]
-    Mark(#[source] inject::GrantFilesError),
+    Mark(#[from] inject::GrantFilesError),
 }
 
 impl FreedError {
@@ -81,7 +81,7 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
             result => break result?,
         }
     }
-    inject::mark_freed(&asked.state_dir, &asked.grant).map_err(FreedError::Mark)
+    Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
 }
 
 fn used(config: &Config) -> Result<Vec<CardMemory>, FreedError> {
@@ -103,7 +103,8 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
         };
         let granted: u64 = others.iter().map(|record| accounted(record, card, &asked.state_dir)).sum();
         // A process that is gone is what is looked for.
-        let is_other = |pid: u32| !mediators.contains(&pid.cast_signed()) && Path::new(&format!("/proc/{pid}")).exists();
+        let is_other =
+            |pid: u32| !mediators.contains(&pid.cast_signed()) && Path::new(&format!("/proc/{pid}")).exists();
         let outside = of_card.processes.iter().filter(|process| is_other(process.pid));
         let outside: u64 = outside.filter_map(|process| Some(process.bytes?.0)).sum();
         let left = of_card.used.0.saturating_sub(granted.saturating_add(outside));
@@ -133,8 +134,11 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn record(grant: &str, mib: u64, mediator: i32) -> Record {
-        let mut record: Record =
-            serde_json::from_slice(&testing::fixture(concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"), "record-4.json")).unwrap();
+        let mut record: Record = serde_json::from_slice(&testing::fixture(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"),
+            "record-4.json",
+        ))
+        .unwrap();
         grant.clone_into(&mut record.grant_id);
         record.claim = None;
         record.mediator.as_mut().unwrap().pid = mediator;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use integration::{
     Container, ContainerBuilder, Node,
-    processes::Process,
     hostile::{INVALID_CLIENT, MIB, OUT_OF_MEMORY, value},
+    processes::Process,
 };
 use serde_json::json;
 
