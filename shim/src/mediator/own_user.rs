@@ -47,7 +47,7 @@ impl OwnUser {
 mod tests {
     use std::{
         fs,
-        os::fd::AsFd,
+        os::{fd::AsFd, unix::process::CommandExt},
         process::{Command, Stdio},
     };
 
@@ -64,6 +64,7 @@ mod tests {
 
     const NAME: &str = "mediator::own_user::tests::what_is_counted_by_user_is_nobody_elses";
     const IN_CHILD: &str = "EGPU_TEST_TAKES_A_USER";
+    const ROOT_OF_NAMESPACE: u32 = 1_000_000;
 
     /// Root of a user namespace of its own uses up what it may have, so that nobody else on the
     /// machine lacks it.
@@ -79,7 +80,7 @@ mod tests {
         let line = "until grep -q . /proc/self/uid_map; do sleep 0.01; done; exec /proc/self/fd/0 \"$@\"";
         let mut child = Command::new("unshare");
         child.args(["--user", "sh", "-c", line, "sh", "--exact", NAME, "--nocapture", "--test-threads", "1"]);
-        child.env(IN_CHILD, "1").current_dir("/").stdin(File::open("/proc/self/exe").unwrap());
+        child.env(IN_CHILD, "1").uid(ROOT_OF_NAMESPACE).current_dir("/").stdin(File::open("/proc/self/exe").unwrap());
         let mut child = child.stdout(Stdio::piped()).spawn().unwrap();
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).unwrap();
         let (own, pid) = (namespace("self"), child.id().to_string());
@@ -89,7 +90,8 @@ mod tests {
             }
             std::thread::yield_now();
         }
-        fs::write(format!("/proc/{pid}/uid_map"), format!("0 1000000 1\n{LOWEST} {LOWEST} {IDS}\n")).unwrap();
+        fs::write(format!("/proc/{pid}/uid_map"), format!("0 {ROOT_OF_NAMESPACE} 1\n{LOWEST} {LOWEST} {IDS}\n"))
+            .unwrap();
         let output = child.wait_with_output().unwrap();
         let printed = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && printed.contains("1 passed"), "{}: {printed}", output.status);

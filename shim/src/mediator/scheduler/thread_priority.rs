@@ -123,8 +123,9 @@ mod tests {
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
+        let outbox = Outbox::of_tests();
         drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
-        let _starter = taken.hand_over(1, &Outbox::of_tests()).unwrap();
+        let _starter = taken.hand_over(1, &outbox).unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();
     }
