@@ -4,8 +4,9 @@
 //! What is taken is in a small file for each card, one line for each run of it that a process has:
 //! `pid start-time bytes address`, by address, then `end`. Whoever takes or gives back holds its
 //! lock; lines of processes that are gone are dropped on the way, as the driver frees what a dead
-//! process held, unless somebody has its files ([`super::left_files`]). As in the driver's allocator, the first place that is large enough is taken:
-//! memory that lies badly can be free and of no use.
+//! process held, unless somebody has its files ([`super::left_files`]). As in the driver's
+//! allocator, the first place that is large enough is taken: memory that lies badly can be free and
+//! of no use.
 
 use std::{
     fs::{File, OpenOptions},

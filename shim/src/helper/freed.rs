@@ -115,12 +115,15 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
     Ok(())
 }
 
-/// Bytes of a card that a grant's mediator says it holds; all that it may have, where none says so.
+/// Bytes of a card that a grant's mediator says it holds; all that it may have, where none says
+/// anything.
 fn accounted(record: &Record, card: &str, state_dir: &Path) -> u64 {
     let said = inject::usage_file(state_dir, record.schedule_id()).ok().and_then(|path| UsageFile::read(&path).ok());
-    let of_usage = |usage: Usage| usage.cards.into_iter().find(|usage| usage.uuid == card).map(|usage| usage.used.0);
-    let granted = || record.cards.iter().find(|grant| grant.uuid == card).map(|grant| grant.memory.0);
-    said.and_then(of_usage).or_else(granted).unwrap_or(0)
+    let bytes = match said {
+        Some(Usage { cards, .. }) => cards.into_iter().find(|usage| usage.uuid == card).map(|usage| usage.used),
+        None => record.cards.iter().find(|grant| grant.uuid == card).map(|grant| grant.memory),
+    };
+    bytes.map_or(0, |bytes| bytes.0)
 }
 
 #[cfg(test)]
@@ -154,7 +157,7 @@ mod tests {
         let records = [record("own", 1024, i32::MAX), record("other", 1024, i32::MAX - 1)];
         let process = |pid, mib| ProcessMemory { card: "GPU-1".into(), pid, bytes: Some(Bytes(mib * MIB)) };
         let outside = process(std::process::id(), 100);
-        // The dead mediator, whom the driver still names; the other one, which counts as what it may have.
+        // The dead mediator, whom the driver still names; the other one counts as what it may have.
         let mediators = [process(i32::MAX.cast_unsigned(), 384), process(i32::MAX.cast_unsigned() - 1, 1024)];
         for (used, is_free) in [(0, true), (1024 + 256 + 100, true), (1024 + 256 + 101, false)] {
             let processes = mediators.iter().cloned().chain([outside.clone()]).collect();
