@@ -141,7 +141,7 @@ impl SimulatedDriver {
         let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX, this_process)
             .map_err(|source| SimulatedDriverError::File { path: directory.join(HOST_MEMORY), source })?;
         let version = inventory.driver_version.clone();
-        let state = State::new(cards, OpenFiles::new(own).telling(left), handles, host, version, state_dir.to_owned());
+        let state = State::new(cards, (OpenFiles::new(own), left), handles, host, version, state_dir.to_owned());
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 

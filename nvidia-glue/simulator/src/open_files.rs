@@ -18,7 +18,6 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     os::fd::AsFd,
-    sync::Arc,
 };
 
 use abi::Node;
@@ -28,8 +27,6 @@ use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, flock},
 };
-
-use super::left_files::LeftFiles;
 
 /// One open file description of a node, by the byte that is locked for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -51,19 +48,13 @@ pub(super) struct OpenFiles {
     /// A file of our own for each node, to query the locks of others.
     own: HashMap<Node, File>,
     known: Vec<(FileId, Node)>,
-    /// Told of the control files that are met.
-    left: Option<Arc<LeftFiles>>,
     random: RandomState,
     met: u64,
 }
 
 impl OpenFiles {
     pub(super) fn new(own: HashMap<Node, File>) -> Self {
-        Self { own, known: Vec::new(), left: None, random: RandomState::new(), met: 0 }
-    }
-
-    pub(super) fn telling(self, left: Arc<LeftFiles>) -> Self {
-        Self { left: Some(left), ..self }
+        Self { own, known: Vec::new(), random: RandomState::new(), met: 0 }
     }
 
     /// Returns the file's identity; the same for every duplicate of a descriptor, wherever it has
@@ -78,9 +69,6 @@ impl OpenFiles {
             let id = self.new_id();
             match lock(&file.file, id) {
                 Ok(()) => {
-                    if let Some(left) = self.left.as_ref().filter(|_| file.node == Node::Control) {
-                        left.add(id)?;
-                    }
                     self.known.push((id, file.node));
                     return Ok(id);
                 }
@@ -154,7 +142,7 @@ fn byte(id: FileId, kind: i32) -> flock {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::OpenOptions, path::Path};
+    use std::{fs::OpenOptions, path::Path, sync::Arc};
 
     use testing::NoForks;
 
