@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -129,7 +130,7 @@ static const struct {
     {"race-pin", attack_race_pin}, {"managed", attack_managed}, {"grow", attack_grow}, {"remap", attack_remap},
     {"leaderless", attack_leaderless}, {"deep", attack_deep}, {"unified", attack_unified}, {"ice", attack_ice},
     {"sharer", attack_sharer}, {"hop", attack_hop}, {"leap", attack_leap}, {"idle", attack_idle}, {"mask", attack_mask}, {"masked", attack_masked}, {"slow", attack_slow},
-    {"users", attack_users}, {"visible", attack_visible},
+    {"users", attack_users}, {"visible", attack_visible}, {"in-flight", attack_in_flight},
 };
 
 int main(int count, char **arguments) {

@@ -39,7 +39,9 @@ static void attack_lend(char **a) {
         struct cmsghdr *header = CMSG_FIRSTHDR(&message);
         header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(2 * sizeof(int));
         memcpy(CMSG_DATA(header), (int[]){s.control, s.card}, 2 * sizeof(int));
-        if (sendmsg(peer, &message, 0) < 0) die("sendmsg");
+        /* Another test may have used up what a user may have on its way. */
+        while (sendmsg(peer, &message, 0) < 0)
+            if (errno != ETOOMANYREFS || usleep(10000)) die("sendmsg");
         close(peer);
     }
 }
@@ -122,4 +124,35 @@ static void attack_mknod(char **a) {
     say("mknod", made ? -errno : 0);
     int fd = open("/tmp/card", O_RDWR);
     say("open", fd < 0 ? -errno : 0);
+}
+/* in-flight: keeps as many descriptors on their way in sockets as its user may have. */
+static void attack_in_flight(char **a) {
+    (void)a;
+    enum { MOST = 253 };
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    int file = open("/dev/null", O_RDONLY), fds[MOST];
+    for (int i = 0; i < MOST; i++) fds[i] = file;
+    struct iovec iov = {"", 1};
+    union {
+        char bytes[CMSG_SPACE(sizeof fds)];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof fds);
+    memcpy(CMSG_DATA(header), fds, sizeof fds);
+    long sent = 0;
+    int pair[2] = {-1, -1};
+    for (;;) {
+        if (pair[0] < 0 && socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair)) break;
+        if (sendmsg(pair[0], &message, MSG_DONTWAIT) >= 0) sent += MOST;
+        else if (errno == EAGAIN) pair[0] = -1;
+        else break;
+    }
+    say("error", errno);
+    say("sent", sent);
+    for (;;) pause();
 }

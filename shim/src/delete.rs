@@ -210,7 +210,7 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
-    gpu::release(&key, &note.bundle, ReleaseReason::Ended).map_err(DeleteCommandError::Gpu)
+    gpu::release(helper, key, &note.bundle, ReleaseReason::Ended).await.map_err(DeleteCommandError::Gpu)
 }
 
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket

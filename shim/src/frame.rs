@@ -136,12 +136,21 @@ pub(crate) fn send_value(
     send(socket.as_fd(), &pack(value)?, beside)
 }
 
+/// Sends a datagram without content, in place of one that cannot be sent; [`receive`] fails with
+/// [`FrameError::Foreign`].
+pub(crate) fn send_nothing(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
+    send_short(socket, MARK)
+}
+
 /// Sends a value in the datagram itself, without a descriptor: the kernel limits how many of a
 /// user's are on their way, and any container of that user may have used them up. For what is
 /// short.
 pub(crate) fn send_question(socket: BorrowedFd<'_>, value: &impl Serialize) -> Result<(), FrameError> {
-    let bytes = serde_json::to_vec(value).map_err(FrameError::Content)?;
-    match send_bytes(socket.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
+    send_short(socket, &serde_json::to_vec(value).map_err(FrameError::Content)?)
+}
+
+fn send_short(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), FrameError> {
+    match send_bytes(socket.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
         Ok(_) => Ok(()),
         Err(nix::Error::EPIPE | nix::Error::ECONNRESET) => Err(FrameError::Closed),
         Err(error) => Err(FrameError::Socket(error.into())),

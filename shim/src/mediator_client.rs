@@ -30,7 +30,7 @@ use crate::{
     sys,
 };
 
-/// Time for a mediator to free all that its container has.
+/// Time for a mediator that frees all that its container has to free some of it.
 ///
 /// The objects of a process with a context are freed in about a tenth of a second.
 const FREE_LIMIT: Duration = Duration::from_secs(10);
@@ -110,6 +110,8 @@ pub struct Mediator {
     /// Objects that it could not free at the last [`ToMediator::End`]; set by the reader of
     /// messages.
     left: watch::Sender<Option<String>>,
+    /// Changes whenever it has said that it frees something; likewise.
+    freeing: watch::Sender<()>,
 }
 
 impl Mediator {
@@ -148,6 +150,7 @@ impl Mediator {
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
             left: watch::Sender::new(None),
+            freeing: watch::Sender::new(()),
         }))
     }
 
@@ -158,7 +161,9 @@ impl Mediator {
     pub async fn ready(&self) -> Result<(), MediatorError> {
         let mut began = self.began.clone();
         let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
-        began.unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "mediate" }))).map_err(MediatorError::Begin)
+        began
+            .unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" })))
+            .map_err(MediatorError::Begin)
     }
 
     /// Returns its process.
@@ -201,8 +206,8 @@ impl Mediator {
     /// Ends it, after all processes of its container.
     ///
     /// It frees what the driver has given them, whoever may have their files by now, and this
-    /// returns once that is gone. One that does not answer is killed: then what depends on files in
-    /// other processes stays.
+    /// returns once that is gone, however long it takes. One that frees nothing for [`FREE_LIMIT`]
+    /// is killed: then what depends on files in other processes stays.
     ///
     /// # Errors
     /// [`MediatorError::StillHeld`] if the driver does not free everything: it stays, keeps the
@@ -228,7 +233,22 @@ impl Mediator {
                 left = left.wait_for(Option::is_some) => left.ok().and_then(|left| left.clone()),
             }
         };
-        match timeout(limit, asked).await {
+        let mut freeing = self.freeing.subscribe();
+        tokio::pin!(asked);
+        let ended = loop {
+            let comes_on = async {
+                tokio::select! {
+                    left = &mut asked => Some(left),
+                    _ = freeing.changed() => None,
+                }
+            };
+            match timeout(limit, comes_on).await {
+                Ok(None) => {}
+                Ok(Some(left)) => break Ok(left),
+                Err(elapsed) => break Err(elapsed),
+            }
+        };
+        match ended {
             Ok(None) => {}
             Ok(Some(left)) => return Err(MediatorError::StillHeld { pid: self.process.pid, left }),
             Err(_) => {
@@ -267,6 +287,10 @@ impl Mediator {
                     self.left.send_replace(Some(text));
                 }
                 Ok(Some((FromMediator::Pong, _))) => self.is_silent.store(false, Ordering::Relaxed),
+                Ok(Some((FromMediator::Freeing, _))) => {
+                    self.is_silent.store(false, Ordering::Relaxed);
+                    self.freeing.send_replace(());
+                }
                 Ok(message) => return message,
                 // Kills may be queued behind it.
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
@@ -324,24 +348,56 @@ mod tests {
     use super::*;
     use crate::mediator::message::KillReason;
 
-    #[tokio::test]
-    async fn what_comes_after_a_message_that_is_not_understood_is_heard() {
+    /// A mediator that is the process `pid`, and the other end of its control socket.
+    fn mediator(pid: i32, exit: watch::Receiver<Option<ProcessExit>>) -> (Mediator, OwnedFd) {
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let ((control, other), (intake, _)) = (pair(), pair());
         nonblocking(&control).unwrap();
-        let pid = nix::unistd::getpid().as_raw();
         let mediator = Mediator {
             process: ledger::ProcessId::of(pid).unwrap(),
             pidfd: sys::pidfd_open(pid).unwrap(),
             intake,
             control: sys::async_fd(control).unwrap(),
-            exit: watch::channel(None).1,
+            exit,
             began: watch::channel(None).1,
             is_ending: AtomicBool::new(false),
             paused: watch::Sender::new(None),
             is_silent: AtomicBool::new(false),
             left: watch::Sender::new(None),
+            freeing: watch::Sender::new(()),
         };
+        (mediator, other)
+    }
+
+    /// Time passes only while all wait.
+    #[tokio::test(start_paused = true)]
+    async fn who_frees_something_is_not_killed_however_long_it_takes() {
+        let mut process = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let (ended, exit) = watch::channel(None);
+        let (mediator, other) = mediator(i32::try_from(process.id()).unwrap(), exit);
+        let mediator = Arc::new(mediator);
+        let reader = Arc::clone(&mediator);
+        tokio::spawn(async move { while reader.next().await.is_some() {} });
+        let freed = async {
+            for _ in 0..10 {
+                tokio::time::sleep(FREE_LIMIT / 2).await;
+                message::send(other.as_fd(), &FromMediator::Freeing, None).unwrap();
+            }
+            let is_there = process.try_wait().unwrap().is_none();
+            ended.send_replace(Some(ProcessExit { status: 0, at: std::time::SystemTime::now() }));
+            is_there
+        };
+        let (end, is_there) = tokio::join!(mediator.end(), freed);
+        end.unwrap();
+        assert!(is_there, "killed while it freed");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_comes_after_a_message_that_is_not_understood_is_heard() {
+        let pid = nix::unistd::getpid().as_raw();
+        let (mediator, other) = mediator(pid, watch::channel(None).1);
         let kill =
             FromMediator::Kill { pid, pid_in_container: 1, reason: KillReason::Drift(String::new()), suppressed: None };
         // Too long to arrive whole, and of another version.

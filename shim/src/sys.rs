@@ -152,6 +152,11 @@ fn require_single_thread() -> io::Result<()> {
     }
 }
 
+/// Returns whether the calling thread is the process's first.
+pub fn is_main_thread() -> bool {
+    nix::unistd::gettid() == nix::unistd::getpid()
+}
+
 /// Ends the process at once: no destructors, no exit handlers, no flushing of inherited buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit touches no memory of ours.

@@ -15,6 +15,15 @@ pub enum GrantFilesError {
         /// As it is in the record.
         id: String,
     },
+    /// One cannot be written.
+    #[error("cannot write {}", path.display())]
+    Write {
+        /// Its path.
+        path: PathBuf,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
     /// They cannot be removed.
     #[error("cannot remove {}", path.display())]
     Remove {
@@ -63,6 +72,29 @@ pub fn status_file(state_dir: &Path, grant_id: &str) -> Result<PathBuf, GrantFil
     Ok(path(state_dir, grant_id)?.join("schedule"))
 }
 
+/// Beside the usage file: the mediator of a grant says whether the driver holds something for it,
+/// `1` from the container's first call on, `0` once all is freed.
+pub const HELD_FILE: &str = "held";
+
+/// Returns whether the driver may hold something for a grant whose mediator has ended: that was
+/// killed before it had freed all. `false` where no mediator has said anything.
+pub fn may_be_held(state_dir: &Path, grant_id: &str) -> bool {
+    match path(state_dir, grant_id).map(|path| fs::read(path.join(HELD_FILE))) {
+        Ok(Ok(said)) => said == b"1",
+        Ok(Err(error)) => error.kind() != io::ErrorKind::NotFound,
+        Err(_) => false,
+    }
+}
+
+/// Notes that the driver holds nothing for the grant any more.
+///
+/// # Errors
+/// When that cannot be written.
+pub fn mark_freed(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesError> {
+    let path = path(state_dir, grant_id)?.join(HELD_FILE);
+    fs::write(&path, "0").map_err(|source| GrantFilesError::Write { path, source })
+}
+
 /// Removes what an injection made on the host for a grant. Fine if there is
 /// nothing.
 ///
@@ -104,6 +136,20 @@ mod tests {
             assert!(path(Path::new("/run/egpu"), id).is_err(), "{id}");
         }
         assert_eq!(path(Path::new("/s"), "k8s.io_a-1").unwrap(), Path::new("/s/inject/k8s.io_a-1"));
+    }
+
+    #[test]
+    fn what_a_mediator_has_not_freed_may_be_held() {
+        let state = tempfile::tempdir().unwrap();
+        assert!(!may_be_held(state.path(), "one"), "no mediator has said anything");
+        let directory = path(state.path(), "one").unwrap();
+        fs::create_dir_all(&directory).unwrap();
+        for (said, is_held) in [("0", false), ("1", true)] {
+            fs::write(directory.join(HELD_FILE), said).unwrap();
+            assert_eq!(may_be_held(state.path(), "one"), is_held, "{said}");
+        }
+        mark_freed(state.path(), "one").unwrap();
+        assert!(!may_be_held(state.path(), "one"));
     }
 
     #[test]

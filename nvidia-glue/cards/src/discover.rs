@@ -8,7 +8,7 @@ use super::{
     Inventory, Roots, SimulatedError, Source,
     cache::{self, Key, Notes},
     health,
-    nvidia::{self, DriverError, ProcessMemory, Sensors},
+    nvidia::{self, CardMemory, DriverError, ProcessMemory, Sensors},
     simulated,
 };
 
@@ -129,6 +129,14 @@ pub fn processes(config: &Config) -> Result<Vec<ProcessMemory>, DiscoverError> {
         return Ok(Vec::new());
     }
     Ok(nvidia::processes(&Roots::host(), &config.driver.root)?.unwrap_or_default())
+}
+
+/// Memory of the cards that is in use, as [`processes`].
+///
+/// # Errors
+/// When there is a driver but it cannot be asked.
+pub fn memory(config: &Config) -> Result<Vec<CardMemory>, DiscoverError> {
+    Ok(sensors(config)?.map(|sensors| sensors.memory()).unwrap_or_default())
 }
 
 /// Sensors of the cards, to be asked again and again; `None` where cards are simulated or there is

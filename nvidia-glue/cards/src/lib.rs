@@ -22,9 +22,9 @@ mod topology;
 
 pub use base::Roots;
 pub use discover::persistence;
-pub use discover::{DiscoverError, cached, discover, processes, refresh, sensors};
+pub use discover::{DiscoverError, cached, discover, memory, processes, refresh, sensors};
 pub use health::{SimulatedFault, SimulatedFaults};
 pub use inventory::{Card, Distance, Health, Inventory, MigDevice, SimulatedEdges, Source};
-pub use nvidia::{DriverError, ProcessMemory, SensorReading, Sensors};
+pub use nvidia::{CardMemory, DriverError, ProcessMemory, SensorReading, Sensors};
 pub use resolve::{CardOrMig, ResolveError};
 pub use simulated::{SimulatedError, SimulatedNodes, SimulatedNodesError, make_simulated_nodes};

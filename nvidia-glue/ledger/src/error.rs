@@ -433,6 +433,18 @@ pub enum ReleaseError {
         /// The mediator.
         pid: i32,
     },
+    /// Its mediator was killed before it had freed what the driver gave, and nobody has looked
+    /// since whether that is gone.
+    #[error(
+        "the grant of container {container} is kept: its mediator was killed before it had freed what the driver gave; \
+         delete the container, which looks whether that is gone"
+    )]
+    NotFreed {
+        /// The container.
+        container: Box<ContainerKey>,
+        /// The name of the grant's files.
+        grant: String,
+    },
     /// The state directory.
     #[error("the grant of container {container} cannot be given back")]
     Store {

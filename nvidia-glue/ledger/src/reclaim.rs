@@ -108,6 +108,11 @@ impl Ledger {
                 return Ok(ReclaimOutcome::Kept);
             }
         }
+        if self.check_freed(&record.container, record).is_err() {
+            let kept = "its mediator was killed; kept until containerd's delete has seen that its memory is free";
+            self.log_once(locked, record, kept);
+            return Ok(ReclaimOutcome::Kept);
+        }
         if record.claim.is_some() {
             let mut prepared = record.clone();
             prepared.detach_all();

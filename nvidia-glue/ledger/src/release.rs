@@ -25,7 +25,8 @@ impl Ledger {
     /// # Errors
     /// [`ReleaseError::StillRunning`] while there are processes in its cgroups,
     /// [`ReleaseError::StillMediated`] while its mediator, which is killed, lives: the grant stays
-    /// and is reclaimed after they and the shim have ended; [`ReleaseError::CannotTell`] where that
+    /// and is reclaimed after they and the shim have ended; [`ReleaseError::NotFreed`] when that was
+    /// killed before it had freed all; [`ReleaseError::CannotTell`] where that
     /// is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
     pub fn release(
         &self,
@@ -44,6 +45,7 @@ impl Ledger {
         };
         self.check_empty(container, &record.cgroups)?;
         self.check_unmediated(container, record.mediator)?;
+        self.check_freed(container, &record)?;
         let how = match reason {
             ReleaseReason::Ended => GivenBack::Released,
             ReleaseReason::CreateFailed => GivenBack::RolledBack,
@@ -87,6 +89,16 @@ impl Ledger {
                 .inspect_err(|error| tracing::warn!(error = error as &dyn Error, "files of a grant are left"))
         };
         self.store.step(false).is_ok() && removed().is_ok()
+    }
+
+    /// Checks that the mediator that has ended has freed what it had, or that somebody has seen since
+    /// that it is gone.
+    pub(super) fn check_freed(&self, container: &ContainerKey, record: &Record) -> Result<(), ReleaseError> {
+        let grant = record.schedule_id();
+        if record.mediator.is_none() || !grant_files::may_be_held(self.store.state_dir(), grant) {
+            return Ok(());
+        }
+        Err(ReleaseError::NotFreed { container: Box::new(container.clone()), grant: grant.to_owned() })
     }
 
     /// Removes a record, and brings the index and the timetables up to date as far as possible.

@@ -39,6 +39,9 @@ pub trait Observer: fmt::Debug + Send + Sync {
     /// ended. Reported again as long as that is so.
     fn end_container(&self, why: &str);
 
+    /// The driver has freed something: [`Session::end`](crate::Session::end) makes progress.
+    fn freed(&self) {}
+
     /// On card `uuid`, where the container had none, there is a channel on an engine that is
     /// throttled. Whoever opens and closes the card's [`Gate`](schedule::Gate) slept, and the gate
     /// is most likely closed. To be told after the channel is counted and before anything waits for

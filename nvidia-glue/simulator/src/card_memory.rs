@@ -4,8 +4,9 @@
 //! What is taken is in a small file for each card, one line for each run of it that a process has:
 //! `pid start-time bytes address`, by address, then `end`. Whoever takes or gives back holds its
 //! lock; lines of processes that are gone are dropped on the way, as the driver frees what a dead
-//! process held. As in the driver's allocator, the first place that is large enough is taken:
-//! memory that lies badly can be free and of no use.
+//! process held, unless somebody has its files ([`super::left_files`]). As in the driver's
+//! allocator, the first place that is large enough is taken: memory that lies badly can be free and
+//! of no use.
 
 use std::{
     fs::{File, OpenOptions},
@@ -17,7 +18,7 @@ use std::{
 
 use base::{ProcessId, file_lock::FileLock};
 
-use super::participants::is_there;
+use super::{left_files::LeftFiles, participants::is_there};
 
 /// Smallest piece that the driver's allocator hands out (PMA's granule): 4 KiB pages take as much
 /// (src/nvidia/src/kernel/mem_mgr/video_mem.c, `_vidmemPmaAllocate`).
@@ -32,6 +33,8 @@ pub(super) struct CardMemory {
     path: PathBuf,
     capacity: u64,
     own: ProcessId,
+    /// What processes that have ended left open; `None`: nothing is kept for that.
+    left: Option<Arc<LeftFiles>>,
 }
 
 /// Layout that a piece is to have.
@@ -59,10 +62,15 @@ pub(super) struct Piece {
 impl CardMemory {
     /// The memory of the card called `uuid`, with the file in `directory`; `own` is this process.
     pub(super) fn new(directory: &Path, uuid: &str, capacity: u64, own: ProcessId) -> io::Result<Self> {
-        let memory = Self { path: directory.join(format!("{uuid}.used")), capacity, own };
+        let memory = Self { path: directory.join(format!("{uuid}.used")), capacity, own, left: None };
         // Here, and not at each use: a mediator may not make files any more by then.
         OpenOptions::new().write(true).create(true).truncate(false).open(&memory.path)?;
         Ok(memory)
+    }
+
+    /// With what processes have left in files that others have.
+    pub(super) fn with_left(self, left: Arc<LeftFiles>) -> Self {
+        Self { left: Some(left), ..self }
     }
 
     pub(super) const fn capacity(&self) -> u64 {
@@ -134,7 +142,8 @@ impl CardMemory {
         let file = FileLock::wait(file)?;
         let before = read(&file)?;
         let mut lines = before.clone();
-        lines.retain(|line| line.process == self.own || is_there(line.process));
+        let has_left = |process| self.left.as_ref().is_some_and(|left| left.has_left(process));
+        lines.retain(|line| line.process == self.own || is_there(line.process) || has_left(line.process));
         let answer = change(&mut lines)?;
         if lines != before {
             write(&file, &lines)?;

@@ -32,6 +32,7 @@ mod engines;
 mod escapes;
 mod fabric;
 mod file_watch;
+mod left_files;
 mod objects;
 mod open_files;
 mod participants;
@@ -52,8 +53,8 @@ use std::{
 };
 
 use abi::{Abi, Handle, Node, Status};
-use base::ProcessId;
-use cards::{Card, Inventory, SimulatedNodesError, make_simulated_nodes};
+use base::{Bytes, ProcessId};
+use cards::{Card, CardMemory as CardMemoryUsed, Inventory, SimulatedNodesError, make_simulated_nodes};
 
 use self::{
     call::Call,
@@ -61,6 +62,7 @@ use self::{
     client_handles::ClientHandles,
     engines::{Clock, Engines},
     file_watch::LockWatch,
+    left_files::LeftFiles,
     open_files::OpenFiles,
     state::{SimulatedCard, State},
 };
@@ -120,9 +122,14 @@ impl SimulatedDriver {
         let directory = state_dir.join("simulated");
         let this_process = ProcessId::current()
             .map_err(|source| SimulatedDriverError::File { path: PathBuf::from("/proc/self/stat"), source })?;
+        let control = own.get(&Node::Control).map(File::try_clone);
+        let left = control.ok_or(io::ErrorKind::NotFound.into()).flatten();
+        let left = left.and_then(|control| LeftFiles::new(&directory, control, this_process));
+        let left = Arc::new(left.map_err(|source| SimulatedDriverError::File { path: directory.clone(), source })?);
         let simulated = |card: &Card| {
             let at = |source| SimulatedDriverError::File { path: directory.join(&card.uuid), source };
-            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0, this_process).map_err(at)?;
+            let memory = CardMemory::new(&directory, &card.uuid, card.memory.0, this_process);
+            let memory = memory.map_err(at)?.with_left(Arc::clone(&left));
             let node = own.get(&Node::Card(card.minor)).ok_or_else(|| at(io::ErrorKind::NotFound.into()))?;
             let node = node.try_clone().map_err(at)?;
             let engines = Engines::new(&directory, card, node, this_process, clock.clone()).map_err(at)?;
@@ -134,7 +141,7 @@ impl SimulatedDriver {
         let host = CardMemory::new(&directory, HOST_MEMORY, u64::MAX, this_process)
             .map_err(|source| SimulatedDriverError::File { path: directory.join(HOST_MEMORY), source })?;
         let version = inventory.driver_version.clone();
-        let state = State::new(cards, OpenFiles::new(own), handles, host, version, state_dir.to_owned());
+        let state = State::new(cards, (OpenFiles::new(own), left), handles, host, version, state_dir.to_owned());
         Ok(Self { nodes, state: Mutex::new(state) })
     }
 
@@ -178,6 +185,19 @@ impl SimulatedDriver {
     /// When there is no such channel, or its USERD is not in video memory.
     pub fn write_userd(&self, channel: (u32, u32), get: u32, put: u32) -> Result<(), Status> {
         card_page::write_userd(&self.state(), channel, get, put)
+    }
+
+    /// Memory of each card that all processes of the machine have taken.
+    ///
+    /// # Errors
+    /// When a card's file cannot be read.
+    pub fn memory_used(&self) -> io::Result<Vec<CardMemoryUsed>> {
+        let state = self.state();
+        let used = |card: &SimulatedCard| {
+            let (card, used) = (card.card.uuid.clone(), Bytes(card.memory.used()?));
+            Ok(CardMemoryUsed { card, used, processes: Vec::new() })
+        };
+        state.cards.iter().map(used).collect()
     }
 
     /// Bytes of the host's memory that it has taken; for tests.

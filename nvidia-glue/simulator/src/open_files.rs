@@ -32,6 +32,16 @@ use nix::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FileId(i64);
 
+impl FileId {
+    pub(super) fn of_byte(byte: i64) -> Self {
+        Self(byte)
+    }
+
+    pub(super) fn byte(self) -> i64 {
+        self.0
+    }
+}
+
 /// All that have been met and are still open.
 #[derive(Debug)]
 pub(super) struct OpenFiles {
@@ -101,7 +111,7 @@ impl OpenFiles {
 }
 
 /// Returns whether another open file description than that of `file` holds the byte.
-fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
+pub(super) fn is_taken(file: &File, id: FileId) -> io::Result<bool> {
     let mut query = byte(id, F_WRLCK);
     fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut query))?;
     Ok(i32::from(query.l_type) != F_UNLCK)

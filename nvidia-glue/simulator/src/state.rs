@@ -1,13 +1,13 @@
 //! State of the simulated driver: cards, open files, clients, address spaces, exports.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::PathBuf,
     sync::{Arc, Mutex, Weak, atomic::AtomicBool},
 };
 
-use abi::Status;
+use abi::{Node, Status};
 use cards::{Card, SimulatedFault, SimulatedFaults};
 use driver::DeviceFile;
 
@@ -15,6 +15,7 @@ use super::{
     card_memory::{CardMemory, GRANULE, PieceLayout},
     client_handles::ClientHandles,
     engines::Engines,
+    left_files::LeftFiles,
     objects::{Client, FabricAddresses, HostMemory, Kind, VideoMemory},
     open_files::{FileId, OpenFiles},
     uvm_file::UvmFile,
@@ -80,6 +81,9 @@ pub(super) struct Export {
 pub(super) struct State {
     pub(super) cards: Vec<SimulatedCard>,
     pub(super) files: OpenFiles,
+    /// Control files that were noted for the time after this process.
+    noted: BTreeSet<FileId>,
+    left: Arc<LeftFiles>,
     pub(super) clients: BTreeMap<u32, Client>,
     /// Control files by the file that was registered to them, which keeps them open.
     pub(super) registered: BTreeMap<FileId, FileId>,
@@ -110,7 +114,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(
         cards: Vec<SimulatedCard>,
-        files: OpenFiles,
+        (files, left): (OpenFiles, Arc<LeftFiles>),
         client_handles: ClientHandles,
         host_memory: CardMemory,
         version: String,
@@ -119,6 +123,8 @@ impl State {
         let mut state = Self {
             cards,
             files,
+            noted: BTreeSet::new(),
+            left,
             clients: BTreeMap::new(),
             registered: BTreeMap::new(),
             os_events: BTreeMap::new(),
@@ -140,6 +146,9 @@ impl State {
     /// Returns the file's identity, after everything that closed files held has been freed.
     pub(super) fn enter(&mut self, file: &DeviceFile) -> io::Result<FileId> {
         let id = self.files.identify(file)?;
+        if file.node == Node::Control && self.noted.insert(id) {
+            self.left.add(id)?;
+        }
         self.free_closed();
         self.look_at_faults();
         self.forget_attachments();
@@ -207,6 +216,7 @@ impl State {
             self.uvm.remove(&closed);
             self.registered.remove(&closed);
             self.mapped.remove(&closed);
+            self.noted.remove(&closed);
             self.os_events.retain(|_, file| *file != closed);
         }
         let (files, registered) = (&self.files, &self.registered);

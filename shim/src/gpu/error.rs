@@ -10,7 +10,7 @@ use nvidia_glue::{
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
 
-use crate::helper::HelperError;
+use crate::helper::{HelperError, protocol::Freed};
 
 /// Error that keeps a container from the GPUs that it asks for.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +119,12 @@ pub enum GpuError {
     /// The grant could not be given back.
     #[error("the GPU grant cannot be given back now")]
     Release(#[source] Box<ReleaseError>),
+    /// Its mediator was killed, and nobody has looked yet whether its memory is free.
+    #[error("the memory of grant {} may still be in use", .0.grant)]
+    NotFreed(Freed),
+    /// Its memory is in use, or that cannot be told.
+    #[error("the GPU grant is kept")]
+    StillHeld(#[source] Box<HelperError>),
     /// The granted GPUs cannot be put into the container.
     #[error("the granted GPUs cannot be put into the container")]
     Inject(#[source] Box<InjectError>),
@@ -144,6 +150,7 @@ impl GpuError {
             | Self::WindowLosses(_)
             | Self::WeightsOnly(_)
             | Self::Leaving(_)
+            | Self::NotFreed(_)
             | Self::Release(_) => format!("{self}; the node's log says why"),
             Self::Config(_)
             | Self::Spec { .. }
@@ -156,6 +163,7 @@ impl GpuError {
             | Self::Process { .. }
             | Self::Note { .. }
             | Self::Inject(_)
+            | Self::StillHeld(_)
             | Self::Encode(_)
             | Self::Thread(_) => chain(self),
         }
@@ -182,6 +190,8 @@ impl GpuError {
             | Self::WeightsOnly(_)
             | Self::Leaving(_)
             | Self::Release(_)
+            | Self::NotFreed(_)
+            | Self::StillHeld(_)
             | Self::Inject(_)
             | Self::Encode(_)
             | Self::Thread(_) => RefusalCode::NodeFailure,

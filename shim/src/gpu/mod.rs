@@ -43,7 +43,11 @@ use self::{
     grant_note::GrantNote,
     prepared_grant::Ground,
 };
-use crate::{cgroup::Cgroup, helper::HelperClient, version};
+use crate::{
+    cgroup::Cgroup,
+    helper::{HelperClient, protocol::Freed},
+    version,
+};
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -268,18 +272,40 @@ impl Gpu {
     /// When processes of the container live, so that its memory may still be held: the grant stays,
     /// and is given back by the next process that locks the ledger after this shim and those
     /// processes have ended. Or when the ledger cannot be written.
-    pub async fn release(&self, id: &str, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
-        blocking(move || release(&key, &bundle, reason)).await
+    pub async fn release(
+        &self,
+        helper: &HelperClient,
+        id: &str,
+        bundle: &Path,
+        reason: ReleaseReason,
+    ) -> Result<(), GpuError> {
+        release(helper, self.key(id), bundle, reason).await
     }
 }
 
-/// Gives back all that a container holds, as [`Gpu::release`], for a caller without a runtime: the
-/// `delete` command.
+/// Gives back all that a container holds, as [`Gpu::release`].
 ///
 /// # Errors
 /// As there.
-pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
+pub async fn release(
+    helper: &HelperClient,
+    key: ContainerKey,
+    bundle: &Path,
+    reason: ReleaseReason,
+) -> Result<(), GpuError> {
+    let release = || {
+        let (key, bundle) = (key.clone(), bundle.to_owned());
+        blocking(move || release_if_freed(&key, &bundle, reason))
+    };
+    let freed = match release().await {
+        Err(GpuError::NotFreed(freed)) => freed,
+        released => return released,
+    };
+    helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
+    release().await
+}
+
+fn release_if_freed(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
     let note = match GrantNote::read(bundle) {
         Ok(Some(note)) => note,
         Ok(None) if bundle.exists() => return Ok(()),
@@ -295,7 +321,7 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
     };
     let (ledger, log) = note.open()?;
     if !note.claims.is_empty() {
-        detach(&ledger, &note.claims, key, &log)?;
+        detach(&ledger, &note, key, &log)?;
         return GrantNote::remove(bundle);
     }
     // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills
@@ -306,20 +332,28 @@ pub fn release(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Resu
         released = ledger.release(key, reason, &log);
         matches!(released, Err(ReleaseError::StillMediated { .. }))
     });
-    released.map_err(|source| GpuError::Release(Box::new(source)))?;
+    released.map_err(|source| not_released(source, &note))?;
     GrantNote::remove(bundle)
 }
 
 /// Ends the use of claims, whose grants stay. What the last container's mediator had on the host
 /// goes.
-fn detach(ledger: &Ledger, requests: &[ContainerKey], key: &ContainerKey, log: &DecisionLog) -> Result<(), GpuError> {
+fn detach(ledger: &Ledger, note: &GrantNote, key: &ContainerKey, log: &DecisionLog) -> Result<(), GpuError> {
+    let requests = &note.claims;
     wait_while(|| ledger.is_last_and_mediated(requests, key));
     let mut detached = Ok(());
     wait_while(|| {
         detached = ledger.detach(requests, key, log);
         matches!(detached, Err(ReleaseError::StillMediated { .. }))
     });
-    detached.map_err(|source| GpuError::Release(Box::new(source)))
+    detached.map_err(|source| not_released(source, note))
+}
+
+fn not_released(error: ReleaseError, note: &GrantNote) -> GpuError {
+    match error {
+        ReleaseError::NotFreed { grant, .. } => GpuError::NotFreed(Freed { state_dir: note.state_dir.clone(), grant }),
+        error => GpuError::Release(Box::new(error)),
+    }
 }
 
 /// Waits while `holds` is true, as long as a mediator may take to end.

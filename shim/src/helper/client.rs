@@ -1,5 +1,6 @@
 //! The shim's side: one async call per operation.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
+    Create, Delete, Exec, Failure, FailureKind, Freed, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
 };
 use super::worker::failure;
 use super::zygote::Zygote;
@@ -78,12 +79,14 @@ pub enum HelperError {
         source: io::Error,
     },
     /// It was not done in time. Its worker was killed, if it had one.
-    #[error("{operation} took longer than {limit:?} and was given up")]
+    #[error("{operation} took longer than {limit:?} and was given up{doing}")]
     Deadline {
         /// The operation asked for.
         operation: &'static str,
         /// The time limit.
         limit: Duration,
+        /// What its worker was doing, if it had one.
+        doing: String,
     },
     /// The wrong number of stdio descriptors was handed in.
     #[error("{operation} wants {wanted} stdio descriptors for {kind:?}, got {got}")]
@@ -277,6 +280,11 @@ impl HelperClient {
         }
     }
 
+    /// Looks whether the memory of a grant whose mediator was killed is free again, and notes it.
+    pub async fn freed(&self, asked: Freed) -> Result<(), HelperError> {
+        self.done("memory", Operation::Freed(asked), INVENTORY_LIMIT).await
+    }
+
     /// Returns the values that a container's image gives an environment variable.
     pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
         match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
@@ -292,11 +300,14 @@ impl HelperClient {
         setup: Setup,
         sockets: Vec<OwnedFd>,
     ) -> Result<(ContainerProcess, impl Future<Output = Result<(), HelperError>> + use<>), HelperError> {
-        let mut call = self.ask("mediate", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
+        let mut call =
+            self.ask("the start of the mediator", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
         let Hello { pid } = call.hello().await?;
-        let pidfd = call.received.worker.as_ref().ok_or(unexpected("mediate"))?.try_clone();
-        let pidfd =
-            pidfd.map_err(|error| HelperError::Frame { operation: "mediate", source: FrameError::Socket(error) })?;
+        let pidfd = call.received.worker.as_ref().ok_or(unexpected("the start of the mediator"))?.try_clone();
+        let pidfd = pidfd.map_err(|error| HelperError::Frame {
+            operation: "the start of the mediator",
+            source: FrameError::Socket(error),
+        })?;
         let ready = async move { call.reply().await.map(drop) };
         Ok((ContainerProcess { pid, pidfd, warnings: vec![] }, ready))
     }
@@ -363,7 +374,7 @@ async fn here<T: Send + 'static>(
     match tokio::time::timeout(limit, blocking(work)).await {
         Ok(Ok(result)) => result.map_err(HelperError::Failed),
         Ok(Err(source)) => Err(HelperError::Thread { operation, source }),
-        Err(_) => Err(HelperError::Deadline { operation, limit }),
+        Err(_) => Err(HelperError::Deadline { operation, limit, doing: String::new() }),
     }
 }
 
@@ -382,7 +393,9 @@ impl Call {
     async fn hello(&mut self) -> Result<Hello, HelperError> {
         let (hello, mut fds) = self.receive().await?;
         self.received.worker = fds.pop();
-        frame::unpack(hello).map_err(|error| self.lost(error))
+        let hello: Hello = frame::unpack(hello).map_err(|error| self.lost(error))?;
+        self.received.pid = Some(hello.pid);
+        Ok(hello)
     }
 
     /// Reads the answer. The pidfds that come before it are kept: when the worker is lost, its
@@ -404,8 +417,9 @@ impl Call {
         match tokio::time::timeout_at(self.deadline, read).await {
             Ok(received) => received.map_err(|error| self.lost(from_io(error))),
             Err(_) => {
+                let doing = self.received.pid.map_or_else(|| "; no worker began".to_owned(), whereabouts);
                 self.received.end();
-                Err(HelperError::Deadline { operation: self.operation, limit: self.limit })
+                Err(HelperError::Deadline { operation: self.operation, limit: self.limit, doing })
             }
         }
     }
@@ -424,6 +438,8 @@ impl Call {
 #[derive(Debug, Default)]
 struct ReceivedPidfds {
     worker: Option<OwnedFd>,
+    /// The worker's pid.
+    pid: Option<i32>,
     /// The process that it has made.
     process: Option<OwnedFd>,
 }
@@ -436,6 +452,19 @@ impl ReceivedPidfds {
             let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
         }
     }
+}
+
+/// Describes where a worker and its children wait, for whoever looks for what holds them up.
+fn whereabouts(pid: i32) -> String {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+    let describe = |pid: i32| {
+        let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        let (name, stat, function) = (read("comm"), read("stat"), read("wchan"));
+        let state = stat.rsplit_once(") ").map_or("gone", |(_, fields)| fields.get(..1).unwrap_or_default());
+        format!("; process {pid} ({}) is in state {state}, in {function}", name.trim_end())
+    };
+    std::iter::once(pid).chain(children).map(describe).collect()
 }
 
 /// tokio's readiness loop wants an `io::Error`; ours travels inside one.
@@ -481,6 +510,27 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    /// A worker that says nothing more: where it waits is told.
+    #[tokio::test]
+    async fn who_takes_too_long_is_told_of() {
+        let (shim, zygote) = frame::pair().unwrap();
+        let client = HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
+        let mut process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+        let pid = i32::try_from(process.id()).unwrap();
+        let worker = std::thread::spawn(move || {
+            let (_, mut fds) = frame::receive(zygote.as_fd()).unwrap();
+            let reply = fds.remove(0);
+            frame::send_value(&reply, &Hello { pid }, &[]).unwrap();
+            reply
+        });
+        let limit = Duration::from_millis(200);
+        let late = client.call("exec", Operation::Inventory, vec![], limit).await.unwrap_err().to_string();
+        assert!(late.contains(&format!("process {pid} (")), "{late}");
+        drop(worker.join().unwrap());
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
 
     /// A worker that makes a process and is lost then.
     #[tokio::test]

@@ -25,6 +25,7 @@ mod devices;
 mod exec;
 mod exec_entrance;
 mod fence;
+mod freed;
 mod hook_namespaces;
 mod id_maps;
 mod ids;

@@ -20,6 +20,8 @@ pub enum Operation {
     Delete(Delete),
     /// Asks the driver for the node's cards (NVML is never loaded into the shim).
     Inventory,
+    /// Looks whether the memory of a grant whose mediator was killed is free again.
+    Freed(Freed),
     /// Asks containerd for the value that a container's image gives an environment variable
     /// (nothing of gRPC is ever in the shim's memory).
     ImageVariable(ImageVariable),
@@ -125,6 +127,15 @@ pub struct Delete {
     pub bundle: PathBuf,
 }
 
+/// Parameters of [`Operation::Freed`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Freed {
+    /// egpu's state directory.
+    pub state_dir: PathBuf,
+    /// The name of the grant's files.
+    pub grant: String,
+}
+
 /// Parameters of [`Operation::ImageVariable`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ImageVariable {
@@ -159,7 +170,7 @@ pub(crate) enum WorkerReply {
         /// Parts of the request that were left out, for the shim's log.
         warnings: Vec<String>,
     },
-    /// Reply to `Poststart` and `Delete`.
+    /// Reply to `Poststart`, `Delete` and `Freed`.
     Done,
     /// Reply to `Inventory`.
     Inventory(Box<nvidia_glue::cards::Inventory>),

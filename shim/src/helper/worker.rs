@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::launch::Launched;
 use super::log_capture::LogCapture;
 use super::protocol::{Failure, FailureKind, Hello, Operation, WorkerReply};
-use super::{create, delete, exec, image, inventory, start};
+use super::{create, delete, exec, freed, image, inventory, start};
 use crate::{frame, mediator, spans, sys};
 
 /// The result of an operation: the reply, and a descriptor beside it.
@@ -78,6 +78,10 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
         },
         Operation::Inventory => match inventory::inventory() {
             Ok(cards) => Ok(WorkerReply::Inventory(Box::new(cards)).into()),
+            Err(e) => Err(failure(e.kind(), &e)),
+        },
+        Operation::Freed(asked) => match freed::look(asked) {
+            Ok(()) => Ok(WorkerReply::Done.into()),
             Err(e) => Err(failure(e.kind(), &e)),
         },
         Operation::ImageVariable(asked) => match image::variable(asked) {

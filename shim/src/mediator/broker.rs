@@ -116,40 +116,48 @@ pub(super) fn start(intake: &OwnedFd, cgroups: Vec<PathBuf>, lingering: &impl As
         let code = sys::close_all_but(&kept).map_or(1, |()| run(mediator, intake, forward, theirs, cgroups));
         sys::exit_now(code);
     };
+    // A broker that cannot begin closes its own, and nobody else has them.
+    drop((theirs, forward));
     let broker = Broker::new(pid, ours)?;
-    // The broker runs, and has dropped its privileges.
-    broker.members()?;
+    broker.wait_until_ready()?;
     Ok((broker, forwarded))
 }
 
 /// Serves until the mediator ends. Returns the exit code.
 fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>, cgroups: Vec<PathBuf>) -> i32 {
     sys::set_name(c"egpu-broker");
-    if privileges::drop_privileges(Role::Broker { mediator }).is_err() {
+    let sockets: Vec<_> = sockets.into_iter().map(Arc::new).collect();
+    let begun = begin(mediator, &sockets, cgroups);
+    let hello = match &begun {
+        Ok(_) => BrokerReply::Numbers(Vec::new()),
+        Err(error) => BrokerReply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) },
+    };
+    if sockets.last().is_none_or(|prompt| frame::send_value(prompt, &hello, &[]).is_err()) {
         return 1;
     }
+    let Ok(server) = begun else { return 1 };
+    forward_intake(&server, intake, forward);
+    // Until a thread ends the process.
+    loop {
+        thread::park();
+    }
+}
+
+/// Drops privileges, and starts the threads that serve.
+fn begin(mediator: i32, sockets: &[Arc<OwnedFd>], cgroups: Vec<PathBuf>) -> io::Result<Arc<Server>> {
+    privileges::drop_privileges(Role::Broker { mediator }).map_err(io::Error::other)?;
     // Its threads allocate little; an arena for each is what takes them longest to begin.
     sys::share_one_arena();
-    let Ok(own) = server::Executable::of_this_process() else { return 1 };
-    let server = Arc::new(Server::new(cgroups, Some(own)));
-    let mut threads = Vec::new();
+    let server = Arc::new(Server::new(cgroups, Some(server::Executable::of_this_process()?)));
     for socket in sockets {
-        let server = Arc::clone(&server);
+        let (server, socket) = (Arc::clone(&server), Arc::clone(socket));
         let serve = move || {
             server.serve(&socket);
             sys::exit_now(0)
         };
-        match thread::Builder::new().name("opener".into()).stack_size(STACK).spawn(serve) {
-            Ok(thread) => threads.push(thread),
-            Err(_) => return 1,
-        }
+        thread::Builder::new().name("opener".into()).stack_size(STACK).spawn(serve)?;
     }
-    forward_intake(&server, intake, forward);
-    for thread in threads {
-        // None returns.
-        let _: Result<(), _> = thread.join();
-    }
-    0
+    Ok(server)
 }
 
 /// Returns whether a descriptor is of a packed value, and not of a listener.
@@ -168,6 +176,8 @@ fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
                 Err(_) => return drop(forward),
             },
             Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
+            // The mediator hears of its broker's end, and nobody waits for a listener that is lost.
+            Ok(_) => sys::exit_now(1),
             // Sent by another process.
             Err(FrameError::Foreign(_)) => {}
             // The mediator sees its own end close.

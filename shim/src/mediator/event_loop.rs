@@ -41,6 +41,7 @@ const TIMER: u64 = 4;
 const WATCHDOG: u64 = 5;
 const TIMETABLE: u64 = 6;
 const EPOCH: u64 = 7;
+const BROKER: u64 = 8;
 /// The number of the first listener.
 const FIRST_LISTENER: u64 = 16;
 
@@ -119,6 +120,8 @@ impl EventLoop {
         epoll.add(mediation.processes.watchdog_timer(), readable(WATCHDOG))?;
         epoll.add(scheduler.watch(), readable(TIMETABLE))?;
         epoll.add(scheduler.epoch(), readable(EPOCH))?;
+        // Without events only its end is reported.
+        epoll.add(mediation.processes.broker().end(), EpollEvent::new(EpollFlags::empty(), BROKER))?;
         Ok(Self {
             mediation,
             epoll,
@@ -138,14 +141,19 @@ impl EventLoop {
 
     /// Runs until the shim ends it, or closes its end of the control socket.
     ///
-    /// Then it frees all that the container has, so that nothing is left in files that it may have
-    /// handed to others.
+    /// Then, and when it cannot go on, it frees all that the container has, so that nothing is left
+    /// in files that it may have handed to others.
     pub(super) fn run(self) -> io::Result<()> {
         let mediation = Arc::clone(&self.mediation);
         let ended = self.run_until_end();
+        if let Err(error) = &ended {
+            tracing::error!(%error, "the mediator cannot go on, and ends");
+        }
         // A shim that asked has been sent what could not be freed; one that is gone has no use for
         // it.
-        let _ = mediation.session.end();
+        let _ = mediation.end();
+        // The last lines of the log.
+        let _ = mediation.outbox.flush();
         ended
     }
 
@@ -169,7 +177,13 @@ impl EventLoop {
                     INTAKE => self.accept_listener()?,
                     CONTROL if !self.on_message(event.events())? => return Ok(()),
                     CONTROL => {}
-                    WAKE => self.mediation.outbox.drain_wake(),
+                    WAKE => {
+                        self.mediation.outbox.drain_wake();
+                        if let Some(why) = self.mediation.outbox.failure() {
+                            return Err(io::Error::other(why.to_owned()));
+                        }
+                    }
+                    BROKER => return Err(io::Error::other("the mediator's broker is gone")),
                     PROCESSES => {
                         for process in self.mediation.processes.take_ended()? {
                             self.mediation.process_ended(&process);
@@ -220,8 +234,16 @@ impl EventLoop {
             tracing::warn!("there are too many execs of which processes are left: driver calls of another one fail");
             return Ok(());
         }
+        if self.next == FIRST_LISTENER {
+            self.mediation.mark_held()?;
+        }
         let listener = match Listener::start(fd, Arc::clone(&self.mediation)) {
             Ok(listener) => listener,
+            Err(error) if self.next == FIRST_LISTENER => {
+                let text = format!("no thread can be started for the driver calls of its first process: {error}");
+                self.mediation.outbox.put(FromMediator::EndContainer { text }, None);
+                return Ok(());
+            }
             Err(error) => {
                 // Without a listener, the calls of the processes with this filter fail; the others
                 // go on.
@@ -255,7 +277,7 @@ impl EventLoop {
                 self.pausing = None;
                 Ok(true)
             }
-            Ok(Some(ToMediator::End)) => match self.mediation.session.end() {
+            Ok(Some(ToMediator::End)) => match self.mediation.end() {
                 Ok(()) => Ok(false),
                 Err(left) => {
                     self.mediation.outbox.put(FromMediator::StillHeld { text: left.to_string() }, None);

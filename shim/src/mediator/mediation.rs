@@ -2,13 +2,15 @@
 //! share.
 
 use std::{
-    mem,
+    fs::File,
+    io, mem,
+    os::unix::fs::FileExt,
     sync::{Arc, atomic::AtomicBool},
 };
 
 use nvidia_glue::{
     driver::DeviceFile,
-    mediate::{ExitedProcesses, Pid, Session},
+    mediate::{ExitedProcesses, Pid, Session, StillHeld},
 };
 
 use super::{
@@ -43,6 +45,8 @@ pub(super) struct Mediation {
     pending_reclaim: Monitor<PendingReclaim>,
     /// The accounts may have changed.
     needs_accounting: Flag,
+    /// Says whether the driver may hold something for the grant.
+    held: File,
     /// Open for as long as the process lives.
     _cards: Vec<DeviceFile>,
 }
@@ -53,6 +57,7 @@ impl Mediation {
         processes: Arc<ProcessTable>,
         outbox: Arc<Outbox>,
         cost: Cost,
+        held: File,
         cards: Vec<DeviceFile>,
     ) -> Self {
         Self {
@@ -65,8 +70,24 @@ impl Mediation {
             is_paused: Monitor::default(),
             pending_reclaim: Monitor::default(),
             needs_accounting: Flag::default(),
+            held,
             _cards: cards,
         }
+    }
+
+    /// Notes that the driver is about to hold something for the grant, before the first call.
+    pub(super) fn mark_held(&self) -> io::Result<()> {
+        self.held.write_all_at(b"1", 0)
+    }
+
+    /// Frees all that the container has. A mediator that ends without that leaves its mark, and the
+    /// grant is kept until somebody has looked.
+    pub(super) fn end(&self) -> Result<(), StillHeld> {
+        self.session.end()?;
+        if let Err(error) = self.held.write_all_at(b"0", 0) {
+            tracing::warn!(%error, "cannot note that all is freed");
+        }
+        Ok(())
     }
 
     /// Forgets a process that has ended, and has the objects that it left reclaimed.

@@ -76,6 +76,8 @@ pub enum FromMediator {
     },
     /// The answer to [`ToMediator::Ping`]: the main thread is alive.
     Pong,
+    /// The mediator is freeing what its container has, and comes on.
+    Freeing,
     /// The answer to [`ToMediator::End`] where the driver does not free everything.
     StillHeld {
         /// The objects that are left.
@@ -124,7 +126,7 @@ impl FromMediator {
             Self::Denied { excess: Excess { card, .. }, .. }
             | Self::Kill { reason: KillReason::OverMemory(Excess { card, .. }), .. }
             | Self::WeightsOnly { card } => card,
-            Self::Paused { .. } | Self::Pong | Self::Presence { .. } | Self::Listeners { .. } => return,
+            Self::Paused { .. } | Self::Pong | Self::Freeing | Self::Presence { .. } | Self::Listeners { .. } => return,
         };
         if let Some(end) = (0..=MAX_TEXT.min(text.len())).rev().find(|&end| text.is_char_boundary(end)) {
             text.truncate(end);

@@ -32,6 +32,7 @@ pub mod message;
 mod mount_namespace;
 mod observer;
 mod outbox;
+mod own_user;
 #[cfg(feature = "parking")]
 pub(crate) mod parking;
 mod pid_namespaces;
@@ -42,12 +43,20 @@ pub(crate) mod rate_limit;
 mod scheduler;
 mod setup;
 
-use std::{io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs::File,
+    io,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
     base::make_directory,
     driver::{DeviceFile, Driver, NvidiaDriver},
+    inject::HELD_FILE,
     mediate::{GrantedCard, Session, SessionError},
     rm::Node,
     usage::UsageFile,
@@ -107,6 +116,18 @@ pub(crate) enum BeginError {
         #[source]
         source: io::Error,
     },
+    /// Its user.
+    #[error(
+        "the mediator cannot have a user id of its own, above 2147483647; if containerd is in a user namespace, that \
+         has to have these ids"
+    )]
+    User(#[source] io::Error),
+    /// Its watch on the timetables.
+    #[error(
+        "the mediator gets no inotify instance to watch the timetables with; look at the sysctl \
+         fs.inotify.max_user_instances, and at containerd's limit of open files (LimitNOFILE)"
+    )]
+    Watch(#[source] io::Error),
     /// Timers and priorities of the scheduler.
     #[error("the container's time on its cards cannot be scheduled")]
     Scheduler(#[source] io::Error),
@@ -149,7 +170,12 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     sys::set_name(c"egpu-mediator");
     cost::avoid_oom_killer();
     sys::require_notification_sizes().map_err(BeginError::Notifications)?;
-    let timetables = Scheduler::new_watch().map_err(BeginError::Scheduler)?;
+    // All that the kernel counts by user is this mediator's and its broker's from here on.
+    let user = own_user::take().map_err(BeginError::User)?;
+    let timetables = Scheduler::new_watch().map_err(BeginError::Watch)?;
+    user.act_as_root().map_err(BeginError::User)?;
+    // The change of user has undone this.
+    sys::die_with_parent(shim).map_err(BeginError::User)?;
     // Before this process has anything that the broker should not have.
     let started = broker::start(&intake, setup.cgroups.clone(), &timetables);
     let (broker, listeners) = started.map_err(BeginError::Broker)?;
@@ -162,6 +188,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let usage = make_directory(parent, 0o711, 0o711)
         .and_then(|()| UsageFile::create(&setup.usage_file))
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
+    let held = create_held_file(&setup)?;
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
@@ -174,7 +201,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     spans::mark("mediator files", "");
     mount_namespace::enter(parent, &setup.visible_paths()).map_err(BeginError::MountNamespace)?;
     privileges::drop_privileges(Role::Mediator { shim }).map_err(BeginError::Privileges)?;
-    let mut scheduler = Scheduler::new(prepared).map_err(BeginError::Scheduler)?;
+    let mut scheduler = Scheduler::new(prepared, &outbox).map_err(BeginError::Scheduler)?;
     sys::let_signal_interrupt(listener::INTERRUPT).map_err(BeginError::EventLoop)?;
 
     let reporter = Arc::new(Reporter::new(Arc::clone(&outbox), Arc::clone(&processes), scheduler.wakers()));
@@ -193,7 +220,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
             outbox.put(FromMediator::WeightsOnly { card }, None);
         }
     }
-    let mediation = Arc::new(Mediation::new(session, processes, outbox, cost, cards));
+    let mediation = Arc::new(Mediation::new(session, processes, outbox, cost, held, cards));
     #[cfg(feature = "parking")]
     parking::start(&mediation, door).map_err(BeginError::EventLoop)?;
     Ok(Ready(EventLoop::new(mediation, listeners, scheduler, usage, period).map_err(BeginError::EventLoop)?))
@@ -206,6 +233,13 @@ impl Ready {
         let code = i32::from(self.0.run().is_err());
         sys::exit_now(code)
     }
+}
+
+/// Creates the file that says whether the driver holds something for the grant: nothing yet.
+fn create_held_file(setup: &Setup) -> Result<File, BeginError> {
+    let path = setup.usage_file.with_file_name(HELD_FILE);
+    let created = File::create(&path).and_then(|file| file.write_all_at(b"0", 0).map(|()| file));
+    created.map_err(|source| BeginError::Usage { path: path.display().to_string(), source })
 }
 
 fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {

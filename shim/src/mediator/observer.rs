@@ -20,12 +20,14 @@ use super::{
     rate_limit::RateLimit,
     scheduler::Wakers,
 };
-use crate::sync::lock;
+use crate::{sync::lock, sys};
 
 /// The most processes that a report of drift names: a container has as many as it likes.
 const MAX_NAMED_PIDS: usize = 16;
 /// Time for a container to end, after which it is to be ended again.
 const END_RETRY: Duration = Duration::from_secs(30);
+/// Interval at which progress is reported.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(300);
 
 #[derive(Debug)]
 pub(super) struct Reporter {
@@ -38,6 +40,8 @@ pub(super) struct Reporter {
     wakers: Wakers,
     /// Other lines: a container can make as many kinds of unknown calls as there are numbers.
     lines: Mutex<RateLimit>,
+    /// Instant at which the shim was last told of progress.
+    freed: Mutex<Option<Instant>>,
     /// Instant at which the shim was last asked to end the container.
     ended: Mutex<Option<Instant>>,
 }
@@ -45,8 +49,8 @@ pub(super) struct Reporter {
 impl Reporter {
     pub(super) fn new(outbox: Arc<Outbox>, processes: Arc<ProcessTable>, wakers: Wakers) -> Self {
         let limit = || Mutex::new(RateLimit::new(Instant::now()));
-        let ended = Mutex::default();
-        Self { outbox, processes, denials: limit(), kills: limit(), wakers, lines: limit(), ended }
+        let (freed, ended) = (Mutex::default(), Mutex::default());
+        Self { outbox, processes, denials: limit(), kills: limit(), wakers, lines: limit(), freed, ended }
     }
 
     fn kill(&self, pid: Pid, reason: KillReason) {
@@ -126,6 +130,22 @@ impl Observer for Reporter {
         self.log_limited(text, |text| FromMediator::Log { warning: true, text });
     }
 
+    fn freed(&self) {
+        // Others free for programs. The main thread frees at the end, and sends nothing meanwhile
+        // unless it does so here.
+        if !sys::is_main_thread() {
+            return;
+        }
+        let now = Instant::now();
+        let mut last = lock(&self.freed);
+        if last.is_none_or(|last| now.duration_since(last) >= PROGRESS_INTERVAL) {
+            *last = Some(now);
+            self.outbox.put(FromMediator::Freeing, None);
+            // The main thread finds out if the shim is gone.
+            let _ = self.outbox.flush();
+        }
+    }
+
     fn first_channel(&self, uuid: &str) {
         self.wakers.wake(uuid);
     }
@@ -162,8 +182,12 @@ pub(super) fn log_to(outbox: &Arc<Outbox>) {
     let outbox = Arc::clone(outbox);
     std::panic::set_hook(Box::new(move |panic| {
         outbox.put(FromMediator::Log { warning: true, text: format!("the mediator panicked: {panic}") }, None);
+        // The main thread frees what the container has; without it nobody does.
+        if !sys::is_main_thread() {
+            outbox.fail(format!("a thread of the mediator panicked: {panic}"));
+        }
         let _ = outbox.flush();
-        crate::sys::exit_now(134);
+        sys::exit_now(134);
     }));
 }
 

@@ -6,7 +6,7 @@ use std::{
     io,
     mem::discriminant,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -27,6 +27,8 @@ pub(super) struct Outbox {
     /// Wakes the main thread.
     wake: EventFd,
     queue: Mutex<VecDeque<(FromMediator, Option<Arc<ContainerProcess>>)>>,
+    /// Reason for which the mediator has to end.
+    failure: OnceLock<String>,
 }
 
 impl Outbox {
@@ -34,7 +36,13 @@ impl Outbox {
         use nix::fcntl::{FcntlArg, OFlag, fcntl};
         fcntl(&control, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        Ok(Self { control, wake, queue: Mutex::default() })
+        Ok(Self { control, wake, queue: Mutex::default(), failure: OnceLock::new() })
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_tests() -> Arc<Self> {
+        let (_, own) = crate::frame::pair().unwrap();
+        Arc::new(Self::new(own).unwrap())
     }
 
     /// Queues a message, with a pidfd of `process`.
@@ -80,6 +88,22 @@ impl Outbox {
     pub(super) fn wake(&self) {
         // A full counter means that it is awake.
         let _ = self.wake.write(1);
+    }
+
+    /// Has the main thread free what the container has, and end the mediator, for a thread that
+    /// cannot go on. Does not return.
+    pub(super) fn fail(&self, why: String) -> ! {
+        // The first reason is the one that counts.
+        let _ = self.failure.set(why);
+        self.wake();
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Returns the reason for which the mediator has to end, if there is one.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// Clears the wake-up of the main thread.

@@ -49,21 +49,6 @@ pub(super) enum Role {
     Broker { mediator: i32 },
 }
 
-impl Role {
-    /// Returns the capabilities that it keeps.
-    ///
-    /// The broker keeps CAP_SYS_RESOURCE where it has it: it sends descriptors, of which the kernel
-    /// otherwise lets all containers of one user together have only so many in flight. The driver
-    /// never sees the broker.
-    fn kept(self) -> Result<CapabilitySet, Errno> {
-        let more = match self {
-            Self::Mediator { .. } => CapabilitySet::empty(),
-            Self::Broker { .. } => CapabilitySet::SYS_RESOURCE.intersection(capabilities(None)?.permitted),
-        };
-        Ok(KEPT.union(more))
-    }
-}
-
 /// Error that forbids the mediator to run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivilegeError {
@@ -97,8 +82,7 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     setrlimit(Resource::Core, none).map_err(step("forbid core dumps"))?;
     set_no_new_privs(true).map_err(step("set no_new_privs"))?;
     set_capabilities_secure_bits(SECURE_BITS).map_err(step("set the secure bits"))?;
-    let kept = role.kept().map_err(step("read the own capabilities"))?;
-    for capability in all().filter(|capability| !kept.contains(*capability)) {
+    for capability in all().filter(|capability| !KEPT.contains(*capability)) {
         match remove_capability_from_bounding_set(capability) {
             // The kernel knows no more.
             Err(Errno::INVAL) => break,
@@ -106,7 +90,7 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
         }
     }
     clear_ambient_capability_set().map_err(step("clear the ambient set"))?;
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    let sets = CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(step("drop capabilities"))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("become undumpable"))?;
     let bound = match role {
@@ -116,7 +100,7 @@ pub(super) fn drop_privileges(role: Role) -> Result<(), PrivilegeError> {
     };
     bound.map_err(|source| PrivilegeError::Step { step: "end with its parent", source })?;
     confine(role).map_err(PrivilegeError::Filter)?;
-    verify(kept)
+    verify(KEPT)
 }
 
 /// Bounds real-time threads: one that computes for a second without waiting is stuck, and the

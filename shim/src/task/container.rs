@@ -212,7 +212,7 @@ impl Container {
             return;
         }
         spans::mark("mediator ended", &self.fixed.id);
-        let release = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
+        let release = context.gpu.release(&context.helper, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
         match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -440,7 +440,8 @@ impl Container {
         spans::mark("removed", &self.fixed.id);
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         self.end_mediation().await?;
-        let released = context.gpu.release(&self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
+        let released =
+            context.gpu.release(&context.helper, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {

@@ -298,7 +298,10 @@ impl Plan {
         }
         // Memory that a process may still hold is not granted again: the ledger's own reclaim sees
         // to it later.
-        if clean && let Err(error) = context.gpu.release(&self.id, &self.bundle, ReleaseReason::CreateFailed).await {
+        if clean
+            && let Err(error) =
+                context.gpu.release(&context.helper, &self.id, &self.bundle, ReleaseReason::CreateFailed).await
+        {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "cannot release the grant of a failed create");
         }

@@ -374,7 +374,10 @@ impl Mediated {
                 });
             }
             // Whoever asked for the pause or the end is answered by the mediator's own reader.
-            FromMediator::Paused { .. } | FromMediator::Pong | FromMediator::StillHeld { .. } => {}
+            FromMediator::Paused { .. }
+            | FromMediator::Pong
+            | FromMediator::Freeing
+            | FromMediator::StillHeld { .. } => {}
             FromMediator::WeightsOnly { card } => self.on_weights_only(context, card),
             FromMediator::Presence { has_processes } => {
                 self.has_processes.send_replace(has_processes);

@@ -475,7 +475,7 @@ async fn an_exec_that_the_container_stops_ends_in_time(bench: &Bench) {
             }
         }
     };
-    assert!(matches!(error, HelperError::Deadline { operation: "exec", limit: LIMIT }), "{error}");
+    assert!(matches!(error, HelperError::Deadline { operation: "exec", limit: LIMIT, .. }), "{error}");
     container.delete().await.unwrap();
     assert_eq!(wait(&init), 137);
     container.assert_gone();

@@ -14,6 +14,9 @@ pub fn cases() -> Vec<(&'static str, Case)> {
         a_driver_that_is_not_known_is_refused_or_taken_for_the_nearest,
         without_its_mediator_no_call_succeeds,
         a_mediator_has_no_rights_left,
+        a_broker_that_cannot_begin_is_told_of,
+        a_container_whose_calls_no_thread_can_take_is_ended,
+        a_mediator_without_its_broker_ends,
         a_storm_of_signals_does_not_keep_a_call_from_ending,
         a_container_cannot_have_a_listener_but_filters,
         many_processes_call_at_once,
@@ -95,8 +98,8 @@ async fn without_its_mediator_no_call_succeeds(bench: &Bench) {
 async fn a_mediator_has_no_rights_left(bench: &Bench) {
     let mediator = Mediator::start(bench).await;
     let pid = mediator.process.pid;
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    let broker: i32 = children.trim().parse().unwrap();
+    let broker = broker_of(pid);
+    let mut users = std::collections::BTreeSet::new();
     for (pid, name) in [(pid, "egpu-mediator"), (broker, "egpu-broker")] {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t")).unwrap();
@@ -107,8 +110,13 @@ async fn a_mediator_has_no_rights_left(bench: &Bench) {
         for set in ["CapInh", "CapAmb"] {
             assert_eq!(field(set), "0000000000000000", "{set}");
         }
+        // Real, effective, saved and of the file system: what the kernel counts by user is its own.
+        let ids: Vec<u32> = field("Uid").split('\t').map(|id| id.parse().unwrap()).collect();
+        assert!(matches!(ids[..], [real, 0, saved, 0] if real == saved && real >= 1 << 31), "{ids:?}");
+        users.insert(ids[0]);
         assert_eq!((field("NoNewPrivs"), field("Seccomp"), field("Name")), ("1", "2", name));
     }
+    assert_eq!(users.len(), 1);
     // Sockets, and the mediator's watch, for whose end nobody waits: a file of the driver's would
     // outlive the mediator with it.
     let files = std::fs::read_dir(format!("/proc/{broker}/fd")).unwrap();
@@ -147,6 +155,59 @@ fn sees_what_it_opens(bench: &Bench, pid: i32) {
     expected.push((simulated, false));
     expected.sort_unstable();
     assert_eq!(found, expected);
+}
+
+/// Runs with a limit of processes for each user, which does not bind root.
+async fn with_most_processes<T>(bench: &Bench, most: u64, work: impl Future<Output = T>) -> T {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let helper = Pid::from_raw(bench.client.zygote_pid());
+    let set = |current, maximum| prlimit(helper, Resource::Nproc, Rlimit { current, maximum }).unwrap();
+    let before = rustix::process::getrlimit(Resource::Nproc);
+    set(Some(most), before.maximum);
+    let done = work.await;
+    set(before.current, before.maximum);
+    done
+}
+
+async fn a_broker_that_cannot_begin_is_told_of(bench: &Bench) {
+    // Itself and its broker, which cannot start a thread.
+    let refused = with_most_processes(bench, 2, Mediator::with(bench, bundle::setup(bench))).await;
+    let refused = refused.err().unwrap().to_string();
+    assert!(refused.contains("broker") && refused.contains("Resource temporarily unavailable"), "{refused}");
+}
+
+async fn a_container_whose_calls_no_thread_can_take_is_ended(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    // Its threads are there.
+    mediator.tell(&ToMediator::Ping);
+    assert_eq!(mediator.hear(), FromMediator::Pong);
+    let threads = |pid: i32| std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().count();
+    let all = threads(mediator.process.pid) + threads(broker_of(mediator.process.pid));
+    mediator.end();
+    let limited = with_most_processes(bench, all as u64, Mediator::start(bench)).await;
+    let container = bench.container(&["true"], |_| {}).mediated(&limited);
+    container.run().await.unwrap();
+    match limited.hear() {
+        FromMediator::EndContainer { text } => assert!(text.contains("no thread can be started"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    limited.end();
+}
+
+async fn a_mediator_without_its_broker_ends(bench: &Bench) {
+    let mediator = Mediator::start(bench).await;
+    let broker = egpu_shim::sys::pidfd_open(broker_of(mediator.process.pid)).unwrap();
+    egpu_shim::sys::pidfd_send_signal(broker.as_fd(), libc::SIGKILL).unwrap();
+    match mediator.hear() {
+        FromMediator::Log { warning: true, text } => assert!(text.contains("broker is gone"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(wait(&mediator.process), 1);
+}
+
+fn broker_of(mediator: i32) -> i32 {
+    let children = std::fs::read_to_string(format!("/proc/{mediator}/task/{mediator}/children")).unwrap();
+    children.trim().parse().unwrap()
 }
 
 async fn a_storm_of_signals_does_not_keep_a_call_from_ending(bench: &Bench) {

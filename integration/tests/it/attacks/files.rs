@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use integration::{
-    ContainerBuilder, Node,
-    egpu::on_real_cards,
+    Container, ContainerBuilder, Node,
     hostile::{INVALID_CLIENT, MIB, OUT_OF_MEMORY, value},
+    processes::Process,
 };
 use serde_json::json;
 
 use super::{QUOTA, attacker, run};
 use crate::{
-    case::{Case, Skip},
+    case::Case,
     memory::{granted, until_free},
 };
 
@@ -19,16 +19,12 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("attacks::a_file_lent_to_another_container", lent),
         Case::egpu("attacks::a_file_lent_to_a_container_without_a_grant", lent_to_nobody),
-        Case::egpu("attacks::memory_left_in_a_file_that_a_sidecar_has", left_behind).needing(a_real_driver),
+        Case::egpu("attacks::memory_left_in_a_file_that_a_sidecar_has", left_behind),
+        Case::egpu("attacks::memory_left_by_a_killed_mediator", left_by_a_killed_mediator),
+        Case::egpu("attacks::memory_left_without_a_broker", left_without_a_broker),
         Case::egpu("attacks::memory_left_to_the_next_process_in_a_file_that_a_sidecar_has", left_to_the_next_process),
         Case::egpu("attacks::the_node_of_another_card", another_card),
     ]
-}
-
-/// A simulated driver goes with its mediator, and with it what nobody freed: there the test could
-/// not fail.
-fn a_real_driver() -> Skip {
-    if on_real_cards() { Ok(()) } else { Err("needs a card, whose driver outlives the mediator".to_owned()) }
 }
 
 /// With a directory that two containers see.
@@ -109,6 +105,50 @@ fn left_behind(node: &Node) {
         sidecar.end();
     }
     until_free(node);
+}
+
+/// Defence: a mediator that was killed has freed nothing, so the grant is kept as long as its memory
+/// is in use.
+fn left_by_a_killed_mediator(node: &Node) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut owner, sidecar) = with_a_sidecar(node, directory.path());
+    mediator(node).kill();
+    owner.wait().unwrap();
+    let kept = owner.delete().unwrap_err();
+    assert!(kept.message().contains("are in use that no container"), "{kept}");
+    assert_eq!(node.granted(), ["attacker"]);
+    sidecar.end();
+    owner.delete().unwrap();
+    until_free(node);
+}
+
+/// Defence: a mediator that has lost its broker frees everything before it ends.
+fn left_without_a_broker(node: &Node) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut owner, sidecar) = with_a_sidecar(node, directory.path());
+    let mediator = mediator(node).pid;
+    let children = std::fs::read_to_string(format!("/proc/{mediator}/task/{mediator}/children")).unwrap();
+    Process::read(children.trim().parse().unwrap()).unwrap().kill();
+    owner.wait().unwrap();
+    owner.delete().unwrap();
+    assert!(node.card_used(0) < 64 * MIB);
+    assert_eq!(node.granted(), Vec::<String>::new());
+    sidecar.end();
+    until_free(node);
+}
+
+/// A container that has memory, and another one that has its files.
+fn with_a_sidecar<'node>(node: &'node Node, directory: &Path) -> (Container<'node>, Container<'node>) {
+    let owner = sharing(attacker(node, &["lend", "/shared/s", "384"]), directory).start().unwrap();
+    owner.stdio.value("listening");
+    let sidecar = sharing(node.container("sidecar").hostile(&["keep", "/shared/s"]), directory).start().unwrap();
+    assert_eq!(sidecar.stdio.value("kept"), 1);
+    (owner, sidecar)
+}
+
+fn mediator(node: &Node) -> Process {
+    let pid = node.grant("attacker").unwrap().0["mediator"].as_i64().unwrap();
+    Process::read(i32::try_from(pid).unwrap()).unwrap()
 }
 
 /// Defence: the same for each process that ends, and whenever its memory is needed.

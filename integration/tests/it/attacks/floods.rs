@@ -24,9 +24,30 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::memory_of_the_hosts_pinned_while_it_is_mapped", pinned_while_mapped)
             .on(much_pinned_memory),
         Case::egpu("attacks::a_flooded_mediator", flood),
+        Case::egpu("attacks::descriptors_on_their_way", in_flight),
         Case::egpu("attacks::a_storm_of_signals", signals),
         Case::egpu("attacks::recycled_process_ids", recycled).needing(few_process_ids),
     ]
+}
+
+/// Defence: mediators and their brokers, which send descriptors, are of users of their own.
+fn in_flight(node: &Node) {
+    let neighbour = Neighbour::new(node);
+    // As CRI writes it: with containerd's own limits.
+    let other = node.container("other").hostile(&["in-flight"]).edit(|spec| {
+        spec["process"].as_object_mut().unwrap().remove("rlimits");
+    });
+    let other = other.start().unwrap();
+    assert_eq!(other.stdio.value("error"), i64::from(libc::ETOOMANYREFS));
+    assert!(other.stdio.value("sent") > 0);
+    neighbour.is_well();
+    let late = granted(node, "late", QUOTA).hostile(&["hold", "64"]).start().unwrap();
+    assert_eq!(late.stdio.value("status"), 0);
+    neighbour.is_well();
+    other.end();
+    late.end();
+    neighbour.container.end();
+    until_free(node);
 }
 
 /// Enough for what these containers may have of it, on any machine.

@@ -16,7 +16,7 @@ use std::path::Path;
 use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 
 pub use library::DriverError;
-pub use processes::ProcessMemory;
+pub use processes::{CardMemory, ProcessMemory};
 pub use sensors::{SensorReading, Sensors};
 
 use super::{

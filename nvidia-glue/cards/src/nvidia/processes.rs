@@ -20,6 +20,17 @@ pub struct ProcessMemory {
     pub bytes: Option<Bytes>,
 }
 
+/// Memory of one card that is in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CardMemory {
+    /// `GPU-...`.
+    pub card: String,
+    /// In all, without what the driver reserves.
+    pub used: Bytes,
+    /// By process.
+    pub processes: Vec<ProcessMemory>,
+}
+
 /// The processes with compute or graphics contexts on `device`; none where NVML does not say.
 pub(super) fn of(device: &Device<'_>) -> Vec<ProcessMemory> {
     let Ok(card) = device.uuid() else { return Vec::new() };

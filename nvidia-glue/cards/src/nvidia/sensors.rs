@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use base::Roots;
+use base::{Bytes, Roots};
 use nvml_wrapper::{
     Device, Nvml,
     enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor},
 };
 
-use super::{DriverError, ProcessMemory, library, processes};
+use super::{CardMemory, DriverError, ProcessMemory, library, processes};
 
 /// NVML, kept open: starting it anew for each question would cost tens of milliseconds.
 #[derive(Debug)]
@@ -48,6 +48,15 @@ impl Sensors {
     /// Memory of the cards by process, as [`processes`](crate::processes()) has it.
     pub fn processes(&self) -> Vec<ProcessMemory> {
         self.devices().flat_map(|device| processes::of(&device)).collect()
+    }
+
+    /// Memory of the cards that answer, in all and by process.
+    pub fn memory(&self) -> Vec<CardMemory> {
+        let of = |device: Device<'_>| {
+            let (card, used) = (device.uuid().ok()?, Bytes(device.memory_info().ok()?.used));
+            Some(CardMemory { card, used, processes: processes::of(&device) })
+        };
+        self.devices().filter_map(of).collect()
     }
 
     fn devices(&self) -> impl Iterator<Item = Device<'_>> {

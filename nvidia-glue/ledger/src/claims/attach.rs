@@ -216,8 +216,10 @@ impl Ledger {
             let Some(grant) = &mut record.claim else { continue };
             let own = grant.containers.remove(position);
             self.check_empty(container, &own.cgroups)?;
-            if grant.containers.is_empty() {
+            let is_last = grant.containers.is_empty();
+            if is_last {
                 self.check_unmediated(container, record.mediator)?;
+                self.check_freed(container, &record)?;
             }
             record.follow_containers();
             if record.state == GrantState::Prepared {

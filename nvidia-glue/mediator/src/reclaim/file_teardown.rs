@@ -110,7 +110,9 @@ impl Session {
             self.free_in_chunks(file, client, client);
             // Whether that was of use, the next question tells.
             let _ = self.raw(file, client).free(client);
-            self.drop_if_dead(client)
+            let is_gone = self.drop_if_dead(client);
+            self.observer.freed();
+            is_gone
         })
     }
 
@@ -150,6 +152,7 @@ impl Session {
             };
             for (base, length) in ranges.into_iter().chain(pools) {
                 if self.free_uvm_range(&kept.file, base, length) {
+                    self.observer.freed();
                     lock(&self.objects.accounts).free_range(id, base);
                 }
             }

@@ -29,7 +29,10 @@ impl Session {
                 continue;
             }
             match self.free_known(client, piece, || self.raw(file, client).free(piece)) {
-                Ok(Status::OK) => has_freed = true,
+                Ok(Status::OK) => {
+                    has_freed = true;
+                    self.observer.freed();
+                }
                 // One that the driver does not free by itself goes with the whole, or is not freed
                 // at all.
                 Ok(_) if has_freed => {}

@@ -3,17 +3,20 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
-    sync::Mutex,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
+use nix::sys::socket::{Shutdown, shutdown};
 use nvidia_glue::mediate::{Number, Numbers};
 
 use super::{BrokerReply, BrokerRequest, ProcFile};
 use crate::{
     frame::{self, FrameError},
     sync::{Monitor, lock},
-    sys,
 };
 
 /// Client of the broker: opens files of the container's processes, by their pids.
@@ -27,6 +30,10 @@ pub(in crate::mediator) struct Broker {
     idle: Monitor<Vec<OwnedFd>>,
     /// The socket for requests that no process can stall.
     prompt: Mutex<OwnedFd>,
+    /// Another descriptor of that socket, to be watched: the broker's end hangs it up.
+    end: OwnedFd,
+    /// No request is made any more.
+    is_gone: AtomicBool,
 }
 
 /// Open files of a thread of the container.
@@ -45,12 +52,27 @@ pub(in crate::mediator) struct OpenedThread {
 impl Broker {
     pub(super) fn new(pid: i32, mut sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let prompt = sockets.pop().ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { pid, idle: Monitor::new(sockets), prompt: Mutex::new(prompt) })
+        let (end, is_gone) = (prompt.try_clone()?, AtomicBool::new(false));
+        Ok(Self { pid, idle: Monitor::new(sockets), prompt: Mutex::new(prompt), end, is_gone })
     }
 
     /// Returns its process.
     pub(in crate::mediator) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Waits until it has dropped its privileges and serves, or has said why it cannot.
+    pub(super) fn wait_until_ready(&self) -> io::Result<()> {
+        let (packed, _) = frame::receive(lock(&self.prompt).as_fd()).map_err(io::Error::other)?;
+        match frame::unpack(packed).map_err(io::Error::other)? {
+            BrokerReply::Failed { errno } => Err(io::Error::from_raw_os_error(errno)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what is hung up once the broker has ended, or is of no use any more.
+    pub(in crate::mediator) fn end(&self) -> BorrowedFd<'_> {
+        self.end.as_fd()
     }
 
     /// Runs a broker in threads of this process, for its own pid namespace.
@@ -89,7 +111,7 @@ impl Broker {
 
     /// Opens a process's pidfd, and reads its pids. No process can stall that.
     pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
-        match ask(&lock(&self.prompt), BrokerRequest::Process { pid })? {
+        match self.ask_on(&lock(&self.prompt), BrokerRequest::Process { pid })? {
             (BrokerReply::Process { numbers }, mut opened) => {
                 Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers)))
             }
@@ -128,36 +150,40 @@ impl Broker {
 
     fn ask(&self, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
         let Some(socket) = self.idle.wait_while(|idle| idle.is_empty()).pop() else { return Err(not_understood()) };
-        let answer = ask(&socket, request);
+        let answer = self.ask_on(&socket, request);
         self.idle.update(|idle| idle.push(socket));
         answer
     }
-}
 
-fn ask(socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
-    let sent = frame::send_question(socket.as_fd(), &request);
-    // The request was not sent, and no reply comes.
-    if let Err(FrameError::Socket(error)) = sent {
-        return Err(error);
-    }
-    let answer = || {
-        sent?;
-        let (packed, opened) = frame::receive(socket.as_fd())?;
-        Ok((frame::unpack(packed)?, opened))
-    };
-    match answer() {
-        Ok((BrokerReply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
-        Ok(answered) => Ok(answered),
-        // An error of this request, whose reply has come: no memory, or no room for another
-        // descriptor.
-        Err(FrameError::Memory(error)) => Err(error),
-        Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
-        // A reply that comes late might be taken for that of the next request.
-        Err(error @ (FrameError::Closed | FrameError::Socket(_) | FrameError::Content(_))) => {
-            // No process of the container can be reached any more. The shim sees the exit, and ends
-            // the container.
-            tracing::error!(%error, "the mediator's broker is gone");
-            sys::exit_now(1)
+    fn ask_on(&self, socket: &OwnedFd, request: BrokerRequest) -> io::Result<(BrokerReply, Vec<OwnedFd>)> {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let sent = frame::send_question(socket.as_fd(), &request);
+        // The request was not sent, and no reply comes.
+        if let Err(FrameError::Socket(error)) = sent {
+            return Err(error);
+        }
+        let answer = || {
+            sent?;
+            let (packed, opened) = frame::receive(socket.as_fd())?;
+            Ok((frame::unpack(packed)?, opened))
+        };
+        match answer() {
+            Ok((BrokerReply::Failed { errno }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(answered) => Ok(answered),
+            // An error of this request, whose reply has come: no memory, or no room for another
+            // descriptor.
+            Err(FrameError::Memory(error)) => Err(error),
+            Err(FrameError::Foreign(_)) => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+            // A reply that comes late might be taken for that of the next request.
+            Err(error @ (FrameError::Closed | FrameError::Socket(_) | FrameError::Content(_))) => {
+                // No process of the container can be reached any more. The main thread sees that,
+                // frees what the container has, and ends the mediator.
+                self.is_gone.store(true, Ordering::Relaxed);
+                let _ = shutdown(self.end.as_raw_fd(), Shutdown::Both);
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, error))
+            }
         }
     }
 }
@@ -168,4 +194,28 @@ fn read(numbers: &[(u64, i32)]) -> Numbers {
 
 fn not_understood() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the mediator's broker sent an unexpected reply")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_that_cannot_be_sent_is_an_error_of_its_request_alone() {
+        let (ours, theirs) = frame::pair().unwrap();
+        let (idle, _) = frame::pair().unwrap();
+        let broker = Broker::new(0, vec![ours, idle]).unwrap();
+        let server = std::thread::spawn(move || {
+            let _: BrokerRequest = frame::receive_question(theirs.as_fd()).unwrap();
+            frame::send_nothing(theirs.as_fd()).unwrap();
+            let _: BrokerRequest = frame::receive_question(theirs.as_fd()).unwrap();
+            frame::send_value(&theirs, &BrokerReply::Numbers(vec![7]), &[]).unwrap();
+        });
+        assert_eq!(broker.members().unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        assert_eq!(broker.members().unwrap(), [7]);
+        server.join().unwrap();
+        // It is gone now.
+        assert_eq!(broker.members().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        assert_eq!(broker.members().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
 }

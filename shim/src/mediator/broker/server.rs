@@ -115,7 +115,12 @@ impl Server {
                 (BrokerReply::Failed { errno: error.raw_os_error().unwrap_or(libc::EIO) }, Vec::new())
             });
             let descriptors: Vec<_> = opened.iter().map(AsFd::as_fd).collect();
-            if frame::send_value(socket, &reply, &descriptors).is_err() {
+            let sent = match frame::send_value(socket, &reply, &descriptors) {
+                // For want of memory or descriptors: an error of this request alone.
+                Err(FrameError::Socket(_) | FrameError::Memory(_)) => frame::send_nothing(socket.as_fd()),
+                sent => sent,
+            };
+            if sent.is_err() {
                 return;
             }
         }

@@ -47,7 +47,7 @@ use self::{
     status_page::StatusPage,
     thread_priority::{TakenPriority, ThreadStarter},
 };
-use super::{mediation::Mediation, setup::Setup};
+use super::{mediation::Mediation, outbox::Outbox, setup::Setup};
 
 /// Stack of a card's thread: the pacer, one status, one call to the driver at a time.
 const STACK: usize = 128 << 10;
@@ -142,7 +142,7 @@ impl Scheduler {
     }
 
     /// Creates the scheduler, once the privileges are dropped.
-    pub(super) fn new(prepared: PreparedScheduler) -> io::Result<Self> {
+    pub(super) fn new(prepared: PreparedScheduler, outbox: &Arc<Outbox>) -> io::Result<Self> {
         let PreparedScheduler { grant_id, priority, state_dir, watch, epoch, status_page, mailboxes, threads } =
             prepared;
         let scheduled = |(mailbox, is_capped)| {
@@ -157,7 +157,7 @@ impl Scheduler {
             }
         };
         let cards: Vec<_> = mailboxes.into_iter().map(scheduled).collect();
-        let starter = threads.hand_over(cards.len())?;
+        let starter = threads.hand_over(cards.len(), outbox)?;
         Ok(Self { grant_id, priority, state_dir, watch, epoch, cards, starter, status_page, limits: Vec::new() })
     }
 

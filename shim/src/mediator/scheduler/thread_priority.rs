@@ -11,7 +11,7 @@ use nvidia_glue::schedule::ThreadPriority;
 use rustix::process::{getpriority_process, setpriority_process};
 
 use super::{STACK, card::CardScheduler, clock::Monotonic};
-use crate::{sync::Monitor, sys};
+use crate::{mediator::outbox::Outbox, sync::Monitor, sys};
 
 /// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
@@ -43,11 +43,12 @@ pub(super) struct ThreadStarter(Arc<Monitor<VecDeque<Box<CardScheduler<Monotonic
 impl TakenPriority {
     /// Hands the priority over to a thread of its own, which starts those of as many `cards`; the
     /// calling one has what it had before.
-    pub(super) fn hand_over(self, cards: usize) -> io::Result<ThreadStarter> {
+    pub(super) fn hand_over(self, cards: usize, outbox: &Arc<Outbox>) -> io::Result<ThreadStarter> {
         let nice = self.nice;
         let queue = Arc::new(Monitor::default());
-        let queued = Arc::clone(&queue);
-        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(move || start_all(&queued, cards))?;
+        let (queued, outbox) = (Arc::clone(&queue), Arc::clone(outbox));
+        let start = move || start_all(&queued, cards, &outbox);
+        thread::Builder::new().name("starter".into()).stack_size(STACK).spawn(start)?;
         sys::become_ordinary()?;
         setpriority_process(None, nice)?;
         Ok(ThreadStarter(queue))
@@ -61,27 +62,24 @@ impl ThreadStarter {
     }
 }
 
-fn start_all(queue: &Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>, mut cards: usize) {
+fn start_all(queue: &Monitor<VecDeque<Box<CardScheduler<Monotonic>>>>, mut cards: usize, outbox: &Arc<Outbox>) {
     while cards > 0 {
         let Some(scheduler) = queue.wait_while(|queue| queue.is_empty()).pop_front() else { continue };
         cards -= 1;
         if cards == 0 {
             sys::set_name(c"scheduler");
-            run(*scheduler);
+            run(*scheduler, outbox);
         }
-        let started = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(move || run(*scheduler));
-        if let Err(error) = started {
-            tracing::error!(%error, "cannot start the scheduler of a card");
-            sys::exit_now(1);
+        let of_thread = Arc::clone(outbox);
+        let run = move || run(*scheduler, &of_thread);
+        if let Err(error) = thread::Builder::new().name("scheduler".into()).stack_size(STACK).spawn(run) {
+            outbox.fail(format!("the scheduler of a card cannot be started: {error}"));
         }
     }
 }
 
-fn run(scheduler: CardScheduler<Monotonic>) -> ! {
-    let error = scheduler.run();
-    // The shim sees the exit; a message might not get there.
-    tracing::error!(%error, "the scheduler of a card has failed");
-    sys::exit_now(1)
+fn run(scheduler: CardScheduler<Monotonic>, outbox: &Outbox) -> ! {
+    outbox.fail(format!("the scheduler of a card has failed: {}", scheduler.run()))
 }
 
 #[cfg(test)]
@@ -125,8 +123,9 @@ mod tests {
         for (resource, most) in [(Resource::Rtprio, 99), (Resource::Nice, 40)] {
             let _ = setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
         }
+        let outbox = Outbox::of_tests();
         drop_privileges(Role::Mediator { shim: getppid().as_raw() }).unwrap();
-        let _starter = taken.hand_over(1).unwrap();
+        let _starter = taken.hand_over(1, &outbox).unwrap();
         has_none_and_takes_none();
         thread::spawn(has_none_and_takes_none).join().unwrap();
     }

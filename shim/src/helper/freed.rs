@@ -1,0 +1,171 @@
+//! `Freed`: looks whether the memory of a grant whose mediator was killed is free again.
+//!
+//! The driver frees what a process had when the last descriptor of its files is closed; another
+//! container may have one. So the grant goes back only when no more of its cards is in use than
+//! others account for: mediators of other grants, processes that the driver names, and
+//! [`TOLERANCE`].
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nvidia_glue::{
+    cards::{self, CardMemory, DiscoverError},
+    inject,
+    ledger::{Ledger, Record, StoreError},
+    usage::{Usage, UsageFile},
+};
+use runtime_config::{
+    Bytes,
+    config::{Config, ConfigError},
+};
+
+use super::protocol::{FailureKind, Freed};
+
+/// Memory in use that no account has: the driver's own for each context, in sum.
+const TOLERANCE: Bytes = Bytes(256 << 20);
+/// The driver is given so long to free what a killed process had.
+const PATIENCE: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The grant is to be kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FreedError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The cards.
+    #[error(transparent)]
+    Discover(#[from] DiscoverError),
+    /// The records of the others.
+    #[error(transparent)]
+    Ledger(#[from] StoreError),
+    /// The simulated driver.
+    #[cfg(feature = "simulated")]
+    #[error("the simulated cards cannot be asked")]
+    Simulated(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// A card did not say how much of it is used.
+    #[error("card {card} does not say how much of its memory is in use")]
+    Unknown { card: String },
+    /// It is in use.
+    #[error(
+        "{} MiB of card {card} are in use that no container and no process accounts for, and the container's mediator \
+         was killed: another container has files of the driver from it; end that (a sidecar of the same pod, as a rule)",
+        .bytes.0 >> 20
+    )]
+    InUse { card: String, bytes: Bytes },
+    /// The mark cannot be written.
+    #[error(transparent)]
+    Mark(#[from] inject::GrantFilesError),
+}
+
+impl FreedError {
+    pub(crate) fn kind(&self) -> FailureKind {
+        FailureKind::FailedPrecondition
+    }
+}
+
+/// Waits for a moment until the memory is free, and notes it.
+pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
+    let config = Config { state_dir: asked.state_dir.clone(), ..Config::load(None)? };
+    let ledger = Ledger::open(&asked.state_dir)?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let used = used(&config)?;
+        let result = compare(&ledger.records()?, &used, asked);
+        match result {
+            Err(FreedError::InUse { .. }) if Instant::now() < until => thread::sleep(LOOK),
+            result => break result?,
+        }
+    }
+    Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
+}
+
+fn used(config: &Config) -> Result<Vec<CardMemory>, FreedError> {
+    #[cfg(feature = "simulated")]
+    if let Some(inventory) = cards::cached(config).filter(|inventory| inventory.source == cards::Source::Simulated) {
+        let driver = nvidia_glue::driver::SimulatedDriver::new(&config.state_dir, &inventory);
+        let used = driver.map_err(|error| FreedError::Simulated(error.into()))?.memory_used();
+        return used.map_err(|error| FreedError::Simulated(error.into()));
+    }
+    Ok(cards::memory(config)?)
+}
+
+fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(), FreedError> {
+    let (own, others): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.schedule_id() == asked.grant);
+    let mediators: HashSet<i32> = records.iter().filter_map(|record| Some(record.mediator?.pid)).collect();
+    for card in own.iter().flat_map(|record| &record.cards).map(|grant| &grant.uuid) {
+        let Some(of_card) = used.iter().find(|memory| memory.card == *card) else {
+            return Err(FreedError::Unknown { card: card.clone() });
+        };
+        let granted: u64 = others.iter().map(|record| accounted(record, card, &asked.state_dir)).sum();
+        // A process that is gone is what is looked for.
+        let is_other =
+            |pid: u32| !mediators.contains(&pid.cast_signed()) && Path::new(&format!("/proc/{pid}")).exists();
+        let outside = of_card.processes.iter().filter(|process| is_other(process.pid));
+        let outside: u64 = outside.filter_map(|process| Some(process.bytes?.0)).sum();
+        let left = of_card.used.0.saturating_sub(granted.saturating_add(outside));
+        if left > TOLERANCE.0 {
+            return Err(FreedError::InUse { card: card.clone(), bytes: Bytes(left) });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a card that a grant's mediator says it holds; all that it may have, where none says
+/// anything.
+fn accounted(record: &Record, card: &str, state_dir: &Path) -> u64 {
+    let said = inject::usage_file(state_dir, record.schedule_id()).ok().and_then(|path| UsageFile::read(&path).ok());
+    let bytes = match said {
+        Some(Usage { cards, .. }) => cards.into_iter().find(|usage| usage.uuid == card).map(|usage| usage.used),
+        None => record.cards.iter().find(|grant| grant.uuid == card).map(|grant| grant.memory),
+    };
+    bytes.map_or(0, |bytes| bytes.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use nvidia_glue::cards::ProcessMemory;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn record(grant: &str, mib: u64, mediator: i32) -> Record {
+        let mut record: Record = serde_json::from_slice(&testing::fixture(
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"),
+            "record-4.json",
+        ))
+        .unwrap();
+        grant.clone_into(&mut record.grant_id);
+        record.claim = None;
+        record.mediator.as_mut().unwrap().pid = mediator;
+        record.cards.truncate(1);
+        "GPU-1".clone_into(&mut record.cards[0].uuid);
+        record.cards[0].memory = Bytes(mib * MIB);
+        record
+    }
+
+    #[test]
+    fn what_others_account_for_is_no_reason_to_keep_a_grant() {
+        let asked = Freed { state_dir: PathBuf::from("/nowhere"), grant: "own".into() };
+        let records = [record("own", 1024, i32::MAX), record("other", 1024, i32::MAX - 1)];
+        let process = |pid, mib| ProcessMemory { card: "GPU-1".into(), pid, bytes: Some(Bytes(mib * MIB)) };
+        let outside = process(std::process::id(), 100);
+        // The dead mediator, whom the driver still names; the other one counts as what it may have.
+        let mediators = [process(i32::MAX.cast_unsigned(), 384), process(i32::MAX.cast_unsigned() - 1, 1024)];
+        for (used, is_free) in [(0, true), (1024 + 256 + 100, true), (1024 + 256 + 101, false)] {
+            let processes = mediators.iter().cloned().chain([outside.clone()]).collect();
+            let used = CardMemory { card: "GPU-1".into(), used: Bytes(used * MIB), processes };
+            let compared = compare(&records, &[used], &asked);
+            assert_eq!(compared.is_ok(), is_free, "{compared:?}");
+        }
+        let unknown = compare(&records, &[], &asked);
+        assert!(matches!(unknown, Err(FreedError::Unknown { .. })), "{unknown:?}");
+    }
+}
