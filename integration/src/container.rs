@@ -169,7 +169,14 @@ impl<'node> ContainerBuilder<'node> {
     /// Gives it a terminal (and standard input).
     #[must_use]
     pub fn terminal(mut self) -> Self {
-        self.streams = Streams { stdin: true, terminal: true };
+        self.streams = Streams { stdin: true, terminal: true, absent: false };
+        self
+    }
+
+    /// Gives it no streams.
+    #[must_use]
+    pub fn without_streams(mut self) -> Self {
+        self.streams = Streams { absent: true, ..Streams::default() };
         self
     }
 

@@ -25,6 +25,8 @@ pub struct Streams {
     pub stdin: bool,
     /// A terminal: one stream out, none for errors.
     pub terminal: bool,
+    /// None at all.
+    pub absent: bool,
 }
 
 /// FIFOs of one process, their client ends open.
@@ -58,7 +60,7 @@ impl Stdio {
             "stderr" => !self.streams.terminal,
             _ => true,
         };
-        if present { self.directory.join(stream).display().to_string() } else { String::new() }
+        if present && !self.streams.absent { self.directory.join(stream).display().to_string() } else { String::new() }
     }
 
     /// Writes to standard input.

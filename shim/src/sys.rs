@@ -22,7 +22,7 @@ pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
 #[cfg(test)]
 pub(crate) use process::signal_on_input;
 pub use process::{
-    is_pid_namespace, is_there, let_signal_interrupt, memory_is_there, parent_namespace, pidfd_getfd, pidfd_open,
+    is_there, let_signal_interrupt, memory_is_there, namespace_kind, parent_namespace, pidfd_getfd, pidfd_open,
     pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
 };
 pub use program::prepare_process;

@@ -31,7 +31,7 @@ impl<'container> ExecBuilder<'container> {
     /// Gives it a terminal (and standard input).
     #[must_use]
     pub fn terminal(mut self) -> Self {
-        self.streams = Streams { stdin: true, terminal: true };
+        self.streams = Streams { stdin: true, terminal: true, absent: false };
         self.process["terminal"] = json!(true);
         self
     }

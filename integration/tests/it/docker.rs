@@ -54,6 +54,21 @@ fn run(node: &Node) {
     let grant = node.grant(&id).expect("a grant");
     assert_eq!((grant.cards(), grant.memory_mib()), (vec![1], vec![2048]));
     assert_eq!(docker.ok(&["exec", &id, "sh", "-c", "ls /dev | grep -c '^nvidia[0-9]'"]), "1\n");
+    // By the words of the refusal Docker chooses the exit code, and gives a hint.
+    for (directory, program, code) in
+        [("/no/such", "pwd", 127), ("/etc/passwd", "pwd", 127), ("/", "no-such", 127), ("/", "/etc/passwd", 126)]
+    {
+        let exec = docker.command(&["exec", "--workdir", directory, &id, program]);
+        assert_eq!(exec.status.code(), Some(code), "{directory}: {exec:?}");
+    }
+    let over_a_file = ["run", "--rm", "--network", "none", "--volume", "/tmp:/etc/passwd", IMAGE, "true"];
+    let text = String::from_utf8_lossy(&docker.command(&over_a_file).stderr).into_owned();
+    assert!(
+        text.contains("/tmp") && text.contains("/etc/passwd") && text.contains("Are you trying to mount"),
+        "{text}"
+    );
+    let outside_of_dev = ["--device", "/dev/null:/opt/nul", IMAGE, "sh", "-c", "echo x > /opt/nul; ls /opt"];
+    assert_eq!(docker.run(&outside_of_dev), "nul\n");
     docker.ok(&["pause", &id]);
     docker.ok(&["unpause", &id]);
     docker.ok(&["rm", "--force", &id]);

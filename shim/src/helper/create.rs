@@ -35,11 +35,11 @@ use super::{
     fence::{self, Filter},
     id_maps::{IdMaps, IdMapsError},
     intermediate::{self, CgroupPlace},
-    launch::{Launch, LaunchError, Launched},
+    launch::{self, Launch, LaunchError, Launched},
     mounts::{self, PlanError},
-    proc_driver,
+    namespaces, proc_driver,
     process::{self, AttributeError},
-    program::ContainerProgram,
+    program::{ContainerProgram, Ends},
     protocol::{Create, Delete, FailureKind},
     rootfs::{self, MountError},
     rootfs_setup::RootfsSetup,
@@ -137,8 +137,8 @@ pub(crate) enum CreateError {
     /// Its streams.
     #[error(transparent)]
     ChildStdio(#[from] StdioError),
-    /// The socket at which init waits.
-    #[error("cannot make the socket at which init waits for its start")]
+    /// The socket that libcontainer wants to have.
+    #[error("cannot make libcontainer's socket")]
     Notify(#[source] NotifyListenerError),
     /// Descriptors that init has.
     #[error("cannot list the descriptors of the container's process")]
@@ -321,6 +321,7 @@ fn prepare_spec(create: &Create, mut spec: Spec) -> Result<(Spec, Option<Hooks>)
     }
     spec.canonicalize_rootfs(&create.bundle)
         .map_err(|e| CreateError::Root { path: create.bundle.clone(), source: std::io::Error::other(e) })?;
+    namespaces::require(&spec)?;
     mounts::clean_destinations(&mut spec);
     let hooks = spec.hooks().clone();
     if let Some(hooks) = &hooks {
@@ -397,21 +398,27 @@ fn launch(
     let owner = process::stream_owner(maps, process, create.io_owner);
     stdio.give_to(owner)?;
     process::inherit(&create.id, &spec, process.oom_score_adj().to_owned(), !create.no_new_keyring)?;
-    let outcome = state.make_outcome()?;
+    let (ready, ready_end) = launch::ready_pipe()?;
+    let ends = Ends {
+        ready: ready_end,
+        start: Rc::new(state.make_start()?.into()),
+        outcome: Rc::new(state.make_outcome()?.into()),
+    };
     let [stdin, stdout, stderr] = stdio.raw_streams();
     let args = ContainerArgs {
         container_type: ContainerType::InitContainer,
         syscall: SyscallType::Linux,
         rootfs: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
         console_socket: stdio.raw_console(),
-        notify_listener: NotifyListener::new(&state.notify_socket()).map_err(CreateError::Notify)?,
+        notify_listener: NotifyListener::new(&state.path().join("notify.sock")).map_err(CreateError::Notify)?,
         preserve_fds: 0,
         container: Some(container.clone()),
         user_ns_config: UserNamespaceConfig::new(&spec).map_err(CreateError::UserNamespace)?,
         cgroup_config: cgroup_config.clone(),
         detached: true,
         executor: Box::new(
-            ContainerProgram::of_init(outcome.into(), notes.find_home).map_err(CreateError::Descriptors)?,
+            ContainerProgram::new(ends, notes.find_home, Some(container.state.clone()))
+                .map_err(CreateError::Descriptors)?,
         ),
         no_pivot: create.no_pivot_root,
         stdin,
@@ -433,6 +440,7 @@ fn launch(
         clone_targets,
         reply,
         hooks,
+        ready,
         rootfs_setup: Some(rootfs_setup),
     }
     .run()?;

@@ -5,12 +5,13 @@
 use std::io;
 
 use libcontainer::container::{Container, State};
-use libcontainer::hooks::run_hooks;
 use libcontainer::process::intel_rdt::cleanup_intel_rdt;
 
+use super::hooks;
 use super::protocol::{Delete, FailureKind};
 use super::rootfs::{self, MountError};
 use super::state::{StateDir, StateError};
+use super::worker::chain;
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
 /// A container of which something is left. Calling again goes on where this ended.
@@ -97,8 +98,8 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     }
     let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststop().as_ref());
     // The OCI spec: log a warning and go on as if it had succeeded.
-    if let Err(error) = run_hooks(hooks, Some(&container.state), None, None, None) {
-        tracing::warn!(%error, container = id, "a poststop hook failed");
+    if let Err(error) = hooks::run("poststop", hooks.map(Vec::as_slice), &container.state, None, None, None) {
+        tracing::warn!(error = chain(&error), container = id, "a poststop hook failed");
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use libcgroups::common::CgroupConfig;
 use libcontainer::config::{ConfigError, YoukiConfig};
 use libcontainer::container::{Container, ContainerStatus};
 use libcontainer::error::LibcontainerError;
-use libcontainer::notify_socket::{NotifyListener, NotifyListenerError, NotifySocket};
+use libcontainer::notify_socket::{NotifyListener, NotifyListenerError};
 use libcontainer::process::args::{ContainerArgs, ContainerType};
 use libcontainer::syscall::syscall::SyscallType;
 use nvidia_glue::inject::{ExecEdits, InjectError};
@@ -26,9 +26,9 @@ use serde_json::Value;
 use super::fence::{self, Filter};
 use super::id_maps::{IdMaps, IdMapsError};
 use super::intermediate::CgroupPlace;
-use super::launch::{KilledUnlessKept, Launch, LaunchError, Launched};
+use super::launch::{self, KilledUnlessKept, Launch, LaunchError, Launched};
 use super::process::{self, AttributeError};
-use super::program::{self, ContainerProgram};
+use super::program::{self, ContainerProgram, Ends};
 use super::protocol::{Exec, FailureKind};
 use super::rules::{self, HostFacts, ProcessNotes, Refused};
 use super::state::{StateDir, StateError};
@@ -91,8 +91,8 @@ pub(crate) enum ExecError {
     /// Its streams.
     #[error(transparent)]
     ChildStdio(#[from] StdioError),
-    /// The socket at which it waits.
-    #[error("cannot make the socket at which the process waits for its start")]
+    /// The socket that libcontainer wants to have.
+    #[error("cannot make libcontainer's socket")]
     Notify(#[source] NotifyListenerError),
     /// The pipe to it.
     #[error("cannot let the process execute its program")]
@@ -277,13 +277,15 @@ fn launch(
     let (outcome, process_end) = io::pipe().map_err(ExecError::Outcome)?;
     let (gate, go) = io::pipe().map_err(ExecError::Gate)?;
     let go = OwnedFd::from(go);
+    let (ready, ready_end) = launch::ready_pipe()?;
+    let ends = Ends { ready: ready_end, start: Rc::new(gate.into()), outcome: Rc::new(process_end.into()) };
     let [stdin, stdout, stderr] = stdio.raw_streams();
     let args = ContainerArgs {
-        container_type: ContainerType::TenantContainer { exec_notify_fd: process_end.as_raw_fd() },
+        container_type: ContainerType::TenantContainer { exec_notify_fd: ends.outcome.as_raw_fd() },
         syscall: SyscallType::Linux,
         rootfs: spec.root().as_ref().map(|root| root.path().clone()).unwrap_or_default(),
         console_socket: stdio.raw_console(),
-        notify_listener: told_listener(target)?,
+        notify_listener: unused_listener(target)?,
         preserve_fds: 0,
         container: Some(target.container.clone()),
         user_ns_config: None,
@@ -293,11 +295,7 @@ fn launch(
             container_name: exec.id.clone(),
         },
         detached: true,
-        executor: Box::new(
-            ContainerProgram::of_exec(process_end.as_raw_fd(), notes.find_home)
-                .map_err(ExecError::Descriptors)?
-                .waiting_for(gate),
-        ),
+        executor: Box::new(ContainerProgram::new(ends, notes.find_home, None).map_err(ExecError::Descriptors)?),
         no_pivot: false,
         stdin,
         stdout,
@@ -319,6 +317,7 @@ fn launch(
         clone_targets,
         reply,
         hooks: None,
+        ready,
         rootfs_setup: None,
     }
     .run()?;
@@ -326,15 +325,13 @@ fn launch(
     Ok((process, Waiting { go: File::from(go), outcome: File::from(OwnedFd::from(outcome)) }))
 }
 
-/// Makes a socket at which libcontainer does not wait, since it would also wait for a worker that
-/// is gone. The process waits at its gate instead.
-fn told_listener(target: &ExecTarget) -> Result<NotifyListener, ExecError> {
+/// Makes the socket that libcontainer wants to have. The process waits at its gate instead.
+fn unused_listener(target: &ExecTarget) -> Result<NotifyListener, ExecError> {
     let path = target.state.path().join(format!("exec-{}.sock", std::process::id()));
-    let listener = NotifyListener::new(&path).map_err(ExecError::Notify)?;
-    let told = NotifySocket::new(&path).notify_container_start().map_err(ExecError::Notify);
+    let listener = NotifyListener::new(&path).map_err(ExecError::Notify);
     // Left over, it would go with the container.
     let _ = std::fs::remove_file(&path);
-    told.map(|()| listener)
+    listener
 }
 
 /// Opens the cgroups in which the process may begin: the container's; where the container hands

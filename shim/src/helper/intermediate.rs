@@ -23,10 +23,10 @@ use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process, Spec};
 
 use super::exec_entrance;
-use super::namespaces;
 use super::privileges::{self, PrivilegeError};
 use super::rlimits;
 use super::worker::chain;
+use super::{init_failure, namespaces};
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 use crate::sys::{self, Forked};
 
@@ -85,8 +85,8 @@ pub(crate) enum IntermediateError {
     #[error(transparent)]
     Scope(#[from] ScopeError),
     /// `process.rlimits`.
-    #[error("cannot set the process's resource limits (process.rlimits)")]
-    ResourceLimits(#[source] std::io::Error),
+    #[error(transparent)]
+    ResourceLimits(#[from] rlimits::LimitError),
     /// Its limits.
     #[error("cannot set the container's limits: {0}")]
     Limits(String),
@@ -211,7 +211,7 @@ fn begin(args: &ContainerArgs, place: &CgroupPlace<'_>) -> Result<(), Intermedia
     join(place, linux.resources().as_ref(), args)?;
     set_affinity(args, process, |affinity| affinity.cpu_affinity_final().clone())?;
     match args.user_ns_config {
-        None => rlimits::set(None, spec).map_err(IntermediateError::ResourceLimits),
+        None => Ok(rlimits::set(None, spec)?),
         Some(_) => Ok(()),
     }
 }
@@ -294,14 +294,16 @@ fn init(args: &ContainerArgs, ends: &mut Ends<'_>) -> ! {
     if ends.to_main.close().is_err() {
         sys::exit_now(1);
     }
+    // Here, as the container's seccomp profile may not allow it later.
+    sys::restore_ignored_signals();
     if let Err(error) = container_init_process(args, ends.init_to_main, &mut ends.init.1) {
-        tracing::error!("failed to initialize container process: {error}");
+        let message = init_failure::words(&error, &args.spec);
         // Before its start it reports in the worker's sequence of messages; an exec after that, to
-        // who waits for its outcome.
-        let _ = ends.init_to_main.exec_failed(error.to_string());
+        // who waits for its outcome: first, as its seccomp profile may allow no other way.
         if let ContainerType::TenantContainer { exec_notify_fd } = args.container_type {
-            sys::write_to(exec_notify_fd, error.to_string().as_bytes());
+            sys::write_to(exec_notify_fd, message.as_bytes());
         }
+        let _ = ends.init_to_main.exec_failed(message);
     }
     sys::exit_now(255)
 }

@@ -3,8 +3,8 @@
 //! `libcontainer::process::container_main_process` cannot be used as it is: whatever the worker
 //! installs on itself before would hold for the OCI hooks too, which it also runs itself. So this
 //! module forks the intermediate process; that one installs the filter and goes on in
-//! `intermediate.rs`, and from init on it is libcontainer's. The order of messages is libcontainer
-//! 0.7.0's, the version that `Cargo.toml` pins.
+//! `intermediate.rs`, and from init on it is libcontainer's, but for its end (`program.rs`). The
+//! order of messages is libcontainer 0.7.0's, the version that `Cargo.toml` pins.
 //!
 //! ```text
 //! worker ── fork ──> intermediate: closes what is private, installs the filter,
@@ -18,8 +18,9 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
-use libcontainer::hooks::{HookError, run_hooks};
+use libcontainer::channel::ChannelError as BaseChannelError;
 use libcontainer::network::NetworkError;
 use libcontainer::network::network_device::dev_change_net_namespace;
 use libcontainer::process::args::{ContainerArgs, ContainerType};
@@ -29,11 +30,14 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
 use procfs_core::FromRead as _;
 use procfs_core::process::Stat;
+use rustix::pipe::PipeFlags;
 
 use super::fence::{Filter, FilterError};
 use super::hook_namespaces::run_in_namespaces;
+use super::hooks::{self, HookFailed};
 use super::intermediate::{self, CgroupPlace, Ends};
 use super::namespaces;
+use super::program::READY;
 use super::protocol::WorkerReply;
 use super::rlimits;
 use super::rootfs_setup::RootfsSetup;
@@ -53,22 +57,30 @@ pub(crate) enum LaunchError {
     /// The process said why it gave up.
     #[error("{0}")]
     Process(String),
-    /// The processes' channel failed; the other end ended without a message, or was killed.
+    /// The other end ended without a message: it was killed.
+    #[error(
+        "the container's process was killed before it was ready; is its memory limit (linux.resources.memory.limit) too low?"
+    )]
+    Killed,
+    /// The processes' channel failed.
     #[error("the container's process ended before it was ready")]
     Channel(#[source] ChannelError),
     /// A user namespace's id map.
     #[error("cannot write the user namespace's id maps")]
     Mapping(#[source] UserNamespaceError),
+    /// The pipes to the process.
+    #[error("cannot make a pipe to the container's process")]
+    Pipe(#[source] std::io::Error),
     /// A time namespace's offsets.
-    #[error("cannot write the time namespace's offsets")]
-    TimeOffsets(#[source] std::io::Error),
-    /// An OCI hook.
-    #[error("a {kind} hook failed")]
-    Hook {
-        kind: &'static str,
+    #[error("cannot write the time namespace's offsets (linux.timeOffsets) {offsets:?}")]
+    TimeOffsets {
+        offsets: String,
         #[source]
-        source: HookError,
+        source: std::io::Error,
     },
+    /// An OCI hook.
+    #[error(transparent)]
+    Hook(#[from] HookFailed),
     /// The process that runs createContainer hooks.
     #[error("cannot run the createContainer hooks in the container's namespaces: {0}")]
     HookNamespaces(String),
@@ -76,8 +88,8 @@ pub(crate) enum LaunchError {
     #[error("cannot finish the container's root file system: {0}")]
     Finish(String),
     /// `process.rlimits`.
-    #[error("cannot set the process's resource limits (process.rlimits)")]
-    Limits(#[source] std::io::Error),
+    #[error(transparent)]
+    Limits(#[from] rlimits::LimitError),
     /// A network device could not be moved.
     #[error("cannot move network device {name:?} into the container")]
     NetworkDevice {
@@ -116,6 +128,7 @@ impl From<ChannelError> for LaunchError {
                     None => Self::Channel(error),
                 }
             }
+            ChannelError::ReceiveError { source: BaseChannelError::BrokenChannel, .. } => Self::Killed,
             error => Self::Channel(error),
         }
     }
@@ -124,6 +137,13 @@ impl From<ChannelError> for LaunchError {
 /// Removes the words that libcontainer puts before what our own program module said.
 fn plain(text: &str) -> String {
     text.strip_prefix("error in executing process : ").unwrap_or(text).to_owned()
+}
+
+/// Makes the pipe through which the process tells that it is ready: the worker's end, and its own.
+pub(crate) fn ready_pipe() -> Result<(OwnedFd, Rc<OwnedFd>), LaunchError> {
+    let (ready, end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+        .map_err(|errno| LaunchError::Pipe(errno.into()))?;
+    Ok((ready, Rc::new(end)))
 }
 
 /// A process to be made.
@@ -145,6 +165,8 @@ pub(crate) struct Launch<'a> {
     pub(crate) reply: &'a OwnedFd,
     /// The spec's hooks; only those of creation run here.
     pub(crate) hooks: Option<&'a Hooks>,
+    /// The worker's end of [`Ends::ready`](super::program::Ends).
+    pub(crate) ready: OwnedFd,
     /// The work that is left once libcontainer's mounts are there. The spec has hooks then, if
     /// empty ones.
     pub(crate) rootfs_setup: Option<&'a RootfsSetup>,
@@ -246,12 +268,13 @@ impl Launch<'_> {
             intermediate.from.wait_for_mapping_request()?;
             config.write_uid_mapping(pid).map_err(LaunchError::Mapping)?;
             config.write_gid_mapping(pid).map_err(LaunchError::Mapping)?;
-            rlimits::set(Some(pid), &self.args.spec).map_err(LaunchError::Limits)?;
+            rlimits::set(Some(pid), &self.args.spec)?;
             intermediate.to.mapping_written()?;
         }
         if let Some(offsets) = self.args.spec.linux().as_ref().and_then(time_offsets) {
             intermediate.from.wait_for_time_offset_request()?;
-            fs::write(format!("/proc/{first}/timens_offsets"), offsets).map_err(LaunchError::TimeOffsets)?;
+            fs::write(format!("/proc/{first}/timens_offsets"), &offsets)
+                .map_err(|source| LaunchError::TimeOffsets { offsets, source })?;
             intermediate.to.time_offsets_written()?;
         }
         Ok(intermediate.to.close()?)
@@ -327,22 +350,33 @@ impl Launch<'_> {
             }
         }
         to_init.close()?;
-        from_init.wait_for_init_ready()?;
+        self.wait_for_readiness(from_init)?;
         spans::mark("init ready", "");
         self.rootfs_setup.map_or(Ok(()), |work| work.seal(pid)).map_err(LaunchError::Finish)
     }
 
+    /// The process closes its end of the channel when it is ready, or ends.
+    fn wait_for_readiness(&self, from_init: &mut MainReceiver) -> Result<(), LaunchError> {
+        let ended = from_init.wait_for_init_ready();
+        let mut told = [0; libc::PIPE_BUF];
+        let told = nix::unistd::read(&self.ready, &mut told).map(|length| told.get(..length).unwrap_or_default());
+        match told.unwrap_or_default() {
+            [READY] => Ok(()),
+            [] => Err(ended.err().map_or(LaunchError::Killed, LaunchError::from)),
+            reason => Err(LaunchError::Process(String::from_utf8_lossy(reason).into_owned())),
+        }
+    }
+
     fn run_hooks(&self, pid: Pid) -> Result<(), LaunchError> {
         let (Some(hooks), Some(container)) = (self.hooks, &self.args.container) else { return Ok(()) };
-        let failed = |kind| move |source| LaunchError::Hook { kind, source };
-        let state = Some(&container.state);
+        let state = &container.state;
         // Deprecated, but what nvidia-container-runtime-hook is.
         #[allow(deprecated)]
-        run_hooks(hooks.prestart().as_ref(), state, None, Some(pid), None).map_err(failed("prestart"))?;
-        run_hooks(hooks.create_runtime().as_ref(), state, None, Some(pid), None).map_err(failed("createRuntime"))?;
+        hooks::run("prestart", hooks.prestart().as_deref(), state, None, Some(pid), None)?;
+        hooks::run("createRuntime", hooks.create_runtime().as_deref(), state, None, Some(pid), None)?;
         match hooks.create_container() {
             Some(list) if !list.is_empty() => {
-                run_in_namespaces(pid, |seen| run_hooks(Some(list), state, None, Some(seen), None))
+                run_in_namespaces(pid, |seen| hooks::run("createContainer", Some(list), state, None, Some(seen), None))
                     .map_err(LaunchError::HookNamespaces)
             }
             _ => Ok(()),

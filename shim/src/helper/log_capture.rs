@@ -5,6 +5,7 @@
 //! all that it forks log errors into one memory file, which is also the standard error of hooks; a
 //! failure quotes its end.
 
+use std::fmt::{self, Debug};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -12,6 +13,8 @@ use std::sync::Mutex;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tracing::Level;
+use tracing::field::Field;
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 
 use crate::sys;
 
@@ -39,6 +42,9 @@ impl LogCapture {
             .with_level(false)
             .with_target(false)
             .without_time()
+            .fmt_fields(debug_fn(write_field))
+            // init closes the file before it executes its program, whose standard error is its own.
+            .log_internal_errors(false)
             .try_init();
         std::panic::set_hook(Box::new(|panic| {
             tracing::error!(%panic, "the helper panicked");
@@ -66,5 +72,18 @@ impl LogCapture {
             }
         }
         Ok(lines.join("; "))
+    }
+}
+
+/// Writes a field that says something to people. An error is in the words of the failure already,
+/// and a structure is libcontainer's own.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    const ERRORS: [&str; 3] = ["e", "err", "error"];
+    let text = format!("{value:?}");
+    match field.name() {
+        "message" if text.contains(['{', '[']) => Ok(()),
+        "message" => writer.write_str(&text),
+        name if ERRORS.contains(&name) || text.contains(['{', '(']) => Ok(()),
+        name => write!(writer, " {name}={text}"),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
@@ -13,6 +13,7 @@ use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::{Map, Value};
 
 use super::rules::Refused;
+use crate::sys;
 
 /// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that
 /// is the host's own: whoever is in it cannot join it.
@@ -27,6 +28,26 @@ pub(crate) fn check(linux: &mut Map<String, Value>) -> Result<(), Refused> {
         let path = namespace.get("path").and_then(Value::as_str).unwrap_or_default();
         namespace.get("type").and_then(Value::as_str) != Some("user") || path.is_empty() || !is_own(path)
     });
+    Ok(())
+}
+
+/// Refuses a namespace to be joined that is not there, or of another kind: libcontainer's init says
+/// neither which nor where.
+pub(crate) fn require(spec: &Spec) -> Result<(), Refused> {
+    let linux = spec.linux().as_ref();
+    for namespace in linux.and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default() {
+        let (kind, Some(path)) = (namespace.typ(), namespace.path()) else { continue };
+        let found = File::open(path).map(|file| sys::namespace_kind(file.as_fd()));
+        let wrong = match found {
+            Ok(found) if found == Some(flag(kind).bits()) => continue,
+            Ok(_) => format!("it is no {kind} namespace"),
+            Err(error) => error.to_string(),
+        };
+        return Err(Refused(format!(
+            "cannot join the {kind} namespace {} (linux.namespaces): {wrong}",
+            path.display()
+        )));
+    }
     Ok(())
 }
 

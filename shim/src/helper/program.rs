@@ -1,54 +1,77 @@
 //! The program of a container's process: found as runc finds it, with the messages that
 //! containerd's users look for.
 
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
+use std::convert::Infallible;
 use std::ffi::{CString, NulError};
 use std::fs::File;
-use std::io::{self, PipeReader, Read};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use libcontainer::container::State;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
 use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access, execve, getuid};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, execve, faccessat, getuid};
+use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 
+use super::hooks::{self, HookFailed};
+use super::stdio;
+use super::worker::chain;
 use crate::sys;
-
-/// Directories in which a program without a slash is searched when the environment has no `PATH`.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// More than a container's process has open at a time of its own.
 const OWN_DESCRIPTORS: usize = 64;
 
-/// Written to the report right before `execve`, so that the reader can distinguish an executed
-/// program from an init that died.
+/// Written when the process can be started.
+pub(crate) const READY: u8 = b'+';
+
+/// Written right before `execve`, so that the reader can distinguish an executed program from an
+/// init that died.
 pub(crate) const ABOUT_TO_EXECUTE: u8 = b'+';
 
-/// Lets a process that waits at its gate execute its program.
+/// Lets a process that waits for its start execute its program.
 pub(crate) const GO: u8 = b'+';
+
+/// The process's ends of the pipes to those that wait for it.
+#[derive(Debug, Clone)]
+pub(crate) struct Ends {
+    /// Gets [`READY`], or the reason why the process cannot be started.
+    pub(crate) ready: Rc<OwnedFd>,
+    /// Yields [`GO`] when the program is to be executed; closes when nobody is left to say so.
+    pub(crate) start: Rc<OwnedFd>,
+    /// Gets the reason why that failed; closed by a successful `execve`.
+    pub(crate) outcome: Rc<OwnedFd>,
+}
 
 /// Executes the process of a spec. Runs in the container's init: after pivot_root, as the
 /// container's user, with its capabilities and seccomp filter.
+///
+/// It takes the place of the end of libcontainer's sequence. What libcontainer 0.7.0 does there
+/// takes system calls (`sendmsg`, `accept4`) that runc does without, so that a seccomp profile
+/// recorded under runc would not suffice. Here are those only that runc makes, too.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerProgram {
-    /// Gets [`ABOUT_TO_EXECUTE`] and then, when that fails, the reason; closed by a successful
-    /// `execve`.
-    report: Option<Rc<OwnedFd>>,
-    /// The report, or libcontainer's own pipe for that: what is not closed before.
-    kept: RawFd,
-    /// Gets [`GO`] from the worker, which alone has the other end: it closes when the worker ends.
-    gate: Option<Rc<PipeReader>>,
+    ends: Ends,
     /// Descriptors that were open before; see [`may_be_open`].
     inherited: Vec<RawFd>,
     /// The environment lacks HOME; what stands in the spec is a placeholder that keeps libcontainer
     /// from asking NSS, whose modules are the image's.
     find_home: bool,
-    /// The file that `validate` found.
-    path: Rc<OnceCell<PathBuf>>,
+    /// The state that startContainer hooks read; `None`: no init.
+    init: Option<State>,
+}
+
+/// What `execve` takes.
+struct Image {
+    path: PathBuf,
+    program: CString,
+    args: Vec<CString>,
+    env: Vec<CString>,
 }
 
 /// A program that cannot be executed; in the words of Go's os/exec and runc, which tools search
@@ -58,6 +81,9 @@ pub(crate) enum ProgramError {
     /// Nowhere in PATH.
     #[error("exec: {0:?}: executable file not found in $PATH")]
     NotInPath(String),
+    /// Only in a directory of PATH that is relative.
+    #[error("exec: {0:?}: cannot run executable found relative to current directory")]
+    Relative(String),
     /// The path cannot be examined.
     #[error("exec: {path:?}: stat {path}: {}", in_words(*errno))]
     Stat { path: String, errno: Errno },
@@ -70,12 +96,12 @@ pub(crate) enum ProgramError {
     /// `execve` refused.
     #[error("exec {}: {}", path.display(), in_words(*errno))]
     Execute { path: PathBuf, errno: Errno },
-    /// The worker that was to let it begin has ended.
-    #[error("the process was not to begin: its worker has ended")]
-    NobodyWaits,
     /// `process.args` is empty.
     #[error("process.args is empty; it must name a program")]
     NoArguments,
+    /// A startContainer hook.
+    #[error("{0}")]
+    Hook(String),
     /// An argument or variable that the kernel cannot take.
     #[error("process.args or process.env contains a NUL byte")]
     Nul,
@@ -88,50 +114,74 @@ impl From<NulError> for ProgramError {
 }
 
 impl ContainerProgram {
-    /// `report`: see the field.
-    pub(crate) fn of_init(report: OwnedFd, find_home: bool) -> io::Result<Self> {
-        let program = Self::of_exec(report.as_raw_fd(), find_home)?;
-        Ok(Self { report: Some(Rc::new(report)), ..program })
-    }
-
-    /// `kept`: see the field.
-    pub(crate) fn of_exec(kept: RawFd, find_home: bool) -> io::Result<Self> {
+    /// The arguments: see the fields.
+    pub(crate) fn new(ends: Ends, find_home: bool, init: Option<State>) -> io::Result<Self> {
         let names = std::fs::read_dir("/proc/self/fd")?.map(|entry| entry.map(|entry| entry.file_name()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
         let inherited = names.iter().filter_map(|name| name.to_str()?.parse().ok()).collect();
-        Ok(Self { report: None, kept, gate: None, inherited, find_home, path: Rc::default() })
+        Ok(Self { ends, inherited, find_home, init })
     }
 
-    /// `gate`: see the field.
-    pub(crate) fn waiting_for(self, gate: PipeReader) -> Self {
-        Self { gate: Some(Rc::new(gate)), ..self }
-    }
-
-    fn wait(&self) -> Result<(), ProgramError> {
-        let Some(gate) = &self.gate else { return Ok(()) };
-        (&**gate).read_exact(&mut [0]).map_err(|_| ProgramError::NobodyWaits)
-    }
-
-    /// Replaces the process's image; returns only when that fails.
-    fn execute(&self, process: &Process) -> Result<(), ProgramError> {
-        self.wait()?;
-        let args = process.args().as_deref().unwrap_or_default();
-        let path = match self.path.get() {
-            Some(path) => path.clone(),
-            None => find(process)?,
-        };
-        let program = CString::new(path.as_os_str().as_encoded_bytes())?;
-        let args = args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<Vec<_>, _>>()?;
-        let env = self.environment(process).into_iter().map(CString::new).collect::<Result<Vec<_>, _>>()?;
+    /// Waits for the start and replaces the process's image; returns only when there can be none.
+    fn run(&self, spec: &Spec) -> Result<Infallible, ProgramError> {
+        let process = spec.process().as_ref().ok_or(ProgramError::NoArguments)?;
+        let image = self.image(process)?;
+        if self.init.is_some() {
+            stdio::make_null_writable();
+        }
+        // Without a reader (the worker was killed) nobody starts it either.
+        let _ = nix::unistd::write(&*self.ends.ready, &[READY]);
         // The kernel looks the program up before it closes what is to be closed on execution: a
         // path through /proc/self/fd would lead out of the container (CVE-2024-21626).
-        sys::close_each(may_be_open(&self.inherited).filter(|number| *number > 2 && *number != self.kept));
-        self.report(&[ABOUT_TO_EXECUTE]);
-        sys::restore_ignored_signals();
-        match execve(&program, &args, &env) {
-            Ok(never) => match never {},
-            Err(errno) => Err(ProgramError::Execute { path, errno }),
+        let kept = [&self.ends.start, &self.ends.outcome].map(|end| end.as_raw_fd());
+        sys::close_each(may_be_open(&self.inherited).filter(|number| *number > 2 && !kept.contains(number)));
+        if !is_started(&self.ends.start) {
+            sys::exit_now(255);
         }
+        let reason = self.execute(spec, &image);
+        let _ = nix::unistd::write(&*self.ends.outcome, reason.to_string().as_bytes());
+        sys::exit_now(255)
+    }
+
+    fn image(&self, process: &Process) -> Result<Image, ProgramError> {
+        let path = find(process)?;
+        let args = process.args().as_deref().unwrap_or_default();
+        Ok(Image {
+            program: CString::new(path.as_os_str().as_encoded_bytes())?,
+            args: args.iter().map(|arg| CString::new(arg.as_str())).collect::<Result<_, _>>()?,
+            env: self.environment(process).into_iter().map(CString::new).collect::<Result<_, _>>()?,
+            path,
+        })
+    }
+
+    /// Returns what went wrong.
+    fn execute(&self, spec: &Spec, image: &Image) -> ProgramError {
+        sys::close_each(std::iter::once(self.ends.start.as_raw_fd()));
+        if let Some(state) = &self.init {
+            if let Err(error) = self.run_start_hooks(spec, state) {
+                return ProgramError::Hook(chain(&error));
+            }
+            let _ = nix::unistd::write(&*self.ends.outcome, &[ABOUT_TO_EXECUTE]);
+        }
+        match execve(&image.program, &image.args, &image.env) {
+            Ok(never) => match never {},
+            Err(errno) => ProgramError::Execute { path: image.path.clone(), errno },
+        }
+    }
+
+    fn run_start_hooks(&self, spec: &Spec, state: &State) -> Result<(), HookFailed> {
+        let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().as_deref()).unwrap_or_default();
+        if hooks.is_empty() {
+            return Ok(());
+        }
+        let environment = spec.process().as_ref().map(|process| self.environment(process)).unwrap_or_default();
+        let variable = |entry: &String| entry.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let environment = environment.iter().filter_map(variable).collect();
+        // One may end without reading its state.
+        sys::ignore_broken_pipes();
+        let result = hooks::run("startContainer", Some(hooks), state, None, Some(Pid::this()), Some(&environment));
+        sys::restore_ignored_signals();
+        result
     }
 
     /// The spec's environment in its order, where the last of equal names is, with HOME from the
@@ -151,36 +201,31 @@ impl ContainerProgram {
         environment.reverse();
         environment
     }
-
-    fn report(&self, bytes: &[u8]) {
-        if let Some(report) = &self.report {
-            // Without a reader (the starter was killed) the message is for nobody.
-            let _ = nix::unistd::write(&**report, bytes);
-        }
-    }
 }
 
 impl Executor for ContainerProgram {
-    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        let result = spec.process().as_ref().ok_or(ProgramError::NoArguments).and_then(|process| self.execute(process));
-        result.map_err(|error| {
-            let message = error.to_string();
-            self.report(message.as_bytes());
-            ExecutorError::Other(message)
-        })
+    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
+        // validate does not return to where this is called.
+        Err(ExecutorError::InvalidArg)
     }
 
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
-        let found = spec.process().as_ref().ok_or(ProgramError::NoArguments).and_then(find);
-        let path = found.map_err(|error| ExecutorValidationError::ArgValidationError(error.to_string()))?;
-        // Set once: validate runs once.
-        let _ = self.path.set(path);
-        Ok(())
+        let error = match self.run(spec) {
+            Ok(never) => match never {},
+            Err(error) => error.to_string(),
+        };
+        let _ = nix::unistd::write(&*self.ends.ready, error.as_bytes());
+        Err(ExecutorValidationError::ArgValidationError(error))
     }
+}
 
-    fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
-        // The environment is handed to execve; the process's own is the shim's and goes with it.
-        Ok(())
+/// Waits for the start; false where nobody is left to order it.
+fn is_started(pipe: &OwnedFd) -> bool {
+    loop {
+        match nix::unistd::read(pipe, &mut [0]) {
+            Err(Errno::EINTR) => {}
+            read => return read == Ok(1),
+        }
     }
 }
 
@@ -192,22 +237,22 @@ fn may_be_open(inherited: &[RawFd]) -> impl Iterator<Item = RawFd> {
 }
 
 /// The file that a process's first argument names: as given when it has a slash, else the first
-/// match in `PATH`.
+/// match in `PATH`, which must not depend on the working directory.
 fn find(process: &Process) -> Result<PathBuf, ProgramError> {
     let name = process.args().as_deref().unwrap_or_default().first().ok_or(ProgramError::NoArguments)?;
     if name.contains('/') {
         return check(Path::new(name), name).map(|()| PathBuf::from(name));
     }
     let environment = process.env().as_deref().unwrap_or_default();
-    let path = environment.iter().rev().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or(DEFAULT_PATH);
-    let candidates = path.split(':').map(|directory| match directory {
-        "" => Path::new(".").join(name),
-        directory => Path::new(directory).join(name),
-    });
-    candidates
-        .into_iter()
-        .find(|candidate| !name.is_empty() && check(candidate, name).is_ok())
-        .ok_or_else(|| ProgramError::NotInPath(name.clone()))
+    let path = environment.iter().rev().find_map(|entry| entry.strip_prefix("PATH=")).unwrap_or_default();
+    // An empty PATH has no directory; an empty part of one is the working directory.
+    let directories = path.split(':').filter(|_| !path.is_empty() && !name.is_empty());
+    let found = directories.map(|directory| Path::new(directory).join(name)).find(|file| check(file, name).is_ok());
+    match found {
+        Some(file) if file.is_absolute() => Ok(file),
+        Some(_) => Err(ProgramError::Relative(name.clone())),
+        None => Err(ProgramError::NotInPath(name.clone())),
+    }
 }
 
 /// Checks that the caller may execute the file.
@@ -219,7 +264,8 @@ fn check(path: &Path, name: &str) -> Result<(), ProgramError> {
     if metadata.is_dir() {
         return Err(ProgramError::Directory(name.to_owned()));
     }
-    match access(path, AccessFlags::X_OK) {
+    // faccessat2(2), as runc: a seccomp profile need not allow access(2).
+    match faccessat(AT_FDCWD, path, AccessFlags::X_OK, AtFlags::AT_EACCESS) {
         Ok(()) => Ok(()),
         // A seccomp profile that knows no faccessat2 answers one of these; then the mode bits
         // decide.
@@ -258,7 +304,7 @@ fn home_in(passwd: &str, uid: u32) -> &str {
 }
 
 /// An errno as Go words it.
-fn in_words(errno: Errno) -> String {
+pub(super) fn in_words(errno: Errno) -> String {
     errno.desc().to_ascii_lowercase()
 }
 
@@ -293,15 +339,24 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_the_environments_and_has_a_default() {
-        assert!(find(&process(&["sh"], &[])).is_ok());
-        assert!(find(&process(&["sh"], &["PATH=/no/such"])).is_err());
-        assert!(find(&process(&["sh"], &["PATH=/no/such", "PATH=/nowhere:/bin"])).is_ok());
+    fn the_path_is_the_environments_and_absolute() {
+        let message = |env: &[&str]| find(&process(&["sh"], env)).map_err(|error| error.to_string());
+        let absent = Err("exec: \"sh\": executable file not found in $PATH".to_owned());
+        for env in [&[][..], &["PATH="], &["PATH=/no/such"], &["PATH=/bin", "PATH=/no/such"]] {
+            assert_eq!(message(env), absent, "{env:?}");
+        }
+        assert_eq!(message(&["PATH=/no/such", "PATH=/nowhere:/bin"]), Ok("/bin/sh".into()));
+        let up = "../".repeat(40);
+        let relative = Err("exec: \"sh\": cannot run executable found relative to current directory".to_owned());
+        assert_eq!(message(&[&format!("PATH={up}bin:/bin")]), relative);
+        assert_eq!(message(&[&format!("PATH=/bin:{up}bin")]), Ok("/bin/sh".into()));
     }
 
     #[test]
     fn the_environment_keeps_its_order_and_the_last_of_equal_names() {
-        let program = ContainerProgram::of_exec(-1, false).unwrap();
+        let null = || Rc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let ends = Ends { ready: null(), start: null(), outcome: null() };
+        let program = ContainerProgram::new(ends, false, None).unwrap();
         let process = process(&["x"], &["A=1", "B=2", "A=3=4", "C="]);
         assert_eq!(program.environment(&process), ["B=2", "A=3=4", "C="]);
     }

@@ -11,14 +11,31 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{PosixRlimitType, Spec};
 use rustix::process::{Resource, Rlimit, prlimit};
 
+/// A limit that the kernel refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot set {kind} (process.rlimits) to soft {soft}, hard {hard}")]
+pub(crate) struct LimitError {
+    kind: PosixRlimitType,
+    soft: String,
+    hard: String,
+    #[source]
+    source: io::Error,
+}
+
 /// Sets those of the spec's process on `pid`, or on the caller.
-pub(crate) fn set(pid: Option<Pid>, spec: &Spec) -> io::Result<()> {
+pub(crate) fn set(pid: Option<Pid>, spec: &Spec) -> Result<(), LimitError> {
     let process = pid.and_then(|pid| rustix::process::Pid::from_raw(pid.as_raw()));
     let limits = spec.process().as_ref().and_then(|process| process.rlimits().as_deref());
     for limit in limits.unwrap_or_default() {
         let value = |value: u64| (value != libc::RLIM_INFINITY).then_some(value);
+        let text = |number| value(number).map_or_else(|| "unlimited".to_owned(), |number| number.to_string());
         let pair = Rlimit { current: value(limit.soft()), maximum: value(limit.hard()) };
-        prlimit(process, resource(limit.typ()), pair)?;
+        prlimit(process, resource(limit.typ()), pair).map_err(|errno| LimitError {
+            kind: limit.typ(),
+            soft: text(limit.soft()),
+            hard: text(limit.hard()),
+            source: errno.into(),
+        })?;
     }
     Ok(())
 }

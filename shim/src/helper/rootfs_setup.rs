@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Mount, Spec};
-use pathrs::error::{Error, ErrorKind};
+use pathrs::error::ErrorKind;
 use pathrs::flags::OpenFlags;
 use pathrs::procfs::ProcfsHandle;
 use pathrs::{InodeType, Root};
@@ -17,7 +17,7 @@ use pathrs::{InodeType, Root};
 use super::devices::{DeviceError, Devices};
 use super::hook_namespaces::run_prepared;
 use super::masked_paths;
-use super::mounts::{AttachError, MountPlan, PlanError, Propagation, SourceError, Sources};
+use super::mounts::{self, AttachError, MountPlan, PlanError, Propagation, SourceError, Sources};
 use super::working_directory;
 use crate::cgroup::Cgroup;
 
@@ -67,7 +67,7 @@ pub(crate) enum RootfsSetupError {
     Link {
         link: Link,
         #[source]
-        source: Error,
+        source: io::Error,
     },
     /// A directory.
     #[error("cannot set the mode of {} in the container", path.display())]
@@ -175,8 +175,8 @@ fn directories_of_devices(spec: &Spec) -> Vec<PathBuf> {
 fn make_links(inside: &Root, links: &[Link]) -> Result<(), RootfsSetupError> {
     for link in links {
         match inside.create(&link.path, &InodeType::Symlink(link.target.clone())) {
-            Err(source) if source.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
-                return Err(RootfsSetupError::Link { link: link.clone(), source });
+            Err(error) if error.kind() != ErrorKind::OsError(Some(libc::EEXIST)) => {
+                return Err(RootfsSetupError::Link { link: link.clone(), source: mounts::plain(error) });
             }
             _ => {}
         }
@@ -188,7 +188,7 @@ fn set_modes(inside: &Root, directories: &[PathBuf]) -> Result<(), RootfsSetupEr
     for path in directories {
         let opened = inside.open_subpath(path, OpenFlags::O_DIRECTORY | OpenFlags::O_CLOEXEC);
         let set = opened
-            .map_err(io::Error::other)
+            .map_err(mounts::plain)
             .and_then(|directory| directory.set_permissions(std::fs::Permissions::from_mode(0o755)));
         set.map_err(|source| RootfsSetupError::Directory { path: path.clone(), source })?;
     }

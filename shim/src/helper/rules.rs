@@ -71,6 +71,11 @@ pub(crate) fn process(process: &mut Value, host: HostFacts) -> Result<ProcessNot
     if process.get("noNewPrivileges") == Some(&Value::Bool(false)) {
         process.remove("noNewPrivileges");
     }
+    if let Some(priority) = process.get("ioPriority").and_then(|io| io.get("priority")).and_then(Value::as_i64)
+        && !(0..=7).contains(&priority)
+    {
+        return Err(Refused(format!("process.ioPriority.priority is {priority}; it must be 0 to 7")));
+    }
     label("process.selinuxLabel", "selinuxLabel", process, host)?;
     apparmor(process, host)?;
     capabilities(process, host, &mut notes);
@@ -96,6 +101,7 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
         return Err(Refused(format!("ociVersion is {version:?}; only 1.x is supported")));
     }
     hooks(spec)?;
+    uts_names(spec)?;
     let linux = spec.get_mut("linux").and_then(Value::as_object_mut);
     let linux = linux.ok_or_else(|| Refused("the spec has no linux section; this is a Linux runtime".into()))?;
     // To libcontainer, none are devices as well, for which there must be a namespace.
@@ -103,6 +109,7 @@ pub(crate) fn spec(spec: &mut Value, host: HostFacts) -> Result<Vec<String>, Ref
     namespaces::check(linux)?;
     rootfs_propagation(linux)?;
     seccomp(linux);
+    seccomp_arguments(linux)?;
     label("linux.mountLabel", "mountLabel", linux, host)?;
     let warnings = personality_flags(linux).into_iter().collect();
     let unified = linux.get("resources").and_then(|r| r.get("unified")).and_then(Value::as_object);
@@ -155,6 +162,22 @@ fn seccomp(linux: &mut Map<String, Value>) {
         return;
     }
     profile.entry("flags").or_insert_with(|| json!(["SECCOMP_FILTER_FLAG_SPEC_ALLOW"]));
+}
+
+/// Refuses a condition on an argument that no system call has: libseccomp does not say which.
+fn seccomp_arguments(linux: &Map<String, Value>) -> Result<(), Refused> {
+    const LAST: u64 = 5;
+    let list = |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    for call in linux.get("seccomp").map(|profile| list(profile, "syscalls")).unwrap_or_default() {
+        let indices = list(&call, "args").into_iter().filter_map(|argument| argument.get("index")?.as_u64());
+        if let Some(index) = indices.into_iter().find(|index| *index > LAST) {
+            let names = call.get("names").cloned().unwrap_or_default();
+            return Err(Refused(format!(
+                "linux.seccomp: an argument of {names} has index {index}; {LAST} is the last"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Puts a rule that denies every device before the others, as runc does and the spec's own rules
@@ -256,10 +279,26 @@ fn home(process: &mut Map<String, Value>) -> bool {
     }
 }
 
+/// Refuses names that the kernel has no room for.
+fn uts_names(spec: &Value) -> Result<(), Refused> {
+    const LONGEST: usize = 64;
+    for field in ["hostname", "domainname"] {
+        let name = spec.get(field).and_then(Value::as_str).unwrap_or_default();
+        if name.len() > LONGEST {
+            return Err(Refused(format!("{field} is {name:?}, of {} bytes; {LONGEST} is the most", name.len())));
+        }
+    }
+    Ok(())
+}
+
 fn hooks(spec: &Value) -> Result<(), Refused> {
     let Some(hooks) = spec.get("hooks").and_then(Value::as_object) else { return Ok(()) };
     for (kind, list) in hooks {
         for hook in list.as_array().map(Vec::as_slice).unwrap_or_default() {
+            let path = hook.get("path").and_then(Value::as_str).unwrap_or_default();
+            if !path.starts_with('/') {
+                return Err(Refused(format!("hooks.{kind}: path is {path:?}; it must be absolute")));
+            }
             if hook.get("timeout").is_some_and(|timeout| timeout.as_i64().is_none_or(|seconds| seconds <= 0)) {
                 return Err(Refused(format!("hooks.{kind}: timeout must be a number of seconds above zero")));
             }
@@ -322,6 +361,7 @@ mod tests {
             (json!({"args": ["a"], "cwd": "/", "env": ["A"]}), "\"A\""),
             (json!({"args": ["a"], "cwd": "/", "env": ["=A"]}), "\"=A\""),
             (json!({"args": ["a"], "cwd": "x"}), "\"x\""),
+            (json!({"args": ["a"], "cwd": "/", "ioPriority": {"priority": 8}}), "priority is 8"),
             (json!({"args": ["a"], "cwd": "/", "apparmorProfile": "tight"}), "tight"),
             (json!({"args": ["a"], "cwd": "/", "user": {"gid": u32::MAX}}), "process.user.gid"),
             (json!(7), "object"),
@@ -410,6 +450,8 @@ mod tests {
                 "devices[0].access is empty",
             ),
             (with("/process", json!({"user": {"uid": u32::MAX}})), "process.user.uid"),
+            (with("/hooks", json!({"poststop": [{"path": "x"}]})), "poststop: path is \"x\""),
+            (with("/hostname", json!("x".repeat(65))), "65 bytes"),
             (with("/hooks", json!({"poststart": [{"path": "/x", "timeout": 0}]})), "timeout"),
         ] {
             let refused = spec(&mut bad, HOST).unwrap_err().to_string();

@@ -4,10 +4,7 @@
 use std::{
     fs::File,
     io::{self, Read, Write},
-    os::{
-        fd::{AsFd, AsRawFd},
-        unix::{fs::OpenOptionsExt, net::UnixStream},
-    },
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
     path::Path,
     time::{Duration, Instant},
 };
@@ -16,16 +13,16 @@ use libcontainer::{
     config::{ConfigError, YoukiConfig},
     container::{Container, ContainerStatus},
     error::LibcontainerError,
-    hooks::{HookError, run_hooks},
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvidia_glue::ledger::ProcessId;
 use oci_spec::runtime::Hook;
 
 use super::{
+    hooks::{self, HookFailed},
     program::ABOUT_TO_EXECUTE,
     protocol::{FailureKind, Start},
-    state::{NOTIFY_SOCKET, StateDir, StateError},
+    state::{StateDir, StateError},
 };
 use crate::sys;
 
@@ -63,7 +60,7 @@ pub(crate) enum StartError {
     #[error("{0}")]
     Program(String),
     /// init ended before that.
-    #[error("the init of container {id:?} ended before it executed its program (did a startContainer hook fail?)")]
+    #[error("the init of container {id:?} ended before it executed its program")]
     Ended { id: String },
     /// The hooks that the spec has.
     #[error("cannot read the hooks of container {id:?}")]
@@ -73,11 +70,11 @@ pub(crate) enum StartError {
         source: ConfigError,
     },
     /// One of them.
-    #[error("a poststart hook of container {id:?} failed; the container was ended")]
+    #[error("container {id:?} was ended")]
     Poststart {
         id: String,
         #[source]
-        source: HookError,
+        source: HookFailed,
     },
 }
 
@@ -111,12 +108,9 @@ pub(crate) fn start(start: &Start, limit: Duration) -> Result<bool, StartError> 
     Ok(!hooks.is_empty())
 }
 
-/// Tells init, which takes a connection's end for it. libcontainer's own function changes the
-/// process's directory, as a socket's path must be short; this one goes by the directory's number.
+/// Tells init. Where that has ended, nobody has the pipe open.
 fn notify(state: &StateDir) -> io::Result<()> {
-    let directory = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(state.path())?;
-    let socket = format!("/proc/self/fd/{}/{NOTIFY_SOCKET}", directory.as_raw_fd());
-    UnixStream::connect(socket)?.write_all(b"start container")
+    File::options().write(true).custom_flags(libc::O_NONBLOCK).open(state.start())?.write_all(b"+")
 }
 
 fn open_outcome(path: &Path) -> io::Result<File> {
@@ -164,7 +158,7 @@ pub(crate) fn poststart(start: &Start) -> Result<(), StartError> {
     let failed = |e| StartError::Container { id: start.id.clone(), source: Box::new(e) };
     let container = Container::load(state.path().to_owned()).map_err(failed)?;
     let hooks = hooks(&state, &start.id)?;
-    let result = run_hooks(Some(&hooks), Some(&container.state), Some(container.bundle()), None, None);
+    let result = hooks::run("poststart", Some(&hooks), &container.state, Some(container.bundle()), None, None);
     result.map_err(|source| {
         end_init(&state);
         StartError::Poststart { id: start.id.clone(), source }

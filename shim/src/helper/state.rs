@@ -13,9 +13,6 @@ use nix::sys::stat::Mode;
 use nvidia_glue::{inject::ExecEdits, ledger::ProcessId};
 use serde::{Deserialize, Serialize};
 
-/// libcontainer's: init listens here for its start.
-pub(crate) const NOTIFY_SOCKET: &str = "notify.sock";
-
 /// libcontainer's: the last of a create's files before there is a cgroup, and the first to be
 /// removed after that is gone. A cgroup is this container's as long as the file is there.
 const CONFIG: &str = "youki_config.json";
@@ -108,8 +105,9 @@ impl StateDir {
         &self.path
     }
 
-    pub(crate) fn notify_socket(&self) -> PathBuf {
-        self.path.join(NOTIFY_SOCKET)
+    /// The pipe through which init is told to execute its program.
+    pub(crate) fn start(&self) -> PathBuf {
+        self.path.join("start")
     }
 
     /// The pipe through which init reports whether it could execute its program.
@@ -118,15 +116,11 @@ impl StateDir {
     }
 
     pub(crate) fn make_outcome(&self) -> Result<fs::File, StateError> {
-        let path = self.outcome();
-        nix::unistd::mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| file("make", &path)(e.into()))?;
-        // Reading and writing: opening does not wait for the other side.
-        fs::File::options()
-            .read(true)
-            .write(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(&path)
-            .map_err(file("open", &path))
+        make_pipe(&self.outcome(), libc::O_NONBLOCK)
+    }
+
+    pub(crate) fn make_start(&self) -> Result<fs::File, StateError> {
+        make_pipe(&self.start(), 0)
     }
 
     pub(crate) fn save(&self, settings: &Settings) -> Result<(), StateError> {
@@ -169,6 +163,12 @@ impl StateDir {
         }
         Ok(())
     }
+}
+
+fn make_pipe(path: &Path, flags: i32) -> Result<fs::File, StateError> {
+    nix::unistd::mkfifo(path, Mode::S_IRUSR | Mode::S_IWUSR).map_err(|e| file("make", path)(e.into()))?;
+    // Reading and writing: opening does not wait for the other side.
+    fs::File::options().read(true).write(true).custom_flags(flags).open(path).map_err(file("open", path))
 }
 
 fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {

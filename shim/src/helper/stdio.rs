@@ -1,13 +1,15 @@
 //! A process's standard streams: who owns them, and its terminal.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
 };
-use nix::sys::stat::{SFlag, fstat};
+use nix::sys::stat::{SFlag, fstat, makedev};
 use nix::unistd::{Gid, Uid, fchown};
 
 use super::protocol::StdioKind;
@@ -46,6 +48,29 @@ pub(crate) struct StreamOwner {
     pub(crate) uid: u32,
     /// `None` keeps the group, as runc does.
     pub(crate) gid: Option<u32>,
+}
+
+/// Opens init's streams that are the container's `/dev/null` anew, to read and write as under runc:
+/// libcontainer opens them to read alone. They stay so for a user who may not write it.
+pub(crate) fn make_null_writable() {
+    let Ok(null) = File::options().read(true).write(true).open("/dev/null") else { return };
+    let is_null = |file: BorrowedFd<'_>| {
+        fstat(file).is_ok_and(|file| {
+            SFlag::from_bits_truncate(file.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR
+                && file.st_rdev == makedev(1, 3)
+        })
+    };
+    if !is_null(null.as_fd()) || fcntl(&null, FcntlArg::F_GETFD).is_err() {
+        return;
+    }
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        if is_null(stream) {
+            // As the lowest number that is free. A seccomp profile need not allow dup2(2) here.
+            let number = stream.as_raw_fd();
+            sys::close_each(std::iter::once(number));
+            let _ = fcntl(&null, FcntlArg::F_DUPFD(number));
+        }
+    }
 }
 
 /// Rows and columns.

@@ -125,11 +125,13 @@ pub(super) fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failu
     Failure { kind, message: chain(error) }
 }
 
-/// Adds what libcontainer only logged. A message about the program is complete, and tools compare
-/// it.
+/// Adds what libcontainer only logged. A message about the program or its directory is complete,
+/// and tools compare it.
 fn with_log(mut failure: Failure, log: &LogCapture) -> Answer {
+    const COMPLETE: [&str; 2] = ["exec", "chdir to cwd"];
     let quote = log.quote();
-    if !quote.is_empty() && failure.kind == FailureKind::Internal && !failure.message.starts_with("exec") {
+    let is_complete = COMPLETE.iter().any(|words| failure.message.starts_with(words));
+    if !quote.is_empty() && failure.kind == FailureKind::Internal && !is_complete {
         failure.message = format!("{} ({quote})", failure.message);
     }
     WorkerReply::Failed(failure).into()

@@ -1,6 +1,7 @@
 //! The process's working directory, made where it is missing.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -11,11 +12,12 @@ use super::mounts;
 /// Makes `cwd` in the container's root, whose mounts are there, as runc does and libcontainer does
 /// not.
 pub(crate) fn ensure(root: &Root, cwd: &Path) -> io::Result<()> {
-    if root.resolve(cwd).is_ok() {
-        return Ok(());
+    if let Ok(found) = root.resolve(cwd) {
+        let is_directory = std::fs::File::from(OwnedFd::from(found)).metadata()?.is_dir();
+        return if is_directory { Ok(()) } else { Err(io::ErrorKind::NotADirectory.into()) };
     }
     let place = mounts::resolve(root, cwd)?;
-    root.mkdir_all(place, &std::fs::Permissions::from_mode(0o755)).map(drop).map_err(io::Error::other)
+    root.mkdir_all(place, &std::fs::Permissions::from_mode(0o755)).map(drop).map_err(mounts::plain)
 }
 
 #[cfg(test)]
@@ -31,6 +33,11 @@ mod tests {
         ensure(&inside, Path::new("/a/b")).unwrap();
         assert!(root.path().join("a/b").is_dir());
         ensure(&inside, Path::new("/a/b")).unwrap();
+        std::fs::write(root.path().join("file"), "").unwrap();
+        for path in ["/file", "/file/x"] {
+            let refused = ensure(&inside, Path::new(path)).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::NotADirectory, "{path}: {refused}");
+        }
         // The link is absolute, so it leads to what is made inside the root.
         ensure(&inside, Path::new("/link/x")).unwrap();
         assert!(!outside.path().join("x").exists());

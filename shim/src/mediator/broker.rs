@@ -170,7 +170,7 @@ fn is_packed(fd: &OwnedFd) -> bool {
 fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
     loop {
         match frame::receive(intake.as_fd()) {
-            Ok((fd, _)) if sys::is_pid_namespace(fd.as_fd()) => server.admit(fd),
+            Ok((fd, _)) if sys::namespace_kind(fd.as_fd()) == Some(libc::CLONE_NEWPID) => server.admit(fd),
             Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
                 Ok(cgroups) => server.add_cgroups(cgroups),
                 Err(_) => return drop(forward),

@@ -33,11 +33,13 @@ pub fn parent_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     owned(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) }.into())
 }
 
-/// Returns whether this is a pid namespace (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`).
-pub fn is_pid_namespace(file: BorrowedFd<'_>) -> bool {
+/// The kind of a namespace as its `CLONE_NEW` flag (`ioctl_nsfs(2)`, `NS_GET_NSTYPE`); `None` of
+/// what is no namespace.
+pub fn namespace_kind(file: BorrowedFd<'_>) -> Option<i32> {
     const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
     // SAFETY: takes no argument; what is no namespace answers an error.
-    unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) == libc::CLONE_NEWPID }
+    let kind = unsafe { libc::ioctl(file.as_raw_fd(), NS_GET_NSTYPE) };
+    (kind > 0).then_some(kind)
 }
 
 fn owned(answer: i64) -> io::Result<OwnedFd> {

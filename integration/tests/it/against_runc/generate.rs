@@ -343,6 +343,9 @@ fn devices(random: &mut Random) -> Value {
         json!({ "path": "/dev/pipe", "type": "p", "fileMode": 0o600 }),
         json!({ "path": "/dev/block", "type": "b", "major": 7, "minor": 0, "fileMode": 0o660 }),
         json!({ "path": "/dev/plain", "type": "c", "major": 1, "minor": 5 }),
+        json!({ "path": "/opt/of/its/own", "type": "c", "major": 1, "minor": 7, "fileMode": 0o640, "uid": 7, "gid": 8 }),
+        json!({ "path": "/out/pipe", "type": "p" }),
+        json!({ "path": "/etc/passwd", "type": "c", "major": 1, "minor": 3 }),
     ];
     json!(random.some(&devices))
 }

@@ -9,6 +9,8 @@ mod differences;
 mod facts;
 mod generate;
 mod host;
+mod profiles;
+mod refusals;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,6 +28,10 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("against_runc::the_same_spec_makes_the_same_container", same),
         Case::egpu("against_runc::what_is_absent_null_or_empty_means_the_same", absence::same),
         Case::egpu("against_runc::and_in_an_exec", absence::same_of_execs),
+        Case::egpu("against_runc::refusals_are_in_words", refusals::are_in_words),
+        Case::egpu("against_runc::profiles_that_suffice_under_runc", profiles::that_suffice_under_runc),
+        Case::egpu("against_runc::profiles_that_kill", profiles::that_kill),
+        Case::egpu("against_runc::profiles_that_let_failures_be_told", profiles::failures_are_told),
     ];
     cases.into_iter().map(|case| case.needing(built).once()).collect()
 }
@@ -51,11 +57,13 @@ fn same(node: &Node) {
     let mut seen = BTreeSet::new();
     let mut unknown = Vec::new();
     let mut refused = 0;
+    let mut internal = BTreeSet::new();
     for seed in first..first + count {
         let id = format!("spec{seed}");
         let spec = spec(seed, &host, &node.cgroup_path(&id));
         let run = |builder: ContainerBuilder<'_>| run(builder, &spec, &node.cgroup_path(&id), &host);
         let (theirs, ours) = (run(node.container(&id).runc(&runc)), run(node.container(&id)));
+        internal.extend(ours.get("refused").filter(|text| refusals::is_debug_text(text)).cloned());
         refused += u32::from(theirs.contains_key("refused") && ours.contains_key("refused"));
         for deviation in differences::between(&theirs, &ours) {
             match differences::known(&deviation, &spec, &host) {
@@ -67,6 +75,7 @@ fn same(node: &Node) {
     let unseen: Vec<_> = differences::on(&host).filter(|row| !seen.contains(row.what)).collect();
     host.end();
     println!("{count} specs, {refused} of them refused by both; of the known differences, {} were seen", seen.len());
+    assert!(internal.is_empty(), "{internal:#?}");
     assert!(unknown.is_empty(), "{}", summary(&unknown));
     // Few specs need not show everything.
     assert!(
@@ -93,8 +102,10 @@ fn spec(seed: u64, host: &Host<'_>, cgroup: &str) -> Value {
     let lists = ["/linux/maskedPaths", "/linux/readonlyPaths"].map(|list| spec.pointer(list).cloned());
     let listed = lists.iter().flatten().flat_map(|list| list.as_array().cloned().unwrap_or_default());
     let mounted = spec["mounts"].as_array().unwrap().iter().map(|mount| mount["destination"].clone());
+    let devices = spec["linux"]["devices"].as_array().into_iter().flatten().map(|device| device["path"].clone());
     let paths: BTreeSet<String> = listed
         .chain(mounted)
+        .chain(devices)
         .chain([spec["process"]["cwd"].clone()])
         .filter_map(|path| Some(path.as_str()?.to_owned()))
         .collect();

@@ -1,7 +1,8 @@
 //! Standard streams and terminals.
 
-use integration::Node;
+use integration::{Node, eventually};
 use nix::sys::signal::Signal;
+use serde_json::json;
 
 use crate::case::Case;
 
@@ -16,6 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::plain("io::output_of_a_child_that_outlives_init", output_of_a_child_that_outlives_init),
         Case::plain("io::a_user_can_reopen_its_streams", a_user_can_reopen_its_streams),
         Case::plain("io::sigpipe_is_default", sigpipe_is_default),
+        Case::plain("io::absent_streams_are_open_to_write", absent_streams_are_open_to_write),
         Case::egpu("io::no_signal_is_ignored", no_signal_is_ignored),
     ]
 }
@@ -35,6 +37,25 @@ fn closing_stdin_is_seen(node: &Node) {
     assert_eq!(container.wait().unwrap(), 0);
     container.delete().unwrap();
     assert_eq!(container.stdio.finish().stdout().trim(), "100000");
+}
+
+fn absent_streams_are_open_to_write(node: &Node) {
+    for uid in [0, 1000] {
+        let script = "echo x && echo x >&2 && read x; test $? = 1 && exec sleep infinity";
+        let user = move |spec: &mut serde_json::Value| spec["process"]["user"] = json!({ "uid": uid, "gid": uid });
+        let container = node.container("a").script(script).without_streams().edit(user).start().unwrap();
+        let of_init = |name: &str| std::path::PathBuf::from(format!("/proc/{}/{name}", container.pid()));
+        eventually("it sleeps", || {
+            std::fs::read_to_string(of_init("cmdline")).ok().filter(|line| line.contains("sleep"))
+        });
+        for stream in 0..3 {
+            assert_eq!(std::fs::read_link(of_init(&format!("fd/{stream}"))).unwrap().to_str(), Some("/dev/null"));
+            let facts = std::fs::read_to_string(of_init(&format!("fdinfo/{stream}"))).unwrap();
+            let flags = facts.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+            assert!(flags.ends_with('2'), "{stream} is not open to read and write: {flags}");
+        }
+        container.end();
+    }
 }
 
 fn large_output_arrives_whole(node: &Node) {

@@ -25,9 +25,11 @@ use crate::sys::{MountAttributes, set_mount_attributes};
 
 /// A mount that could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} the mount at {}", destination.display())]
+#[error("cannot {action} the mount {source_text}at {}", destination.display())]
 pub(crate) struct AttachError {
     action: &'static str,
+    /// `of SOURCE `, where it has one.
+    source_text: String,
     destination: PathBuf,
     #[source]
     source: io::Error,
@@ -119,7 +121,7 @@ impl Attached<'_> {
 
 fn failed(action: &'static str, destination: &Path) -> impl Fn(io::Error) -> AttachError {
     let destination = destination.to_owned();
-    move |source| AttachError { action, destination: destination.clone(), source }
+    move |source| AttachError { action, source_text: String::new(), destination: destination.clone(), source }
 }
 
 fn is_tmpfs(kind: &MountKind) -> bool {
@@ -185,7 +187,12 @@ impl Attacher<'_> {
 
     /// `tree` is a bind mount's source.
     fn attach(&self, planned: &PlannedMount, tree: Option<OwnedFd>) -> Result<OwnedFd, AttachError> {
-        let failed = |action| failed(action, &planned.destination);
+        let failed = |action| {
+            move |source| {
+                let source_text = format!("of {} ", planned.described());
+                AttachError { action, source_text, destination: planned.destination.clone(), source }
+            }
+        };
         let point = self.mount_point(planned, tree.as_ref()).map_err(failed("find a place for"))?;
         let mount = match (&planned.kind, tree) {
             (MountKind::FileSystem { kind, source }, _) => self.file_system(planned, kind, source, &point),
@@ -193,6 +200,10 @@ impl Attacher<'_> {
             (MountKind::Bind { .. }, None) => Err(io::ErrorKind::NotFound.into()),
         };
         let mount = mount.map_err(failed("make"))?;
+        // mount(2) says so, and Docker's hint goes by the words; move_mount(2) has EINVAL for it.
+        if is_directory(&mount).and_then(|is| Ok(is != is_directory(&point.file)?)).map_err(failed("attach"))? {
+            return Err(failed("attach")(io::ErrorKind::NotADirectory.into()));
+        }
         tree::attach(&mount, &point.file).map_err(failed("attach"))?;
         set_propagation(&mount, &planned.options.propagation).map_err(failed("set the propagation of"))?;
         if let Some(change) = planned.options.of_tree() {
@@ -312,8 +323,8 @@ fn is_directory(file: impl AsFd) -> io::Result<bool> {
     Ok(rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
 }
 
-/// Converts an error, with the kernel's error number where there is one.
-fn plain(error: pathrs::error::Error) -> io::Error {
+/// Converts an error of a lookup below a root to the kernel's own, where there is one.
+pub(crate) fn plain(error: pathrs::error::Error) -> io::Error {
     match error.kind() {
         ErrorKind::OsError(Some(number)) => io::Error::from_raw_os_error(number),
         _ => io::Error::other(error),

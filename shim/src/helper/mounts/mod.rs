@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Process, Spec};
 use serde_json::Value;
 
-pub(crate) use self::attach::AttachError;
+pub(crate) use self::attach::{AttachError, plain};
 pub(crate) use self::destination::resolve;
 use self::options::Options;
 pub(crate) use self::options::Propagation;
@@ -89,6 +89,15 @@ impl PlannedMount {
 
     fn is_dev(&self) -> bool {
         self.destination == Path::new(DEV)
+    }
+
+    /// Returns its source, with all that may be wrong with it.
+    fn described(&self) -> String {
+        match &self.kind {
+            MountKind::Bind { source, .. } => source.display().to_string(),
+            MountKind::FileSystem { kind, source } if self.options.data.is_empty() => format!("{source} ({kind})"),
+            MountKind::FileSystem { kind, source } => format!("{source} ({kind}: {})", self.options.data.join(",")),
+        }
     }
 }
 
