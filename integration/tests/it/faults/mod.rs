@@ -75,20 +75,6 @@ enum Outcome {
     Violation(String),
 }
 
-impl Trial {
-    /// The reason for which `make test` leaves it out: what is known to be wrong there, and not
-    /// mended yet. `make fault-test` tries it all the same.
-    fn known(&self) -> Option<&'static str> {
-        match (self.step, self.point.role.as_str()) {
-            (Step::Create, "broker") => Some("a mediator waits a minute for a broker that has ended"),
-            (Step::Exec, "helper" | "worker" | "intermediate" | "shim") => {
-                Some("the process of an exec that was lost half way stays in the container")
-            }
-            _ => None,
-        }
-    }
-}
-
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|text| text.parse().ok())
 }
@@ -99,10 +85,7 @@ fn injected(node: &Node) {
     let limit = match setting("EGPU_FAULT_SECONDS") {
         Some(0) => Duration::MAX,
         Some(seconds) => Duration::from_secs(seconds),
-        None => {
-            leave_out_known(&mut trials);
-            Duration::from_secs(120)
-        }
+        None => Duration::from_secs(120),
     };
     let only = std::env::var("EGPU_FAULT_ONLY").unwrap_or_default();
     trials.retain(|trial| trial.to_string().contains(&only));
@@ -119,16 +102,6 @@ fn injected(node: &Node) {
     let table = work.table.into_inner().unwrap();
     println!("faults: seed {seed}, {} of {count} points in {} s\n{table}", table.tried(), begin.elapsed().as_secs());
     assert!(table.violations().is_empty(), "violations:\n{}", table.violations().join("\n"));
-}
-
-fn leave_out_known(trials: &mut Vec<Trial>) {
-    let mut left_out: BTreeMap<&str, u32> = BTreeMap::new();
-    trials.retain(|trial| {
-        let known = trial.known();
-        known.into_iter().for_each(|why| *left_out.entry(why).or_default() += 1);
-        known.is_none()
-    });
-    left_out.iter().for_each(|(why, count)| println!("faults: {count} points left out: {why}"));
 }
 
 /// By the seed; first one of each process and step, then another one of each.
