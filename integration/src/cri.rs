@@ -171,7 +171,7 @@ pub struct Pod<'node> {
 pub enum PodSecurity {
     /// `privileged: true`, in a [`Node::privileged_pod`].
     Privileged,
-    /// What kubelet asks for where a pod says nothing.
+    /// The kubelet's request where a pod says nothing.
     #[default]
     Baseline,
     /// Nothing of what has to be given up: every capability, root, and gaining rights.

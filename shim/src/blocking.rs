@@ -1,5 +1,5 @@
-//! Work that waits for a disk or a lock, on a thread of its own: a create that waits for the ledger's
-//! lock must not keep other containers of the pod from being watched or given back.
+//! Work that waits for a disk or a lock, on a thread of its own: a create that waits for the
+//! ledger's lock must not keep other containers of the pod from being watched or given back.
 //!
 //! tokio's own pool panics where the node has no room for its first thread.
 

@@ -150,8 +150,8 @@ fn end(helper: HelperClient) {
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
-/// Returns the shim's note, or, if it died before it wrote one, what it would have noted. Of its two
-/// copies, the one in the bundle and the one that the registry has (`noted`), either suffices:
+/// Returns the shim's note, or, if it died before it wrote one, what it would have noted. Of its
+/// two copies, the one in the bundle and the one that the registry has (`noted`), either suffices:
 /// containerd may have removed the bundle, and a copy may be damaged.
 fn note(
     identity: &Identity,

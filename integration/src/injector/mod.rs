@@ -44,7 +44,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// What happens there.
+/// The fault that is injected there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// The call is not executed, and fails.

@@ -30,7 +30,7 @@ pub(super) struct Process {
     /// Its way from the launcher, by the number of each fork: the same in each run.
     pub(super) label: String,
     forks: u32,
-    /// Whether it has executed a program of egpu's, or is a fork of one that has.
+    /// It has executed a program of egpu's, or is a fork of one that has.
     is_ours: bool,
     /// As which it was last seen.
     pub(super) role: String,

@@ -78,7 +78,7 @@ pub enum AdmitError {
     /// As many wait for room as may.
     #[error("{crowd} wait for room already, as many as may; try again when fewer do")]
     Crowded {
-        /// Whose they are.
+        /// Their owner.
         crowd: Crowd,
         /// The refusal for want of room.
         source: Box<AdmitError>,

@@ -17,7 +17,7 @@ pub struct ContainerName<'a> {
     pub pod: Option<&'a PodContainer>,
 }
 
-/// Who is answerable for a container, as far as the node knows.
+/// The owner of a container, as far as the node knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner<'a> {
     /// The pod's namespace in Kubernetes.

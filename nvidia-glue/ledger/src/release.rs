@@ -25,9 +25,9 @@ impl Ledger {
     /// # Errors
     /// [`ReleaseError::StillRunning`] while there are processes in its cgroups,
     /// [`ReleaseError::StillMediated`] while its mediator, which is killed, lives: the grant stays
-    /// and is reclaimed after they and the shim have ended; [`ReleaseError::NotFreed`] when that was
-    /// killed before it had freed all; [`ReleaseError::CannotTell`] where that
-    /// is not known. Or when the record cannot be read or removed; a full disk is no obstacle.
+    /// and is reclaimed after they and the shim have ended; [`ReleaseError::NotFreed`] when that
+    /// was killed before it had freed all; [`ReleaseError::CannotTell`] where that is not known.
+    /// Or when the record cannot be read or removed; a full disk is no obstacle.
     pub fn release(
         &self,
         container: &ContainerKey,
@@ -81,8 +81,8 @@ impl Ledger {
 
     /// Removes the files that were made on the host for a grant: before its record, so that
     /// somebody knows of them as long as there are any. Files that cannot be removed are no reason
-    /// to keep the grant. Returns whether none is left; if some are, the index is to be left absent:
-    /// whoever makes it anew tries again.
+    /// to keep the grant. Returns whether none is left; if some are, the index is to be left
+    /// absent: whoever makes it anew tries again.
     pub(super) fn remove_files(&self, grant_id: &str) -> bool {
         let removed = || {
             grant_files::remove_files(self.store.state_dir(), grant_id)
@@ -91,8 +91,8 @@ impl Ledger {
         self.store.step(false).is_ok() && removed().is_ok()
     }
 
-    /// Checks that the mediator that has ended has freed what it had, or that somebody has seen since
-    /// that it is gone.
+    /// Checks that the mediator that has ended has freed what it had, or that somebody has seen
+    /// since that it is gone.
     pub(super) fn check_freed(&self, container: &ContainerKey, record: &Record) -> Result<(), ReleaseError> {
         let grant = record.schedule_id();
         if record.mediator.is_none() || !grant_files::may_be_held(self.store.state_dir(), grant) {

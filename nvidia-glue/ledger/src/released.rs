@@ -3,10 +3,10 @@
 //! ```text
 //! STATE_DIR/released/GRANT.HOW   the record of such a grant
 //! ```
-//! A record moves here in the step in which it ceases to count, and goes when its lines are written.
-//! Meanwhile it is locked by the process that gave the grant back. One that nobody has locked is
-//! a killed process's: the next process that has something to log writes its lines. Only a process
-//! that is killed between the two has them written twice.
+//! A record moves here in the step in which it ceases to count, and goes when its lines are
+//! written. Meanwhile it is locked by the process that gave the grant back. One that nobody has
+//! locked is a killed process's: the next process that has something to log writes its lines. Only
+//! a process that is killed between the two has them written twice.
 
 use std::{
     fs::{self, File},

@@ -83,7 +83,7 @@ pub(super) struct Locked<'a> {
     store: &'a Store,
     /// The settings, once they have been read.
     settings: RefCell<Option<Settings>>,
-    /// Where lines are written once the lock is free.
+    /// The log to which lines are written once the lock is free.
     log: Option<&'a DecisionLog>,
     pub(super) unlogged: RefCell<Vec<Unlogged>>,
     lock: Option<FileLock>,

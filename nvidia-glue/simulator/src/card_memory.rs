@@ -33,7 +33,7 @@ pub(super) struct CardMemory {
     path: PathBuf,
     capacity: u64,
     own: ProcessId,
-    /// What processes that have ended left open; `None`: nothing is kept for that.
+    /// Files that processes which have ended left open; `None`: nothing is kept for that.
     left: Option<Arc<LeftFiles>>,
 }
 

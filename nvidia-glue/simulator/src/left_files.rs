@@ -1,5 +1,5 @@
-//! Control files that processes have met, for the time after these have ended: the driver frees what
-//! was made on a file when its last descriptor is closed, and another process may have one.
+//! Control files that processes have met, for the time after these have ended: the driver frees
+//! what was made on a file when its last descriptor is closed, and another process may have one.
 //!
 //! One line a file, `pid start-time byte`, the byte being the one that is locked for the file
 //! ([`super::open_files`]). What a process made counts until all its control files are closed.

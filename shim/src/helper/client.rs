@@ -85,7 +85,7 @@ pub enum HelperError {
         operation: &'static str,
         /// The time limit.
         limit: Duration,
-        /// What its worker was doing, if it had one.
+        /// The worker's doing then, if there was one.
         doing: String,
     },
     /// The wrong number of stdio descriptors was handed in.

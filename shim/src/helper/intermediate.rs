@@ -170,8 +170,8 @@ pub(crate) fn run(
     }
 }
 
-/// Enters the namespaces of a new container that init cannot make or join itself. Leaves in the spec
-/// what is left for it.
+/// Enters the namespaces of a new container that init cannot make or join itself. Leaves in the
+/// spec what is left for it.
 fn enter_namespaces(args: &ContainerArgs, spec: &mut Spec, ends: &mut Ends<'_>) -> Result<(), IntermediateError> {
     namespaces::join_outer(spec).map_err(IntermediateError::Join)?;
     let linux = spec.linux().as_ref().ok_or(IntermediateError::Missing("linux section"))?;

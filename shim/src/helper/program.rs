@@ -66,7 +66,7 @@ pub(crate) struct ContainerProgram {
     init: Option<State>,
 }
 
-/// What `execve` takes.
+/// Arguments of `execve`.
 struct Image {
     path: PathBuf,
     program: CString,

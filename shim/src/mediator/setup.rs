@@ -84,8 +84,8 @@ impl Setup {
         Duration::from_millis(self.reconcile_period_ms.max(1))
     }
 
-    /// Returns the processors that the mediator may use. One that only looks at cards looks at all of
-    /// them, and has as much as for one.
+    /// Returns the processors that the mediator may use. One that only looks at cards looks at all
+    /// of them, and has as much as for one.
     pub(super) fn mediator_processors(&self) -> f64 {
         let cards = self.cards.iter().filter(|card| !card.monitored).count().max(1);
         self.processors_per_card * f64::from(u32::try_from(cards).unwrap_or(u32::MAX))

@@ -122,7 +122,7 @@ pub(super) fn that_kill(node: &Node) {
     works(&|id| node.container(id).without_streams(), &profile("SCMP_ACT_KILL_PROCESS", &OF_RUNC));
 }
 
-/// What fails after the profile is loaded is told, too.
+/// A failure after the profile is loaded is told, too.
 pub(super) fn failures_are_told(node: &Node) {
     for no_new_privileges in [true, false] {
         let edit = |spec: &mut Value| {

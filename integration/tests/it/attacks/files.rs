@@ -107,8 +107,8 @@ fn left_behind(node: &Node) {
     until_free(node);
 }
 
-/// Defence: a mediator that was killed has freed nothing, so the grant is kept as long as its memory
-/// is in use.
+/// Defence: a mediator that was killed has freed nothing, so the grant is kept as long as its
+/// memory is in use.
 fn left_by_a_killed_mediator(node: &Node) {
     let directory = tempfile::tempdir().unwrap();
     let (mut owner, sidecar) = with_a_sidecar(node, directory.path());

@@ -95,8 +95,8 @@ fn freed_memory(node: &Node) {
     assert!(took_us.is_some_and(|took_us| took_us > 1_500_000), "{said}");
 }
 
-/// Defence: no thread that makes driver calls is in a cgroup of its container, whose `cpu.max` would
-/// stop it in the middle of one, with the driver's locks: everybody's edges would wait.
+/// Defence: no thread that makes driver calls is in a cgroup of its container, whose `cpu.max`
+/// would stop it in the middle of one, with the driver's locks: everybody's edges would wait.
 fn little_processor(node: &Node) {
     let neighbour = spinning(node, "neighbour", &[("EGPU_COMPUTE", "60%")]);
     let asked = [("EGPU_DEVICES", "0"), ("EGPU_MEMORY", "512MiB"), ("EGPU_COMPUTE", "20%")];

@@ -270,7 +270,7 @@ impl<'node> Life<'node> {
         rights.map(str::to_owned).chain(mounts).collect()
     }
 
-    /// What a client and containerd do until nothing is known of the container, whatever has become
+    /// Does what a client and containerd do until nothing is known of the container, whatever became
     /// of it: what is left to be done, at the end.
     pub(super) fn end(mut self) -> Result<(), String> {
         let mut undeletable = Ok(());

@@ -61,7 +61,7 @@ impl fmt::Display for Trial {
     }
 }
 
-/// What came of it.
+/// The result of a trial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     /// The step never got there.
@@ -71,7 +71,7 @@ enum Outcome {
     CleanError,
     /// The shim or the command ended.
     Lost,
-    /// What must not be.
+    /// Something that must not be.
     Violation(String),
 }
 

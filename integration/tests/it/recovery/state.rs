@@ -188,7 +188,7 @@ fn check_modes(state_dir: &Path, group: u32) {
     assert!(readable("usage") && readable("schedule"), "{modes:?}");
 }
 
-/// What a user other than root can come to.
+/// Modes that a user other than root comes to.
 fn list(path: &Path, modes: &mut BTreeMap<PathBuf, (u32, u32)>) {
     let metadata = fs::symlink_metadata(path).unwrap();
     modes.insert(path.to_owned(), (metadata.permissions().mode() & 0o7777, metadata.gid()));

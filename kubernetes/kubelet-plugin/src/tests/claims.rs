@@ -185,7 +185,7 @@ async fn the_claims_configuration_holds_whole_before_its_classs() {
         config("FromClass", &json!([]), &json!({"weight": 2, "oom": "kill"})),
         {"source": "FromClaim", "requests": [], "opaque": {"driver": "gpu.nvidia.com", "parameters": {"sharing": 1}}},
     ]);
-    let request = ("gpu", json!({"memory": "1Gi"}), vec![result("gpu", "gpu-0", GIB, 5)]);
+    let request = ("gpu", json!({"memory": "4Gi"}), vec![result("gpu", "gpu-0", 4 * GIB, 5)]);
     let claim = bench.claim(1, &[request], &configs);
     assert_eq!(prepare(&bench.socket(), &claim).await.error, "");
     let record = records(&bench).remove(0);
