@@ -6,30 +6,12 @@ use cards::Card;
 use crate::{
     CardGrant, ComputeEnforcement, ContainerName,
     decision_log::{Event, Line},
-    index::Holding,
 };
-
-/// Containers that a message names at most.
-const MAX_NAMED: usize = 8;
 
 /// A quota below this is less than what CUDA's own context takes on a large card.
 const SMALL_QUOTA: u64 = Bytes::GIB / 2;
 /// Memory of a large card.
 const LARGE_CARD: u64 = 16 * Bytes::GIB;
-
-pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
-    let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
-    if holding.is_empty() {
-        return None;
-    }
-    let named = holding.iter().take(MAX_NAMED);
-    let mut names: Vec<String> =
-        named.map(|holding| format!("{} ({})", ContainerName::from(*holding), holding.grant.describe())).collect();
-    if holding.len() > MAX_NAMED {
-        names.push(format!("{} more", holding.len() - MAX_NAMED));
-    }
-    Some(names.join(", "))
-}
 
 pub(super) fn card_name(card: &Card) -> String {
     format!("card {} ({}, {})", card.index, card.model, card.uuid)

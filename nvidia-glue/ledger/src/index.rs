@@ -20,6 +20,8 @@ use super::{
 };
 
 const SUMMARY: &str = "summary.json";
+/// Containers that a message names at most.
+const MAX_NAMED: usize = 8;
 
 /// One grant on one card.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -348,4 +350,19 @@ fn sums_of(holdings: &[Holding]) -> CardSums {
     let counted = holdings.iter().filter(|holding| holding.grant.is_counted());
     CardSums::of(holdings.iter().map(|holding| (&holding.grant, holding.group)))
         .with_owners(counted.map(|holding| owner_hash(ContainerName::from(holding).owner())))
+}
+
+/// Names those that hold something, for messages; `None`: nobody does.
+pub(super) fn holders(holdings: &[Holding]) -> Option<String> {
+    let holding: Vec<_> = holdings.iter().filter(|holding| holding.grant.holds()).collect();
+    if holding.is_empty() {
+        return None;
+    }
+    let named = holding.iter().take(MAX_NAMED);
+    let mut names: Vec<String> =
+        named.map(|holding| format!("{} ({})", ContainerName::from(*holding), holding.grant.describe())).collect();
+    if holding.len() > MAX_NAMED {
+        names.push(format!("{} more", holding.len() - MAX_NAMED));
+    }
+    Some(names.join(", "))
 }

@@ -36,6 +36,7 @@ mod card_sums;
 mod change;
 mod claim;
 pub mod claims;
+mod crowd;
 pub mod decision_log;
 mod error;
 pub mod event_log;
@@ -67,10 +68,11 @@ mod timetable;
 
 use std::{collections::HashSet, path::Path, sync::Mutex, time::Duration};
 
-pub use admit::{Admission, Crowd, Patience, Waiter};
+pub use admit::{Admission, Patience, Waiter};
 pub use base::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, ProcessId};
 pub use card_demand::CardDemand;
 pub use change::{Change, ChangeError, PolicyError};
+pub use crowd::Crowd;
 pub use error::{AdmitError, AdmitErrorKind, AttachError, BindError, ReleaseError, TriedCard};
 pub use limits::Limits;
 use liveness::{Linux, Node};

@@ -27,7 +27,7 @@ use crate::{
     store::Locked,
 };
 use reserve::ReserveRequest;
-pub use waiting::{Crowd, Patience, Waiter};
+pub use waiting::{Patience, Waiter};
 use waiting::{Wait, hypothetical_record};
 
 /// A container that asks to be admitted.

@@ -10,7 +10,7 @@
 //! so. Who waits for somebody that stays keeps nobody from what is free.
 
 use std::{
-    fmt, fs,
+    fs,
     io::ErrorKind,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
@@ -25,8 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Admission, reserve::forecast};
 use crate::{
-    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, GrantState, Ledger, ProcessId, Record,
+    AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, Crowd, GrantState, Ledger, ProcessId, Record,
     StoreError,
+    crowd::{MAX_WAITERS, MAX_WAITERS_OF_OWNER},
     formats::{RECORD, WAITER, waiter_version},
     index::Index,
     select::{self, Plan},
@@ -38,12 +39,6 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Interval at which it tries to be admitted where nothing has: an orphan ends, and no record says
 /// so.
 const RETRY: Duration = Duration::from_millis(200);
-
-/// Most containers that wait on one node. Each of them tries again and again, under the ledger's
-/// one lock, and visits all that are ahead of it: the work grows with their square.
-const MAX_WAITERS: usize = 32;
-/// Most of them that are one owner's.
-const MAX_WAITERS_OF_OWNER: usize = 8;
 
 /// Time for which a container that was asked to end counts as leaving: the 30 s that Kubernetes
 /// grants by default, and its end. One that goes on living keeps no room from others.
@@ -88,25 +83,6 @@ pub struct Waiter {
     pub since: String,
     /// Until when at the most, microseconds of `CLOCK_MONOTONIC`.
     until_us: u64,
-}
-
-/// As many containers wait as may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Crowd {
-    /// On this node.
-    Node,
-    /// Of one owner's.
-    Owner,
-}
-
-impl fmt::Display for Crowd {
-    /// `32 containers of this node`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node => write!(formatter, "{MAX_WAITERS} containers of this node"),
-            Self::Owner => write!(formatter, "{MAX_WAITERS_OF_OWNER} containers of this namespace"),
-        }
-    }
 }
 
 fn crowd(waiters: &[Waiter], name: ContainerName<'_>) -> Option<Crowd> {
