@@ -20,7 +20,7 @@ macro_rules! calls {
     };
 }
 
-/// Calls that cannot fail for want of anything (signals, identities) can still be a process's last call.
+/// Calls that cannot fail for want of anything (signals, identities) can still be a process's last.
 /// Not here: what changes nothing outside of the process and does not fail (`close`, `prctl`,
 /// `futex`), and memory (`mmap`), without which a process ends as by SIGKILL.
 const CALLS: &[Call] = calls! {

@@ -309,6 +309,15 @@ pub enum AttachError {
         /// That shim.
         shim_pid: i32,
     },
+    /// Its mediator was killed before it had freed all.
+    #[error(
+        "container {container} names a claim whose memory may still be in use, as its mediator was killed; delete its \
+         containers first"
+    )]
+    NotFreed {
+        /// The container.
+        container: Box<ContainerKey>,
+    },
     /// Containers of its pod use a part of the requests, or more than them.
     #[error(
         "container {container} names other requests together than container {other} of its pod, which uses some of \
@@ -363,6 +372,7 @@ impl AttachError {
             Self::NotPrepared { .. }
             | Self::OtherPod { .. }
             | Self::InUse { .. }
+            | Self::NotFreed { .. }
             | Self::OtherRequests { .. }
             | Self::NoRequest { .. } => RefusalCode::Claim,
             Self::Gang { source, .. } => source.code(),

@@ -53,7 +53,6 @@ mod reclaim;
 mod record;
 mod refusal;
 mod release;
-mod released;
 mod room;
 mod select;
 mod set;

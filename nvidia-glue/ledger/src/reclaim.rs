@@ -6,8 +6,7 @@ use super::{
     ContainerKey, GrantState, Ledger, Record, StoreError,
     index::Index,
     liveness::Population,
-    released::{GivenBack, orphan_line},
-    store::Locked,
+    store::{GivenBack, Locked, orphan_line},
 };
 use crate::decision_log::{DecisionLog, Event};
 

@@ -5,8 +5,10 @@ use std::{error::Error, path::PathBuf};
 use base::grant_files;
 
 use super::{
-    ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError, index::Index, liveness::Population,
-    released::GivenBack, store::Locked,
+    ContainerKey, Ledger, ProcessId, Record, ReleaseError, StoreError,
+    index::Index,
+    liveness::Population,
+    store::{GivenBack, Locked},
 };
 use crate::decision_log::DecisionLog;
 

@@ -23,6 +23,7 @@
 //! record void, and a record's name says for which boot it holds.
 
 mod error;
+mod released;
 
 use std::{
     cell::RefCell,
@@ -40,6 +41,8 @@ use base::{
     format, grant_files, make_directory,
 };
 pub use error::StoreError;
+use released::Unlogged;
+pub(super) use released::{GivenBack, orphan_line};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 use schedule::Timetable;
 use serde::{Serialize, de::DeserializeOwned};
@@ -49,7 +52,6 @@ use super::{
     ContainerKey, Record,
     decision_log::DecisionLog,
     formats::{RECORD, SETTINGS as SETTINGS_FORMAT},
-    released::{self, Unlogged},
     settings::Settings,
 };
 
@@ -85,7 +87,7 @@ pub(super) struct Locked<'a> {
     settings: RefCell<Option<Settings>>,
     /// The log to which lines are written once the lock is free.
     log: Option<&'a DecisionLog>,
-    pub(super) unlogged: RefCell<Vec<Unlogged>>,
+    unlogged: RefCell<Vec<Unlogged>>,
     lock: Option<FileLock>,
 }
 

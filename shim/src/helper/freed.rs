@@ -15,7 +15,7 @@ use std::{
 use nvidia_glue::{
     cards::{self, CardMemory, DiscoverError},
     inject,
-    ledger::{Ledger, Record, StoreError},
+    ledger::{Ledger, ProcessId, Record, StoreError},
     usage::{Usage, UsageFile},
 };
 use runtime_config::{
@@ -73,13 +73,17 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
     let config = Config { state_dir: asked.state_dir.clone(), ..Config::load(None)? };
     let ledger = Ledger::open(&asked.state_dir)?;
     let until = Instant::now() + PATIENCE;
+    let mut was_free = false;
     loop {
         let used = used(&config)?;
-        let result = compare(&ledger.records()?, &used, asked);
-        match result {
-            Err(FreedError::InUse { .. }) if Instant::now() < until => thread::sleep(LOOK),
-            result => break result?,
+        match compare(&ledger.records()?, &used, asked) {
+            // What a neighbour has freed is in its account a moment later.
+            Ok(()) if was_free => break,
+            Ok(()) => was_free = true,
+            Err(FreedError::InUse { .. }) if Instant::now() < until => was_free = false,
+            Err(error) => return Err(error),
         }
+        thread::sleep(LOOK);
     }
     Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
 }
@@ -116,8 +120,11 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
 }
 
 /// Bytes of a card that a grant's mediator says it holds; all that it may have, where none says
-/// anything.
+/// anything. One that is gone vouches for nothing: two that were killed would for each other.
 fn accounted(record: &Record, card: &str, state_dir: &Path) -> u64 {
+    if record.mediator.is_some_and(|mediator| ProcessId::of(mediator.pid).ok() != Some(mediator)) {
+        return 0;
+    }
     let said = inject::usage_file(state_dir, record.schedule_id()).ok().and_then(|path| UsageFile::read(&path).ok());
     let bytes = match said {
         Some(Usage { cards, .. }) => cards.into_iter().find(|usage| usage.uuid == card).map(|usage| usage.used),
@@ -136,7 +143,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn record(grant: &str, mib: u64, mediator: i32) -> Record {
+    fn record(grant: &str, mib: u64, mediator: ProcessId) -> Record {
         let mut record: Record = serde_json::from_slice(&testing::fixture(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"),
             "record-4.json",
@@ -144,7 +151,7 @@ mod tests {
         .unwrap();
         grant.clone_into(&mut record.grant_id);
         record.claim = None;
-        record.mediator.as_mut().unwrap().pid = mediator;
+        record.mediator = Some(mediator);
         record.cards.truncate(1);
         "GPU-1".clone_into(&mut record.cards[0].uuid);
         record.cards[0].memory = Bytes(mib * MIB);
@@ -154,17 +161,23 @@ mod tests {
     #[test]
     fn what_others_account_for_is_no_reason_to_keep_a_grant() {
         let asked = Freed { state_dir: PathBuf::from("/nowhere"), grant: "own".into() };
-        let records = [record("own", 1024, i32::MAX), record("other", 1024, i32::MAX - 1)];
+        let gone = ProcessId { pid: i32::MAX, start_time: 1 };
+        let living = ProcessId::current().unwrap();
+        let records = [record("own", 1024, gone), record("other", 1024, living)];
         let process = |pid, mib| ProcessMemory { card: "GPU-1".into(), pid, bytes: Some(Bytes(mib * MIB)) };
-        let outside = process(std::process::id(), 100);
+        let outside = process(std::os::unix::process::parent_id(), 100);
         // The dead mediator, whom the driver still names; the other one counts as what it may have.
-        let mediators = [process(i32::MAX.cast_unsigned(), 384), process(i32::MAX.cast_unsigned() - 1, 1024)];
+        let mediators = [process(i32::MAX.cast_unsigned(), 384), process(std::process::id(), 1024)];
         for (used, is_free) in [(0, true), (1024 + 256 + 100, true), (1024 + 256 + 101, false)] {
             let processes = mediators.iter().cloned().chain([outside.clone()]).collect();
             let used = CardMemory { card: "GPU-1".into(), used: Bytes(used * MIB), processes };
             let compared = compare(&records, &[used], &asked);
             assert_eq!(compared.is_ok(), is_free, "{compared:?}");
         }
+        let also_killed = [record("own", 1024, gone), record("other", 1024, gone)];
+        let used = CardMemory { card: "GPU-1".into(), used: Bytes(1024 * MIB), processes: Vec::new() };
+        let compared = compare(&also_killed, &[used], &asked);
+        assert!(matches!(compared, Err(FreedError::InUse { .. })), "{compared:?}");
         let unknown = compare(&records, &[], &asked);
         assert!(matches!(unknown, Err(FreedError::Unknown { .. })), "{unknown:?}");
     }

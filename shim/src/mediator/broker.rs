@@ -173,15 +173,15 @@ fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
             Ok((fd, _)) if sys::namespace_kind(fd.as_fd()) == Some(libc::CLONE_NEWPID) => server.admit(fd),
             Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
                 Ok(cgroups) => server.add_cgroups(cgroups),
-                Err(_) => return drop(forward),
+                Err(_) => sys::exit_now(1),
             },
             Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
-            // The mediator hears of its broker's end, and nobody waits for a listener that is lost.
-            Ok(_) => sys::exit_now(1),
             // Sent by another process.
             Err(FrameError::Foreign(_)) => {}
             // The mediator sees its own end close.
-            _ => return drop(forward),
+            Err(FrameError::Closed) => return drop(forward),
+            // The mediator hears of its broker's end, and nobody waits for a listener that is lost.
+            Ok(_) | Err(_) => sys::exit_now(1),
         }
     }
 }

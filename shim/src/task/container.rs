@@ -29,8 +29,8 @@ use super::{
     state::{Change, State, Use},
 };
 use crate::{
-    bundle::Note, cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol, reaper::ProcessExit, spans,
-    sync::lock,
+    blocking::detached, bundle::Note, cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol,
+    reaper::ProcessExit, spans, sync::lock,
 };
 
 /// Time for which an exit waits for the ledger before it is reported.
@@ -180,7 +180,7 @@ impl Container {
                 match is_recorded {
                     Ok(Some(true)) => {}
                     Ok(None) => return,
-                    Ok(Some(false)) => return container.end_unrecorded(&context).await,
+                    Ok(Some(false)) => container.end_unrecorded(&context).await,
                     Err(error) => {
                         tracing::warn!(container = id, error = chain(&error), "cannot look for the container's grant");
                     }
@@ -195,11 +195,10 @@ impl Container {
         tracing::error!(container = id, "{text}");
         let (log, key) = (EventLog::new(context.registry.state_dir()), context.gpu.key(id));
         let write = move || log.write([Entry::new(Kind::Killed, &key).with_text(text)]);
-        // Whatever becomes of it.
-        drop(tokio::task::spawn_blocking(write));
         if let Err(error) = self.kill_everything().await {
             tracing::error!(container = id, error = chain(&error), "cannot kill a container without a record");
         }
+        detached(write);
     }
 
     /// Releases the grant of a container that has ended, even if nobody deletes it for a long time.

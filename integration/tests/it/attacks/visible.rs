@@ -1,4 +1,4 @@
-//! What a container sees of the processes that the runtime makes in its pid namespace, from their
+//! View of a container on the processes that the runtime makes in its pid namespace, from their
 //! birth until they execute its program.
 
 use integration::{Container, ContainerBuilder, Node};

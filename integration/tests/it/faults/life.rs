@@ -270,8 +270,8 @@ impl<'node> Life<'node> {
         rights.map(str::to_owned).chain(mounts).collect()
     }
 
-    /// Does what a client and containerd do until nothing is known of the container, whatever became
-    /// of it: what is left to be done, at the end.
+    /// Does what a client and containerd do until nothing is known of the container, whatever
+    /// became of it: what is left to be done, at the end.
     pub(super) fn end(mut self) -> Result<(), String> {
         let mut undeletable = Ok(());
         if self.task.is_some() {

@@ -117,7 +117,7 @@ fn put_in_order(trials: &mut [Trial], seed: u64) {
     });
 }
 
-/// What the workers share.
+/// State that the workers share.
 struct Work {
     trials: Mutex<Vec<Trial>>,
     /// `None`: until there is none left.
@@ -190,7 +190,8 @@ impl Work {
         }
     }
 
-    /// What the container's process lacks or has besides, where its create or start succeeded.
+    /// Rights and mounts that the container's process lacks or has besides, where its create or
+    /// start succeeded.
     fn unlike_usual(&self, life: &mut Life<'_>, trial: &Trial) -> Vec<String> {
         // A mediator that was killed after the answer has ended the container.
         if trial.step == Step::Create && life.take(Step::Start).is_err() {
@@ -285,7 +286,7 @@ fn again(node: &Node, injector: &mut Injector, id: &str, trial: &Trial) -> Resul
     if left.is_empty() { Ok(()) } else { Err(format!("left: {left:#?}")) }
 }
 
-/// What is left on the node: this container is its only one.
+/// Leftovers on the node: this container is its only one.
 fn left_of(node: &Node, id: &str) -> Vec<String> {
     let mut left = leftovers::find(node, &[id.to_owned()]);
     for directory in ["inject", "waiting"] {

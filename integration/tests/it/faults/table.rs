@@ -1,4 +1,4 @@
-//! What came of the faults, by step, process and kind.
+//! Results of the faults, by step, process and kind.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -101,6 +101,11 @@ impl Ledger {
                 return Err(AttachError::InUse { container: container(), shim_pid: record.shim.pid });
             }
         }
+        // The next mediator would begin without what the killed one holds.
+        let is_killed = record.mediator.is_some_and(|mediator| !self.node.is_alive(mediator));
+        if is_killed && self.check_freed(attachment.container, &record).is_err() {
+            return Err(AttachError::NotFreed { container: container() });
+        }
         Ok(record)
     }
 

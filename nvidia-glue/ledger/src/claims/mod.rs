@@ -23,7 +23,7 @@ pub use crate::claim::{Claim, ClaimContainer, ClaimGrant, ClaimPod, Gang, claim_
 
 use crate::{
     Admission, AdmitError, AdmitErrorKind, ContainerKey, Ledger, Limits, Patience, ProcessId, Record, ReleaseError,
-    StoreError, decision_log::DecisionLog, released::GivenBack,
+    StoreError, decision_log::DecisionLog, store::GivenBack,
 };
 
 /// A claim that is to be prepared.

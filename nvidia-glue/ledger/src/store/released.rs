@@ -17,16 +17,16 @@ use std::{
 
 use base::file_lock::{FileLock, try_lock_exclusive};
 
-use super::{
-    GrantState, Record, StoreError,
+use super::{Locked, READABLE, Store, StoreError, readable};
+use crate::{
+    GrantState, Record,
     decision_log::{DecisionLog, Event, Line},
     grant_log::{grant_fields, roll_back},
-    store::{Locked, READABLE, Store, readable},
 };
 
 /// Way in which a grant was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GivenBack {
+pub(crate) enum GivenBack {
     /// Its container has ended, or its claim is no longer needed here.
     Released,
     /// A later step of the create or of the claim failed.
@@ -67,7 +67,7 @@ impl GivenBack {
 }
 
 /// A line about a grant whose shim is gone.
-pub(super) fn orphan_line(event: Event, record: &Record) -> Line {
+pub(crate) fn orphan_line(event: Event, record: &Record) -> Line {
     let state = match record.state {
         GrantState::Prepared => "prepared",
         GrantState::Pending => "pending",
@@ -93,12 +93,12 @@ struct Kept {
 
 impl Locked<'_> {
     /// Logs once the lock is free.
-    pub(super) fn log(&self, lines: impl IntoIterator<Item = Line>) {
+    pub(crate) fn log(&self, lines: impl IntoIterator<Item = Line>) {
         self.unlogged.borrow_mut().push(Unlogged { lines: lines.into_iter().collect(), kept: None });
     }
 
     /// Removes the record of a grant that is given back, and logs that once the lock is free.
-    pub(super) fn give_back(&self, record: &Record, how: GivenBack) -> Result<(), StoreError> {
+    pub(crate) fn give_back(&self, record: &Record, how: GivenBack) -> Result<(), StoreError> {
         let path = self.store().records_dir().join(self.store().record_name(&record.container));
         let kept = keep(self.store(), &path, record, how).ok();
         if kept.is_none() {
