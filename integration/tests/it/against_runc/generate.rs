@@ -39,14 +39,14 @@ fn extreme_id(random: &mut Random, spec: &mut Value) {
     let mut bound = mount("/mnt/mapped", "bind", "/etc", &["bind"]);
     bound["uidMappings"] = json!([{ "containerID": 0, "hostID": id, "size": 1 }]);
     bound["gidMappings"] = json!([{ "containerID": id - 1, "hostID": 0, "size": 2 }]);
-    let device = json!({ "path": "/dev/owned", "type": "c", "major": 1, "minor": 3, "uid": id, "gid": 0 });
-    match random.below(6) {
+    let device = json!({ "path": "/dev/owned", "type": "c", "major": 1, "minor": 3, "uid": u32::MAX, "gid": 0 });
+    match random.below(8) {
         0 => spec["process"]["user"]["uid"] = json!(id),
         1 => spec["process"]["user"]["gid"] = json!(id),
         2 => spec["process"]["user"]["additionalGids"] = json!([id]),
-        3 => spec["linux"]["devices"] = json!([device]),
+        3 => spec["mounts"].as_array_mut().expect("mounts").push(bound),
         4 => spec["mounts"].as_array_mut().expect("mounts").push(tmpfs),
-        _ => spec["mounts"].as_array_mut().expect("mounts").push(bound),
+        _ => spec["linux"]["devices"] = json!([device]),
     }
 }
 

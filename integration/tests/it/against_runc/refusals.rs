@@ -148,7 +148,7 @@ const REFUSALS: &[Refusal] = &[
             spec["linux"]["uidMappings"] = json!([{ "containerID": 0, "hostID": 4_294_967_290u32, "size": 10 }]);
             spec["linux"]["gidMappings"] = json!([{ "containerID": 0, "hostID": 1000, "size": 10 }]);
         },
-        &["id maps", "0 4294967290 10"],
+        &["linux.uidMappings[0].size"],
     ),
     (|spec| spec["root"]["path"] = json!("/no/such/root"), &["/no/such/root"]),
     (|spec| spec["linux"]["personality"] = json!({ "domain": "WINDOWS" }), &["WINDOWS"]),
