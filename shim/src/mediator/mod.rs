@@ -44,9 +44,12 @@ mod scheduler;
 mod setup;
 
 use std::{
-    fs::File,
+    fs::{File, OpenOptions},
     io,
-    os::{fd::OwnedFd, unix::fs::FileExt},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
     path::Path,
     sync::Arc,
     time::Duration,
@@ -238,7 +241,8 @@ impl Ready {
 /// Creates the file that says whether the driver holds something for the grant: nothing yet.
 fn create_held_file(setup: &Setup) -> Result<File, BeginError> {
     let path = setup.usage_file.with_file_name(HELD_FILE);
-    let created = File::create(&path).and_then(|file| file.write_all_at(b"0", 0).map(|()| file));
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let created = file.and_then(|file| file.write_all_at(b"0", 0).map(|()| file));
     created.map_err(|source| BeginError::Usage { path: path.display().to_string(), source })
 }
 
