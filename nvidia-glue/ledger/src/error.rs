@@ -317,6 +317,8 @@ pub enum AttachError {
     NotFreed {
         /// The container.
         container: Box<ContainerKey>,
+        /// The claim's grant.
+        grant: String,
     },
     /// Containers of its pod use a part of the requests, or more than them.
     #[error(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nvidia_glue::{
     decision_log::DecisionLog,
     ledger::{
-        ContainerKey, ContainerName, Ledger, ProcessId,
+        AttachError, ContainerKey, ContainerName, Ledger, ProcessId,
         claims::{Attachment, claim_key},
     },
 };
@@ -15,10 +15,12 @@ use runtime_config::{
     request::{ClaimRequest, Isolation, PodContainer, Privileges, Share},
 };
 
+use crate::helper::protocol::Freed;
+
 use super::{GpuError, grant_note::GrantNote, prepared_grant::Ground, prepared_grant::PreparedGrant};
 
 /// Request of a container with claims, and its names.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ClaimAsk {
     pub(super) config: Config,
     pub(super) request: ClaimRequest,
@@ -29,7 +31,7 @@ pub(super) struct ClaimAsk {
 }
 
 /// Place of a container that is going to be created.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Place {
     pub(super) bundle: PathBuf,
     pub(super) cgroups: Vec<PathBuf>,
@@ -75,6 +77,9 @@ impl ClaimAsk {
             cgroups: &place.cgroups,
         };
         let mut record = ledger.attach(&attachment, &log).map_err(|source| {
+            if let AttachError::NotFreed { grant, .. } = source {
+                return GpuError::NotFreed(Freed { state_dir: note.state_dir.clone(), grant });
+            }
             let name = ContainerName { key: &key, pod: Some(&self.pod) };
             log.refused_at_validation(name, &self.asked(), &source);
             GpuError::Attach(Box::new(source))

@@ -114,7 +114,16 @@ impl Gpu {
             ParsedSpec::NoGpu(prepared) => return Ok(prepared),
             ParsedSpec::Claims(ask) => {
                 let inventory = inventory(helper, cards::cached(&ask.config)).await?;
-                return blocking(move || ask.attach(key, inventory, &place)).await;
+                let attach = || {
+                    let (ask, key, inventory, place) = (ask.clone(), key.clone(), inventory.clone(), place.clone());
+                    blocking(move || ask.attach(key, inventory, &place))
+                };
+                let freed = match attach().await {
+                    Err(GpuError::NotFreed(freed)) => freed,
+                    attached => return attached,
+                };
+                helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
+                return attach().await;
             }
             ParsedSpec::Gpu(ask) => *ask,
         };

@@ -119,24 +119,19 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
     Ok(())
 }
 
-/// Bytes of a card that a grant's mediator says it holds; all that it may have, where none says
-/// anything. One that is gone vouches for nothing: two that were killed would for each other.
+/// Bytes of a card that a grant's mediator says it holds. One that is gone vouches for nothing: two
+/// that were killed would for each other. Nor does a grant that has none, which may be unused.
 fn accounted(record: &Record, card: &str, state_dir: &Path) -> u64 {
-    if record.mediator.is_some_and(|mediator| ProcessId::of(mediator.pid).ok() != Some(mediator)) {
+    if record.mediator.is_none_or(|mediator| ProcessId::of(mediator.pid).ok() != Some(mediator)) {
         return 0;
     }
-    let said = inject::usage_file(state_dir, record.schedule_id()).ok().and_then(|path| UsageFile::read(&path).ok());
-    let bytes = match said {
-        Some(Usage { cards, .. }) => cards.into_iter().find(|usage| usage.uuid == card).map(|usage| usage.used),
-        None => record.cards.iter().find(|grant| grant.uuid == card).map(|grant| grant.memory),
-    };
-    bytes.map_or(0, |bytes| bytes.0)
+    let path = inject::usage_file(state_dir, record.schedule_id()).ok();
+    let cards = path.and_then(|path| UsageFile::read(&path).ok()).map(|usage: Usage| usage.cards).unwrap_or_default();
+    cards.into_iter().find(|usage| usage.uuid == card).map_or(0, |usage| usage.used.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use nvidia_glue::cards::ProcessMemory;
 
     use super::*;
@@ -160,13 +155,19 @@ mod tests {
 
     #[test]
     fn what_others_account_for_is_no_reason_to_keep_a_grant() {
-        let asked = Freed { state_dir: PathBuf::from("/nowhere"), grant: "own".into() };
+        let state = tempfile::tempdir().unwrap();
+        let asked = Freed { state_dir: state.path().to_owned(), grant: "own".into() };
+        let usage_file = inject::usage_file(state.path(), "other").unwrap();
+        std::fs::create_dir_all(usage_file.parent().unwrap()).unwrap();
+        let of_other = serde_json::json!({ "uuid": "GPU-1", "used": 1024 * MIB, "limit": 0, "peak": 0 });
+        let usage = Usage { cards: vec![serde_json::from_value(of_other).unwrap()], ..Usage::default() };
+        UsageFile::create(&usage_file).unwrap().write(&usage).unwrap();
         let gone = ProcessId { pid: i32::MAX, start_time: 1 };
         let living = ProcessId::current().unwrap();
         let records = [record("own", 1024, gone), record("other", 1024, living)];
         let process = |pid, mib| ProcessMemory { card: "GPU-1".into(), pid, bytes: Some(Bytes(mib * MIB)) };
         let outside = process(std::os::unix::process::parent_id(), 100);
-        // The dead mediator, whom the driver still names; the other one counts as what it may have.
+        // The dead mediator, whom the driver still names; the other one says what it holds.
         let mediators = [process(i32::MAX.cast_unsigned(), 384), process(std::process::id(), 1024)];
         for (used, is_free) in [(0, true), (1024 + 256 + 100, true), (1024 + 256 + 101, false)] {
             let processes = mediators.iter().cloned().chain([outside.clone()]).collect();

@@ -104,7 +104,8 @@ impl Ledger {
         // The next mediator would begin without what the killed one holds.
         let is_killed = record.mediator.is_some_and(|mediator| !self.node.is_alive(mediator));
         if is_killed && self.check_freed(attachment.container, &record).is_err() {
-            return Err(AttachError::NotFreed { container: container() });
+            let grant = record.schedule_id().to_owned();
+            return Err(AttachError::NotFreed { container: container(), grant });
         }
         Ok(record)
     }
