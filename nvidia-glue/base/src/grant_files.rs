@@ -86,13 +86,17 @@ pub fn may_be_held(state_dir: &Path, grant_id: &str) -> bool {
     }
 }
 
-/// Notes that the driver holds nothing for the grant any more.
+/// Notes that the driver holds nothing for the grant any more. Fine if somebody who has seen that
+/// as well has removed its files meanwhile.
 ///
 /// # Errors
 /// When that cannot be written.
 pub fn mark_freed(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesError> {
     let path = path(state_dir, grant_id)?.join(HELD_FILE);
-    fs::write(&path, "0").map_err(|source| GrantFilesError::Write { path, source })
+    match fs::write(&path, "0") {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(GrantFilesError::Write { path, source }),
+        _ => Ok(()),
+    }
 }
 
 /// Removes what an injection made on the host for a grant. Fine if there is
@@ -148,6 +152,9 @@ mod tests {
             fs::write(directory.join(HELD_FILE), said).unwrap();
             assert_eq!(may_be_held(state.path(), "one"), is_held, "{said}");
         }
+        mark_freed(state.path(), "one").unwrap();
+        assert!(!may_be_held(state.path(), "one"));
+        remove_files(state.path(), "one").unwrap();
         mark_freed(state.path(), "one").unwrap();
         assert!(!may_be_held(state.path(), "one"));
     }
