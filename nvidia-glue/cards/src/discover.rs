@@ -7,7 +7,7 @@ use runtime_config::config::{Config, DriverKind};
 use super::{
     Inventory, Roots, SimulatedError, Source,
     cache::{self, Key, Notes},
-    health,
+    health, kernel_module,
     nvidia::{self, CardMemory, DriverError, ProcessMemory, Sensors},
     simulated,
 };
@@ -131,12 +131,14 @@ pub fn processes(config: &Config) -> Result<Vec<ProcessMemory>, DiscoverError> {
     Ok(nvidia::processes(&Roots::host(), &config.driver.root)?.unwrap_or_default())
 }
 
-/// Memory of the cards that is in use, as [`processes`].
+/// Memory of the cards that is in use, as [`processes`]: none of a card that was `asked` for, by
+/// UUID, and is lost, or taken out of the machine. A card that does not answer is not listed.
 ///
 /// # Errors
 /// When there is a driver but it cannot be asked.
-pub fn memory(config: &Config) -> Result<Vec<CardMemory>, DiscoverError> {
-    Ok(sensors(config)?.map(|sensors| sensors.memory()).unwrap_or_default())
+pub fn memory(config: &Config, asked: &[&str]) -> Result<Vec<CardMemory>, DiscoverError> {
+    let Some(sensors) = sensors(config)? else { return Ok(Vec::new()) };
+    Ok(sensors.memory(asked, &kernel_module::gpus(&Roots::host())))
 }
 
 /// Sensors of the cards, to be asked again and again; `None` where cards are simulated or there is

@@ -187,15 +187,15 @@ impl SimulatedDriver {
         card_page::write_userd(&self.state(), channel, get, put)
     }
 
-    /// Memory of each card that all processes of the machine have taken.
+    /// Memory of each card that all processes of the machine have taken; none of one that is lost.
     ///
     /// # Errors
     /// When a card's file cannot be read.
     pub fn memory_used(&self) -> io::Result<Vec<CardMemoryUsed>> {
         let state = self.state();
         let used = |card: &SimulatedCard| {
-            let (card, used) = (card.card.uuid.clone(), Bytes(card.memory.used()?));
-            Ok(CardMemoryUsed { card, used, processes: Vec::new() })
+            let used = Bytes(if card.check().is_ok() { card.memory.used()? } else { 0 });
+            Ok(CardMemoryUsed { card: card.card.uuid.clone(), used, processes: Vec::new() })
         };
         state.cards.iter().map(used).collect()
     }

@@ -75,8 +75,9 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
     let until = Instant::now() + PATIENCE;
     let mut was_free = false;
     loop {
-        let used = used(&config)?;
-        match compare(&ledger.records()?, &used, asked) {
+        let records = ledger.records()?;
+        let used = used(&config, &cards_of(&records, asked))?;
+        match compare(&records, &used, asked) {
             // What a neighbour has freed is in its account a moment later.
             Ok(()) if was_free => break,
             Ok(()) => was_free = true,
@@ -88,24 +89,31 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
     Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
 }
 
-fn used(config: &Config) -> Result<Vec<CardMemory>, FreedError> {
+/// Cards of the grant, by UUID.
+fn cards_of<'r>(records: &'r [Record], asked: &Freed) -> Vec<&'r str> {
+    let own = records.iter().filter(|record| record.schedule_id() == asked.grant);
+    own.flat_map(|record| &record.cards).map(|grant| grant.uuid.as_str()).collect()
+}
+
+fn used(config: &Config, asked: &[&str]) -> Result<Vec<CardMemory>, FreedError> {
     #[cfg(feature = "simulated")]
     if let Some(inventory) = cards::cached(config).filter(|inventory| inventory.source == cards::Source::Simulated) {
         let driver = nvidia_glue::driver::SimulatedDriver::new(&config.state_dir, &inventory);
         let used = driver.map_err(|error| FreedError::Simulated(error.into()))?.memory_used();
         return used.map_err(|error| FreedError::Simulated(error.into()));
     }
-    Ok(cards::memory(config)?)
+    Ok(cards::memory(config, asked)?)
 }
 
 fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(), FreedError> {
-    let (own, others): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.schedule_id() == asked.grant);
     let mediators: HashSet<i32> = records.iter().filter_map(|record| Some(record.mediator?.pid)).collect();
-    for card in own.iter().flat_map(|record| &record.cards).map(|grant| &grant.uuid) {
-        let Some(of_card) = used.iter().find(|memory| memory.card == *card) else {
-            return Err(FreedError::Unknown { card: card.clone() });
+    for card in cards_of(records, asked) {
+        let card = card.to_owned();
+        let Some(of_card) = used.iter().find(|memory| memory.card == card) else {
+            return Err(FreedError::Unknown { card });
         };
-        let granted: u64 = others.iter().map(|record| accounted(record, card, &asked.state_dir)).sum();
+        let others = records.iter().filter(|record| record.schedule_id() != asked.grant);
+        let granted: u64 = others.map(|record| accounted(record, &card, &asked.state_dir)).sum();
         // A process that is gone is what is looked for.
         let is_other =
             |pid: u32| !mediators.contains(&pid.cast_signed()) && Path::new(&format!("/proc/{pid}")).exists();
@@ -113,7 +121,7 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
         let outside: u64 = outside.filter_map(|process| Some(process.bytes?.0)).sum();
         let left = of_card.used.0.saturating_sub(granted.saturating_add(outside));
         if left > TOLERANCE.0 {
-            return Err(FreedError::InUse { card: card.clone(), bytes: Bytes(left) });
+            return Err(FreedError::InUse { card, bytes: Bytes(left) });
         }
     }
     Ok(())

@@ -21,6 +21,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("attacks::a_file_lent_to_a_container_without_a_grant", lent_to_nobody),
         Case::egpu("attacks::memory_left_in_a_file_that_a_sidecar_has", left_behind),
         Case::egpu("attacks::memory_left_by_a_killed_mediator", left_by_a_killed_mediator),
+        Case::egpu("attacks::memory_left_on_a_card_that_is_lost", left_on_a_lost_card)
+            .only_simulated("it loses the card"),
         Case::egpu("attacks::memory_left_without_a_broker", left_without_a_broker),
         Case::egpu("attacks::memory_left_to_the_next_process_in_a_file_that_a_sidecar_has", left_to_the_next_process),
         Case::egpu("attacks::the_node_of_another_card", another_card),
@@ -120,6 +122,19 @@ fn left_by_a_killed_mediator(node: &Node) {
     sidecar.end();
     owner.delete().unwrap();
     until_free(node);
+}
+
+/// A lost card comes back without what was there, so that nobody has to end for its sake.
+fn left_on_a_lost_card(node: &Node) {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut owner, sidecar) = with_a_sidecar(node, directory.path());
+    mediator(node).kill();
+    owner.wait().unwrap();
+    owner.delete().unwrap_err();
+    node.card_error(0, "79, GPU has fallen off the bus.");
+    owner.delete().unwrap();
+    assert_eq!(node.granted(), Vec::<String>::new());
+    sidecar.end();
 }
 
 /// Defence: a mediator that has lost its broker frees everything before it ends.

@@ -55,6 +55,15 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *handle)
 	return SUCCESS;
 }
 
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *handle)
+{
+	unsigned bus;
+
+	if (sscanf(id, "0000:%x:00.0", &bus) != 1 || bus < 0x10)
+		return INVALID_ARGUMENT;
+	return nvmlDeviceGetHandleByIndex_v2(bus - 0x10, handle);
+}
+
 int nvmlDeviceGetUUID(nvmlDevice_t d, char *text, unsigned length)
 {
 	if (d->mig >= 0)

@@ -159,6 +159,31 @@ fn sensors_report_what_a_card_has() {
     assert_eq!(sensors.processes(), processes(&node.roots, node.tree.path()).unwrap().unwrap());
 }
 
+/// A card that is gone keeps nothing; one that does not tell may.
+#[test]
+fn nothing_is_in_use_of_a_card_that_is_lost_or_taken_out() {
+    let node = FakeNode::new();
+    if !install(node.tree.path()) {
+        return;
+    }
+    let memory = |card: &str| {
+        let listed = kernel_module::gpus(&node.roots);
+        let sensors = Sensors::open(&node.roots, node.tree.path()).unwrap().unwrap();
+        let found = sensors.memory(&[card], &listed).into_iter().find(|memory| memory.card == card)?;
+        Some((found.used, found.processes.len()))
+    };
+    assert_eq!(memory("GPU-taken-out"), None, "the kernel module lists no card, so it says nothing");
+    let silent = "GPU-00000000-0000-0000-0000-000000000006";
+    node.gpu("0000:12:00.0", "GPU UUID: GPU-lost\n");
+    node.gpu("0000:16:00.0", &format!("GPU UUID: {silent}\n"));
+    assert_eq!(memory("GPU-00000000-0000-0000-0000-000000000000"), Some((Bytes(0), 2)));
+    assert_eq!(memory("GPU-lost"), Some((Bytes(0), 0)));
+    assert_eq!(memory(silent), None, "it is there, and does not tell");
+    assert_eq!(memory("GPU-taken-out"), Some((Bytes(0), 0)));
+    node.gpu("0000:19:00.0", "GPU UUID: GPU-????????-????\n");
+    assert_eq!(memory("GPU-taken-out"), None, "it may be the one that nobody has opened yet");
+}
+
 /// The whole way: NVML asked, health from the kernel's log, stored and found again.
 #[test]
 fn what_the_driver_calls_sound_is_forgiven_and_the_rest_is_not() {

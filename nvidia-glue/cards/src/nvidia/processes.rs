@@ -25,7 +25,8 @@ pub struct ProcessMemory {
 pub struct CardMemory {
     /// `GPU-...`.
     pub card: String,
-    /// In all, without what the driver reserves.
+    /// In all, without what the driver reserves. None of a card that is lost, which comes back by
+    /// a reset, without what was there.
     pub used: Bytes,
     /// By process.
     pub processes: Vec<ProcessMemory>,

@@ -6,9 +6,10 @@ use base::{Bytes, Roots};
 use nvml_wrapper::{
     Device, Nvml,
     enum_wrappers::device::{EccCounter, MemoryError, TemperatureSensor},
+    error::NvmlError,
 };
 
-use super::{CardMemory, DriverError, ProcessMemory, library, processes};
+use super::{CardMemory, DriverError, GpuInformation, ProcessMemory, library, processes};
 
 /// NVML, kept open: starting it anew for each question would cost tens of milliseconds.
 #[derive(Debug)]
@@ -50,13 +51,37 @@ impl Sensors {
         self.devices().flat_map(|device| processes::of(&device)).collect()
     }
 
-    /// Memory of the cards that answer, in all and by process.
-    pub fn memory(&self) -> Vec<CardMemory> {
+    /// Memory of the cards that answer, in all and by process; of those `asked` for also where
+    /// nothing of theirs is in use because they are gone. `listed` by the kernel module.
+    pub(crate) fn memory(&self, asked: &[&str], listed: &[GpuInformation]) -> Vec<CardMemory> {
         let of = |device: Device<'_>| {
             let (card, used) = (device.uuid().ok()?, Bytes(device.memory_info().ok()?.used));
             Some(CardMemory { card, used, processes: processes::of(&device) })
         };
-        self.devices().filter_map(of).collect()
+        let mut found: Vec<CardMemory> = self.devices().filter_map(of).collect();
+        for card in asked {
+            if found.iter().all(|memory| memory.card != *card) && self.is_gone(card, listed) {
+                found.push(CardMemory { card: (*card).to_owned(), used: Bytes(0), processes: Vec::new() });
+            }
+        }
+        found
+    }
+
+    /// Returns whether the driver says that a card is lost, or has it no more. False where it
+    /// cannot tell.
+    ///
+    /// It forgets that a card is lost when the card is reset or found anew, and lets nobody take a
+    /// card away that somebody has open (kernel-open/nvidia/nv-pci.c, `nv_pci_remove`).
+    fn is_gone(&self, card: &str, listed: &[GpuInformation]) -> bool {
+        match listed.iter().find(|gpu| gpu.uuid.as_deref() == Some(card)) {
+            // By its address: by UUID, another card's loss would be the answer, too.
+            Some(gpu) => {
+                let device = self.nvml.device_by_pci_bus_id(gpu.pci.to_string());
+                matches!(device.and_then(|device| device.memory_info()), Err(NvmlError::GpuLost))
+            }
+            // Only if all others have told who they are.
+            None => !listed.is_empty() && listed.iter().all(|gpu| gpu.excluded || gpu.uuid.is_some()),
+        }
     }
 
     fn devices(&self) -> impl Iterator<Item = Device<'_>> {
