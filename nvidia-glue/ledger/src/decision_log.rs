@@ -269,18 +269,28 @@ impl DecisionLog {
     /// nobody else: no container fails, or waits for long, because a log is full or its disk hangs.
     /// Not to be called with a lock.
     pub fn write(&self, lines: &[Line]) {
-        let Some(path) = self.path.clone().filter(|_| !lines.is_empty()) else { return };
+        if let Err(error) = self.append(lines) {
+            let path = self.path.as_deref().unwrap_or(Path::new(""));
+            tracing::warn!(path = %path.display(), %error, "decision log not written");
+        }
+        self.tell(lines);
+    }
+
+    /// The half of [`DecisionLog::write`] that may fail.
+    pub(crate) fn append(&self, lines: &[Line]) -> io::Result<()> {
+        let Some(path) = self.path.clone().filter(|_| !lines.is_empty()) else { return Ok(()) };
         let texts: Vec<String> = lines.iter().map(|line| format!("{:.6} {}\n", Timestamp::now(), line.text)).collect();
         let texts = Arc::new(texts);
         let own = (path.clone(), Arc::clone(&texts));
-        let appended = match THREADS.run(DISK_PATIENCE, move || append(&own.0, &own.1)) {
+        match THREADS.run(DISK_PATIENCE, move || append(&own.0, &own.1)) {
             // There can be no further thread.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => append(&path, &texts),
             appended => appended.and_then(|done| done),
-        };
-        if let Err(error) = appended {
-            tracing::warn!(path = %path.display(), %error, "decision log not written");
         }
+    }
+
+    /// The other half: events.
+    pub(crate) fn tell(&self, lines: &[Line]) {
         self.events.write(lines.iter().filter_map(Line::entry));
     }
 }

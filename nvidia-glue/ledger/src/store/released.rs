@@ -1,12 +1,14 @@
 //! Grants that were given back, until that is in the log.
 //!
 //! ```text
-//! STATE_DIR/released/GRANT.HOW   the record of such a grant
+//! STATE_DIR/released/GRANT.HOW        the record of such a grant
+//! STATE_DIR/released/GRANT.HOW.told   the same, where the events have it and the log does not
 //! ```
 //! A record moves here in the step in which it ceases to count, and goes when its lines are
 //! written. Meanwhile it is locked by the process that gave the grant back. One that nobody has
-//! locked is a killed process's: the next process that has something to log writes its lines. Only
-//! a process that is killed between the two has them written twice.
+//! locked is a killed process's, or the log did not take its lines: the next process that has
+//! something to log writes them. Only a process that is killed between the two, a disk that hangs,
+//! or one that is full after a part of them, has them written twice.
 
 use std::{
     fs::{self, File},
@@ -17,12 +19,17 @@ use std::{
 
 use base::file_lock::{FileLock, try_lock_exclusive};
 
-use super::{Locked, READABLE, Store, StoreError, readable};
+use super::{Locked, READABLE, Store, StoreError, failed, readable};
 use crate::{
     GrantState, Record,
     decision_log::{DecisionLog, Event, Line},
     grant_log::{grant_fields, roll_back},
 };
+
+/// Most records that stay because the log does not take their lines, so that they never fill the
+/// disk. The ends of further grants are events alone.
+const MOST_KEPT: usize = 256;
+const TOLD: &str = "told";
 
 /// Way in which a grant was given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +95,10 @@ pub(super) struct Unlogged {
 #[derive(Debug)]
 struct Kept {
     path: PathBuf,
-    lock: FileLock,
+    /// The events have it.
+    is_told: bool,
+    /// Kept until it is settled.
+    _lock: FileLock,
 }
 
 impl Locked<'_> {
@@ -116,31 +126,68 @@ fn keep(store: &Store, record_path: &Path, record: &Record, how: GivenBack) -> i
     let path = store.released_dir().join(format!("{}.{}", readable(&record.grant_id, READABLE), how.name()));
     store.step(false)?;
     fs::rename(record_path, &path)?;
-    Ok(Kept { path, lock })
+    Ok(Kept { path, is_told: false, _lock: lock })
 }
 
-/// Writes lines, and those that killed processes owe. The ledger's lock is free by now.
+/// Writes lines, and those that others owe if the log takes these. The ledger's lock is free by
+/// now.
 pub(super) fn write(store: &Store, unlogged: Vec<Unlogged>, log: &DecisionLog) {
-    for Unlogged { lines, kept } in unlogged.into_iter().chain(owed(store)) {
-        if store.step(false).is_err() {
-            return;
-        }
-        log.write(&lines);
-        if let Some(Kept { path, lock }) = kept {
-            if let Err(error) = store.remove(&path) {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the end of a grant may be logged again");
-            }
-            drop(lock);
-        }
+    let mut is_taken = true;
+    for own in unlogged {
+        is_taken &= write_one(store, own, log);
+    }
+    if is_taken {
+        // A log that fails is not asked once more for each.
+        let _ = owed(store).all(|owed| write_one(store, owed, log));
     }
 }
 
-/// Records that killed processes left, with their lines.
+/// Writes lines and events. Returns whether the log has taken the lines.
+fn write_one(store: &Store, Unlogged { lines, kept }: Unlogged, log: &DecisionLog) -> bool {
+    if store.step(false).is_err() {
+        return false;
+    }
+    let appended = log.append(&lines);
+    if kept.as_ref().is_none_or(|kept| !kept.is_told) {
+        log.tell(&lines);
+    }
+    if let Err(error) = &appended {
+        tracing::warn!(%error, "decision log not written");
+    }
+    if let Some(kept) = kept
+        && let Err(error) = kept.settle(store, appended.is_ok())
+    {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the end of a grant may be logged again");
+    }
+    appended.is_ok()
+}
+
+impl Kept {
+    /// Removes the record if its lines are in the log, or too many wait for that.
+    fn settle(self, store: &Store, is_logged: bool) -> Result<(), StoreError> {
+        let directory = store.released_dir();
+        let count = || fs::read_dir(&directory).map_or(0, Iterator::count);
+        if is_logged || (!self.is_told && count() > MOST_KEPT) {
+            return store.remove(&self.path);
+        }
+        if self.is_told {
+            return Ok(());
+        }
+        let mut told = self.path.clone().into_os_string();
+        told.push(".");
+        told.push(TOLD);
+        store.step(false).and_then(|()| fs::rename(&self.path, told)).map_err(failed("rename", &self.path))
+    }
+}
+
+/// Records that killed processes left, or whose lines the log did not take, with their lines.
 fn owed(store: &Store) -> impl Iterator<Item = Unlogged> + use<> {
     let entries = fs::read_dir(store.released_dir()).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
         let path = entry.path();
-        let how = GivenBack::ALL.into_iter().find(|how| path.extension().is_some_and(|name| name == how.name()))?;
+        let is_told = path.extension().is_some_and(|name| name == TOLD);
+        let named = if is_told { path.with_extension("") } else { path.clone() };
+        let how = GivenBack::ALL.into_iter().find(|how| named.extension().is_some_and(|name| name == how.name()))?;
         let mut lock = try_lock_exclusive(File::open(&path).ok()?).ok()?.ok()?;
         // Another process may have written and removed it meanwhile.
         if lock.metadata().ok()?.nlink() == 0 {
@@ -155,6 +202,6 @@ fn owed(store: &Store) -> impl Iterator<Item = Unlogged> + use<> {
                 Vec::new()
             }
         };
-        Some(Unlogged { lines, kept: Some(Kept { path, lock }) })
+        Some(Unlogged { lines, kept: Some(Kept { path, is_told, _lock: lock }) })
     })
 }

@@ -357,3 +357,41 @@ fn an_index_that_was_tampered_with_is_made_anew() {
         check_consistent(&mut bench);
     }
 }
+
+/// Names of the records whose ends are not in the log.
+fn unlogged(bench: &Bench) -> Vec<String> {
+    let entries = std::fs::read_dir(bench.ledger.store.released_dir()).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// A directory in the log's place stands for a disk that takes nothing.
+#[test]
+fn an_end_that_the_log_does_not_take_is_logged_once_it_does() {
+    let bench = busy();
+    let path = bench.directory.path().join("egpu.log");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    bench.ledger.release(&key("old0"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
+    bench.ledger.release(&key("old1"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
+    assert_eq!(unlogged(&bench).len(), 2);
+    std::fs::remove_dir(&path).unwrap();
+    bench.ledger.reclaim(&bench.log).unwrap();
+    assert_eq!(unlogged(&bench), Vec::<String>::new());
+    let log = std::fs::read_to_string(&path).unwrap();
+    let events = std::fs::read_to_string(bench.directory.path().join("events/current.jsonl")).unwrap();
+    let of = |text: &str, id: &str| text.lines().filter(|line| line.contains("release") && line.contains(id)).count();
+    for id in ["old0", "old1"] {
+        assert_eq!((of(&log, id), of(&events, id)), (1, 1), "{log}{events}");
+    }
+}
+
+#[test]
+fn a_log_that_takes_nothing_fills_no_disk() {
+    let bench = Bench::new(1);
+    std::fs::create_dir(bench.directory.path().join("egpu.log")).unwrap();
+    for _ in 0..300 {
+        bench.admit("a", &share(&[0])).unwrap();
+        bench.ledger.release(&key("a"), ReleaseReason::Ended, &bench.log).unwrap().unwrap();
+    }
+    assert_eq!(unlogged(&bench).len(), 256);
+}
