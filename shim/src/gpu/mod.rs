@@ -250,7 +250,7 @@ impl Gpu {
             let (ledger, _) = note.open()?;
             let recorded = match note.claims.as_slice() {
                 [] => ledger.record(&key).map(|record| record.is_some()),
-                claims => ledger.requests_of(&key).map(|used| claims.iter().all(|claim| used.contains(claim))),
+                claims => ledger.is_attached(claims, &key),
             };
             recorded.map(Some).map_err(|source| GpuError::Ledger(Box::new(source)))
         })

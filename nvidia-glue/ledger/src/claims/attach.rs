@@ -191,6 +191,21 @@ impl Ledger {
         Ok(self.claims()?.into_iter().filter(uses).map(|record| record.container).collect())
     }
 
+    /// Returns whether the records of all these requests name the container. Reads no other: one
+    /// that is damaged says nothing of this container, and a list of all may lack one that is
+    /// replaced meanwhile (`readdir` promises nothing of such).
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn is_attached(&self, requests: &[ContainerKey], container: &ContainerKey) -> Result<bool, StoreError> {
+        for request in requests {
+            if self.store.find_record(request)?.is_none_or(|record| record.position(container).is_none()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Returns whether the container is the last one that uses its requests, and their mediator
     /// lives. `false` where that cannot be read.
     pub fn is_last_and_mediated(&self, requests: &[ContainerKey], container: &ContainerKey) -> bool {

@@ -195,6 +195,20 @@ fn requests_of_one_container_have_one_name_in_the_timetable_and_their_cards_toge
     assert!(matches!(error, AttachError::OtherRequests { .. }), "{error}");
 }
 
+/// Another's record that cannot be read is no reason not to find it.
+#[test]
+fn a_container_is_looked_for_in_its_own_records_alone() {
+    let bench = Bench::new(2);
+    let requests = [request_key("a", "one"), request_key("a", "two")];
+    prepare(&bench, "a", &[("one", share_of(0, 1024, cap(10))), ("two", share_of(1, 1024, cap(10)))]).unwrap();
+    attach_in(&bench, "user", &requests[..1], (POD, POD_SHIM)).unwrap();
+    std::fs::write(bench.directory.path().join("ledger").join(bench.ledger.store.record_name(&key("other"))), "{")
+        .unwrap();
+    assert!(bench.ledger.is_attached(&requests[..1], &key("user")).unwrap());
+    assert!(!bench.ledger.is_attached(&requests, &key("user")).unwrap(), "it does not use the second");
+    assert!(!bench.ledger.is_attached(&requests[..1], &key("another")).unwrap());
+}
+
 #[test]
 fn requests_of_one_card_are_added_up() {
     let bench = Bench::new(1);
