@@ -136,7 +136,12 @@ fn run(mediator: i32, intake: &OwnedFd, forward: OwnedFd, sockets: Vec<OwnedFd>,
         return 1;
     }
     let Ok(server) = begun else { return 1 };
-    forward_intake(&server, intake, forward);
+    // The mediator hears of its broker's end, and nobody waits for a listener that is lost.
+    if forward_intake(&server, intake, &forward).is_err() {
+        return 1;
+    }
+    // The mediator sees its own end close.
+    drop(forward);
     // Until a thread ends the process.
     loop {
         thread::park();
@@ -166,22 +171,43 @@ fn is_packed(fd: &OwnedFd) -> bool {
 }
 
 /// Admits pid namespaces and cgroups, and forwards everything else, until the sending end is
-/// closed.
-fn forward_intake(server: &Server, intake: &OwnedFd, forward: OwnedFd) {
+/// closed. Fails when something is lost.
+fn forward_intake(server: &Server, intake: &OwnedFd, forward: &OwnedFd) -> Result<(), FrameError> {
     loop {
         match frame::receive(intake.as_fd()) {
             Ok((fd, _)) if sys::namespace_kind(fd.as_fd()) == Some(libc::CLONE_NEWPID) => server.admit(fd),
-            Ok((fd, _)) if is_packed(&fd) => match frame::unpack(fd) {
-                Ok(cgroups) => server.add_cgroups(cgroups),
-                Err(_) => sys::exit_now(1),
-            },
-            Ok((listener, _)) if frame::send(forward.as_fd(), &listener, &[]).is_ok() => {}
+            Ok((fd, _)) if is_packed(&fd) => server.add_cgroups(frame::unpack(fd)?),
+            Ok((listener, _)) => frame::send(forward.as_fd(), &listener, &[])?,
             // Sent by another process.
             Err(FrameError::Foreign(_)) => {}
-            // The mediator sees its own end close.
-            Err(FrameError::Closed) => return drop(forward),
-            // The mediator hears of its broker's end, and nobody waits for a listener that is lost.
-            Ok(_) | Err(_) => sys::exit_now(1),
+            Err(FrameError::Closed) => return Ok(()),
+            Err(error) => return Err(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_lost_on_the_way_to_the_mediator_is_an_error() {
+        let (forward, forwarded) = frame::pair().unwrap();
+        let after = |sent: OwnedFd| {
+            let (send, intake) = frame::pair().unwrap();
+            frame::send(send.as_fd(), &sent, &[]).unwrap();
+            drop(send);
+            forward_intake(&Server::new(Vec::new(), None), &intake, &forward)
+        };
+        // A socket stands for a listener.
+        let listener = || frame::pair().unwrap().0;
+        after(listener()).unwrap();
+        frame::receive(forwarded.as_fd()).unwrap();
+        after(frame::pack(&["/a/cgroup"]).unwrap()).unwrap();
+        let other = after(frame::pack(&"no cgroups").unwrap());
+        assert!(matches!(other, Err(FrameError::Content(_))), "{other:?}");
+        drop(forwarded);
+        let unheard = after(listener());
+        assert!(matches!(unheard, Err(FrameError::Closed)), "{unheard:?}");
     }
 }
