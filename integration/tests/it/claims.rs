@@ -8,6 +8,7 @@ use integration::{
     EgpuConfig, Node, Setup,
     cri::{PodContainer, PodContainerConfig, PodSecurity},
     eventually,
+    hostile::PROGRAM,
     processes::Process,
 };
 use k8s_cri::v1::ContainerState;
@@ -26,12 +27,18 @@ use runtime_config::{
 };
 use serde_json::Value;
 
-use crate::{attacks::rm_client, case::Case};
+use crate::{
+    attacks::{pods::value, rm_client},
+    case::Case,
+};
 
 pub(crate) fn cases() -> Vec<Case> {
     let cases = vec![
         Case::egpu("claims::containers_share_one_account", one_account).needing(rm_client),
         Case::egpu("claims::the_mediators_end_ends_all_containers", mediator_killed).needing(rm_client),
+        Case::egpu("claims::memory_left_by_a_killed_mediator", left_by_a_killed_mediator)
+            .needing(rm_client)
+            .also_needing(integration::hostile::available),
         Case::egpu("claims::a_killed_shim_leaves_the_claim_prepared", shim_killed),
         Case::egpu("claims::a_restart_finds_the_same_grant", restarts),
         Case::egpu("claims::requests_of_two_cards_are_used_together", two_cards).needing(rm_client),
@@ -203,6 +210,31 @@ fn mediator_killed(node: &Node) {
     assert_eq!(beside.status().state(), ContainerState::ContainerRunning, "it has no part in it");
     let again = start(&pod, "again", &[], &[(UID, "gpu")]).unwrap();
     assert_eq!(again.exec(&["rm-client", "alloc", "600M"]).exit_code, 0);
+    pod.remove();
+    plugin.unprepare(UID);
+}
+
+/// Memory of the killed mediator is in a file that a sidecar has: the claim has no room beside it.
+fn left_by_a_killed_mediator(node: &Node) {
+    let plugin = Plugin::new(node);
+    plugin.prepare(UID, "p", GPU);
+    let pod = node.pod("p", &[]).unwrap();
+    let (name, claimed) = variable(UID, "gpu");
+    let env = [(name.as_str(), claimed.as_str())];
+    let armed = |command| PodContainerConfig { command, armed: true, ..PodContainerConfig::default() };
+    let lend = PodContainerConfig { env: &env, ..armed(&[PROGRAM, "lend", "@s", "384"]) };
+    let owner = pod.start("owner", &lend).unwrap();
+    assert_eq!((value(&owner, "status"), value(&owner, "listening")), (0, 1));
+    let sidecar = pod.start("sidecar", &armed(&[PROGRAM, "keep", "@s"])).unwrap();
+    assert_eq!(value(&sidecar, "kept"), 1);
+    let init = Process::read(i32::try_from(grant(node)["pid"].as_i64().unwrap()).unwrap()).unwrap();
+    mediator(node).kill();
+    eventually("the owner is dead", || (!init.alive()).then_some(()));
+    let kept = start(&pod, "early", &[], &[(UID, "gpu")]).unwrap_err();
+    assert!(kept.message().contains("are in use that no container"), "{}", kept.message());
+    sidecar.stop(0).unwrap();
+    let next = start(&pod, "next", &[], &[(UID, "gpu")]).unwrap();
+    assert_eq!(next.exec(&["rm-client", "alloc", "600M"]).exit_code, 0);
     pod.remove();
     plugin.unprepare(UID);
 }

@@ -41,7 +41,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Those about `container`, the oldest first.
 #[track_caller]
-fn events(node: &Node, container: &str) -> Vec<Value> {
+pub(crate) fn events(node: &Node, container: &str) -> Vec<Value> {
     let container = format!("{}/{container}", node.namespace());
     node.egpu_json(&["events", "--container", &container]).as_array().expect("an array").clone()
 }

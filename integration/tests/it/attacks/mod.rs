@@ -15,7 +15,7 @@ mod floods;
 mod floors;
 mod frames;
 mod hidden;
-mod pods;
+pub(crate) mod pods;
 mod races;
 mod stalls;
 mod users;

@@ -33,7 +33,7 @@ fn granted<'pod>(pod: &'pod Pod<'_>, name: &str, arguments: &[&str], memory: &'s
 
 /// Returns the program's line about `name`.
 #[track_caller]
-fn value(container: &PodContainer<'_>, name: &str) -> i64 {
+pub(crate) fn value(container: &PodContainer<'_>, name: &str) -> i64 {
     let prefix = format!("{name}=");
     eventually(&format!("{prefix} in the log"), || {
         let log = container.log();

@@ -19,7 +19,10 @@ use nix::{
 };
 
 use super::kills::{again, ask, clear};
-use crate::case::Case;
+use crate::{
+    case::{Case, Skip},
+    events,
+};
 
 /// A group that nothing else has.
 const GROUP: u32 = 64242;
@@ -30,6 +33,8 @@ pub(crate) fn cases() -> Vec<Case> {
     vec![
         Case::egpu("state::a_delete_that_fails_at_any_file_is_gone_on_with", delete_fails_at_any_file),
         Case::egpu("state::a_container_whose_record_is_gone_is_ended", emptied),
+        Case::egpu("state::a_container_whose_record_is_gone_is_killed_until_it_has_ended", unkillable)
+            .needing(kill_files),
         Case::egpu("state::either_copy_of_a_note_suffices", damaged_notes),
         Case::egpu("state::what_a_broken_configuration_leaves_is_cleaned_up", broken_configuration),
         Case::egpu("state::a_log_that_takes_nothing_delays_nobody", log_takes_nothing),
@@ -100,6 +105,41 @@ fn emptied(node: &Node) {
     again(node);
 }
 
+/// Finds a cgroup's `cgroup.kill`, by its path below the hierarchies.
+fn kill_file(cgroup: &str) -> Option<PathBuf> {
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    roots.map(|root| PathBuf::from(format!("{root}{cgroup}/cgroup.kill"))).into_iter().find(|file| file.exists())
+}
+
+/// The root has none, on any kernel.
+fn kill_files() -> Skip {
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
+    let root = roots.into_iter().find(|root| root.join("cgroup.controllers").exists());
+    let probe = root.ok_or("no cgroup v2")?.join(format!("egpu-it-probe-{}", std::process::id()));
+    fs::create_dir(&probe).map_err(|error| error.to_string())?;
+    let is_there = probe.join("cgroup.kill").exists();
+    fs::remove_dir(&probe).map_err(|error| error.to_string())?;
+    is_there.then_some(()).ok_or_else(|| "the kernel has no cgroup.kill".to_owned())
+}
+
+/// A file that takes nothing stands for a kernel that cannot kill the container for a while.
+fn unkillable(node: &Node) {
+    let container = share(node, "a");
+    let file = kill_file(&node.cgroup_path("a")).unwrap();
+    mount(Some("/dev/full"), &file, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    for record in entries(&state_dir(node).join("ledger")) {
+        fs::remove_file(record).unwrap();
+    }
+    eventually("it is killed a second time", || {
+        let killed = events::events(node, "a").into_iter().filter(|event| event["kind"] == "killed");
+        (killed.count() > 1).then_some(())
+    });
+    umount2(&file, MntFlags::MNT_DETACH).unwrap();
+    assert_eq!(container.wait().unwrap(), 137);
+    container.end();
+    again(node);
+}
+
 fn damaged_notes(node: &Node) {
     let registered = || entries(&state_dir(node).join("containers")).remove(0);
     for (id, note) in [("a", None), ("b", Some("egpu.json"))] {
@@ -163,6 +203,9 @@ fn log_takes_nothing(node: &Node) {
     container.end();
     again(node);
     fs::remove_file(node.directory().join("egpu.log")).unwrap();
+    again(node);
+    let released = node.decisions("a").into_iter().filter(|decision| decision.event == "release").count();
+    assert_eq!(released, 3, "each end is logged once that can be");
 }
 
 /// Checks that no user without rights reads or writes anything of the state directory but what is
