@@ -136,7 +136,8 @@ impl Host {
         let namespace = |name: &str| format!("/proc/{}/ns/{name}", self.namespaces.id());
         let mut command = Command::new("nsenter");
         command.arg(format!("--mount={}", namespace("mnt"))).arg(format!("--pid={}", namespace("pid_for_children")));
-        command.arg(program).env_remove("EGPU_CONFIG").env_remove("CONTAINERD_ADDRESS");
+        // It has a /tmp of its own.
+        command.arg(program).env_remove("TMPDIR").env_remove("EGPU_CONFIG").env_remove("CONTAINERD_ADDRESS");
         command
     }
 
