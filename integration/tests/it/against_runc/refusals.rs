@@ -122,7 +122,10 @@ const REFUSALS: &[Refusal] = &[
     (|spec| spec["linux"]["resources"]["cpu"] = json!({ "cpus": "words" }), &["cpuset.cpus", "words"]),
     (|spec| spec["linux"]["resources"]["cpu"] = json!({ "quota": 10, "period": 100_000 }), &["10"]),
     (|spec| spec["linux"]["resources"]["cpu"] = json!({ "period": 1 }), &["period|cpu.max", "1"]),
-    (|spec| spec["linux"]["resources"]["hugepageLimits"] = json!([{ "pageSize": "3MB", "limit": 1 }]), &["hugetlb|page size"]),
+    (
+        |spec| spec["linux"]["resources"]["hugepageLimits"] = json!([{ "pageSize": "3MB", "limit": 1 }]),
+        &["hugetlb|page size"],
+    ),
     (|spec| spec["linux"]["resources"]["unified"] = json!({ "no.such": "1" }), &["unified|no.such"]),
     (|spec| spec["linux"]["seccomp"] = json!({ "defaultAction": "SCMP_ACT_STRANGE" }), &["SCMP_ACT_STRANGE"]),
     (|spec| spec["linux"]["seccomp"] = json!({ "defaultAction": "SCMP_ACT_NOTIFY" }), &["SCMP_ACT_NOTIFY"]),
