@@ -154,7 +154,7 @@ make_rootfs() {
 
 # run ID VARIABLE=VALUE...: a container that sleeps, with these variables in its environment.
 run() {
-    local id=$1 rootfs=$work/rootfs/$1 variable arguments=()
+    local id=$1 rootfs=$work/rootfs/$1 variable arguments=(--env PATH=/bin)
     shift
     make_rootfs "$rootfs"
     for variable in "$@"; do arguments+=(--env "$variable"); done

@@ -66,7 +66,7 @@ cri_has_egpu() { containerd config dump | grep -F 'containerd.runtimes.egpu]'; }
 # grant NAME: what `egpu ps` says it has.
 grant() { egpu ps --output json | tr -d ' \n' | grep -F "\"$1\"" | grep -F 1073741824; }
 
-container="ctr run --rm --runtime io.containerd.egpu.v1 --env EGPU_MEMORY=1GiB --env EGPU_COMPUTE=25% --rootfs /egpu/rootfs"
+container="ctr run --rm --runtime io.containerd.egpu.v1 --env PATH=/bin --env EGPU_MEMORY=1GiB --env EGPU_COMPUTE=25% --rootfs /egpu/rootfs"
 # start NAME: a container that stays.
 start() {
     typed "${container/--rm/--detach} $1 sleep 3600"
