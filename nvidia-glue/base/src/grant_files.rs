@@ -2,7 +2,9 @@
 //! driver.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
 
@@ -79,23 +81,45 @@ pub const HELD_FILE: &str = "held";
 /// Returns whether the driver may hold something for a grant whose mediator has ended: that was
 /// killed before it had freed all. `false` where no mediator has said anything.
 pub fn may_be_held(state_dir: &Path, grant_id: &str) -> bool {
-    match path(state_dir, grant_id).map(|path| fs::read(path.join(HELD_FILE))) {
-        Ok(Ok(said)) => said == b"1",
-        Ok(Err(error)) => error.kind() != io::ErrorKind::NotFound,
-        Err(_) => false,
+    path(state_dir, grant_id).is_ok_and(|path| says_held(&path.join(HELD_FILE)))
+}
+
+/// Returns whether a mark says that, or cannot be read.
+pub fn says_held(mark: &Path) -> bool {
+    match fs::read(mark) {
+        Ok(said) => said == b"1",
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-/// Notes that the driver holds nothing for the grant any more. Fine if somebody who has seen that
-/// as well has removed its files meanwhile.
-///
-/// # Errors
-/// When that cannot be written.
-pub fn mark_freed(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesError> {
-    let path = path(state_dir, grant_id)?.join(HELD_FILE);
-    match fs::write(&path, "0") {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(GrantFilesError::Write { path, source }),
-        _ => Ok(()),
+/// A grant's mark as it is now: that of its next mediator is another file.
+#[derive(Debug)]
+pub struct HeldMark {
+    path: PathBuf,
+    file: Option<File>,
+}
+
+impl HeldMark {
+    /// Opens the mark. Fine if there is none: nothing is held.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or `grant_id` is none.
+    pub fn open(state_dir: &Path, grant_id: &str) -> Result<Self, GrantFilesError> {
+        let path = path(state_dir, grant_id)?.join(HELD_FILE);
+        match File::options().write(true).open(&path) {
+            Ok(file) => Ok(Self { path, file: Some(file) }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self { path, file: None }),
+            Err(source) => Err(GrantFilesError::Write { path, source }),
+        }
+    }
+
+    /// Notes that the driver holds nothing any more for the mediator whose mark this is.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub fn clear(&self) -> Result<(), GrantFilesError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.write_all_at(b"0", 0).map_err(|source| GrantFilesError::Write { path: self.path.clone(), source })
     }
 }
 
@@ -152,11 +176,13 @@ mod tests {
             fs::write(directory.join(HELD_FILE), said).unwrap();
             assert_eq!(may_be_held(state.path(), "one"), is_held, "{said}");
         }
-        mark_freed(state.path(), "one").unwrap();
+        let mark = HeldMark::open(state.path(), "one").unwrap();
+        mark.clear().unwrap();
         assert!(!may_be_held(state.path(), "one"));
         remove_files(state.path(), "one").unwrap();
-        mark_freed(state.path(), "one").unwrap();
-        assert!(!may_be_held(state.path(), "one"));
+        mark.clear().unwrap();
+        HeldMark::open(state.path(), "one").unwrap().clear().unwrap();
+        assert!(!may_be_held(state.path(), "one"), "others who have seen it have removed its files");
     }
 
     #[test]

@@ -36,7 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-pub use base::grant_files::{GrantFilesError, HELD_FILE, directory, mark_freed, status_file, usage_file};
+pub use base::grant_files::{GrantFilesError, HELD_FILE, HeldMark, directory, says_held, status_file, usage_file};
 use cards::driver_files::Abi;
 pub use exec_edits::ExecEdits;
 pub use host::DeviceNode;

@@ -6,7 +6,7 @@
 //! [`TOLERANCE`].
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -16,7 +16,7 @@ use nvidia_glue::{
     cards::{self, CardMemory, DiscoverError},
     inject,
     ledger::{Ledger, ProcessId, Record, StoreError},
-    usage::{Usage, UsageFile},
+    usage::UsageFile,
 };
 use runtime_config::{
     Bytes,
@@ -72,12 +72,15 @@ impl FreedError {
 pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
     let config = Config { state_dir: asked.state_dir.clone(), ..Config::load(None)? };
     let ledger = Ledger::open(&asked.state_dir)?;
+    let mark = inject::HeldMark::open(&asked.state_dir, &asked.grant)?;
     let until = Instant::now() + PATIENCE;
     let mut was_free = false;
     loop {
         let records = ledger.records()?;
+        let mut accounts = Accounts::read(&records, asked);
         let used = used(&config, &cards_of(&records, asked))?;
-        match compare(&records, &used, asked) {
+        accounts.lower(&Accounts::read(&records, asked));
+        match compare(&records, &used, &accounts, asked) {
             // What a neighbour has freed is in its account a moment later.
             Ok(()) if was_free => break,
             Ok(()) => was_free = true,
@@ -86,7 +89,7 @@ pub(crate) fn look(asked: &Freed) -> Result<(), FreedError> {
         }
         thread::sleep(LOOK);
     }
-    Ok(inject::mark_freed(&asked.state_dir, &asked.grant)?)
+    Ok(mark.clear()?)
 }
 
 /// Cards of the grant, by UUID.
@@ -105,15 +108,14 @@ fn used(config: &Config, asked: &[&str]) -> Result<Vec<CardMemory>, FreedError> 
     Ok(cards::memory(config, asked)?)
 }
 
-fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(), FreedError> {
+fn compare(records: &[Record], used: &[CardMemory], accounts: &Accounts<'_>, asked: &Freed) -> Result<(), FreedError> {
     let mediators: HashSet<i32> = records.iter().filter_map(|record| Some(record.mediator?.pid)).collect();
     for card in cards_of(records, asked) {
         let card = card.to_owned();
         let Some(of_card) = used.iter().find(|memory| memory.card == card) else {
             return Err(FreedError::Unknown { card });
         };
-        let others = records.iter().filter(|record| record.schedule_id() != asked.grant);
-        let granted: u64 = others.map(|record| accounted(record, &card, &asked.state_dir)).sum();
+        let granted = accounts.of(&card);
         // A process that is gone is what is looked for.
         let is_other =
             |pid: u32| !mediators.contains(&pid.cast_signed()) && Path::new(&format!("/proc/{pid}")).exists();
@@ -127,20 +129,43 @@ fn compare(records: &[Record], used: &[CardMemory], asked: &Freed) -> Result<(),
     Ok(())
 }
 
-/// Bytes of a card that a grant's mediator says it holds. One that is gone vouches for nothing: two
-/// that were killed would for each other. Nor does a grant that has none, which may be unused.
-fn accounted(record: &Record, card: &str, state_dir: &Path) -> u64 {
-    if record.mediator.is_none_or(|mediator| ProcessId::of(mediator.pid).ok() != Some(mediator)) {
-        return 0;
+/// Bytes that the mediators of other grants say they hold, by grant and card. One that is gone
+/// vouches for nothing: two that were killed would for each other. Nor does a grant that has none,
+/// which may be unused.
+struct Accounts<'r>(HashMap<&'r str, HashMap<String, u64>>);
+
+impl<'r> Accounts<'r> {
+    fn read(records: &'r [Record], asked: &Freed) -> Self {
+        let lives = |record: &&Record| {
+            record.mediator.is_some_and(|mediator| ProcessId::of(mediator.pid).ok() == Some(mediator))
+        };
+        let grants = records.iter().filter(lives).map(Record::schedule_id).filter(|grant| *grant != asked.grant);
+        let of = |grant: &str| {
+            let path = inject::usage_file(&asked.state_dir, grant).ok();
+            let usage = path.and_then(|path| UsageFile::read(&path).ok()).unwrap_or_default();
+            usage.cards.into_iter().map(|card| (card.uuid, card.used.0)).collect()
+        };
+        Self(grants.map(|grant| (grant, of(grant))).collect())
     }
-    let path = inject::usage_file(state_dir, record.schedule_id()).ok();
-    let cards = path.and_then(|path| UsageFile::read(&path).ok()).map(|usage: Usage| usage.cards).unwrap_or_default();
-    cards.into_iter().find(|usage| usage.uuid == card).map_or(0, |usage| usage.used.0)
+
+    /// Leaves of each what it was all the time: a neighbour that allocates and frees says less
+    /// before the card is asked, or more after it.
+    fn lower(&mut self, later: &Self) {
+        for (grant, cards) in &mut self.0 {
+            for (card, bytes) in cards {
+                *bytes = (*bytes).min(later.0.get(grant).and_then(|cards| cards.get(card)).copied().unwrap_or(0));
+            }
+        }
+    }
+
+    fn of(&self, card: &str) -> u64 {
+        self.0.values().filter_map(|cards| cards.get(card)).sum()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::cards::ProcessMemory;
+    use nvidia_glue::{cards::ProcessMemory, usage::Usage};
 
     use super::*;
 
@@ -168,11 +193,16 @@ mod tests {
         let usage_file = inject::usage_file(state.path(), "other").unwrap();
         std::fs::create_dir_all(usage_file.parent().unwrap()).unwrap();
         let of_other = serde_json::json!({ "uuid": "GPU-1", "used": 1024 * MIB, "limit": 0, "peak": 0 });
-        let usage = Usage { cards: vec![serde_json::from_value(of_other).unwrap()], ..Usage::default() };
-        UsageFile::create(&usage_file).unwrap().write(&usage).unwrap();
+        let mut usage = Usage { cards: vec![serde_json::from_value(of_other).unwrap()], ..Usage::default() };
+        let usage_file = UsageFile::create(&usage_file).unwrap();
+        usage_file.write(&usage).unwrap();
         let gone = ProcessId { pid: i32::MAX, start_time: 1 };
         let living = ProcessId::current().unwrap();
-        let records = [record("own", 1024, gone), record("other", 1024, living)];
+        // A claim of two requests has two records, and one mediator.
+        let records = [record("own", 1024, gone), record("other", 1024, living), record("other", 1024, living)];
+        let compare = |records: &[Record], used: &[CardMemory]| {
+            super::compare(records, used, &Accounts::read(records, &asked), &asked)
+        };
         let process = |pid, mib| ProcessMemory { card: "GPU-1".into(), pid, bytes: Some(Bytes(mib * MIB)) };
         let outside = process(std::os::unix::process::parent_id(), 100);
         // The dead mediator, whom the driver still names; the other one says what it holds.
@@ -180,14 +210,19 @@ mod tests {
         for (used, is_free) in [(0, true), (1024 + 256 + 100, true), (1024 + 256 + 101, false)] {
             let processes = mediators.iter().cloned().chain([outside.clone()]).collect();
             let used = CardMemory { card: "GPU-1".into(), used: Bytes(used * MIB), processes };
-            let compared = compare(&records, &[used], &asked);
+            let compared = compare(&records, &[used]);
             assert_eq!(compared.is_ok(), is_free, "{compared:?}");
         }
         let also_killed = [record("own", 1024, gone), record("other", 1024, gone)];
         let used = CardMemory { card: "GPU-1".into(), used: Bytes(1024 * MIB), processes: Vec::new() };
-        let compared = compare(&also_killed, &[used], &asked);
+        let compared = compare(&also_killed, &[used]);
         assert!(matches!(compared, Err(FreedError::InUse { .. })), "{compared:?}");
-        let unknown = compare(&records, &[], &asked);
+        let unknown = compare(&records, &[]);
         assert!(matches!(unknown, Err(FreedError::Unknown { .. })), "{unknown:?}");
+        let mut accounts = Accounts::read(&records, &asked);
+        usage.cards[0].used = Bytes(512 * MIB);
+        usage_file.write(&usage).unwrap();
+        accounts.lower(&Accounts::read(&records, &asked));
+        assert_eq!(accounts.of("GPU-1"), 512 * MIB);
     }
 }

@@ -44,7 +44,7 @@ mod scheduler;
 mod setup;
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
     os::{
         fd::OwnedFd,
@@ -59,7 +59,7 @@ use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
     base::make_directory,
     driver::{DeviceFile, Driver, NvidiaDriver},
-    inject::HELD_FILE,
+    inject::{self, HELD_FILE},
     mediate::{GrantedCard, Session, SessionError},
     rm::Node,
     usage::UsageFile,
@@ -119,6 +119,11 @@ pub(crate) enum BeginError {
         #[source]
         source: io::Error,
     },
+    /// What the mediator before had.
+    #[error(
+        "the claim's mediator was killed a moment ago, and its memory may be in use: try again, which looks at it first"
+    )]
+    NotFreed,
     /// Its user.
     #[error(
         "the mediator cannot have a user id of its own, above 2147483647; if containerd is in a user namespace, that \
@@ -191,7 +196,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let usage = make_directory(parent, 0o711, 0o711)
         .and_then(|()| UsageFile::create(&setup.usage_file))
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
-    let held = create_held_file(&setup)?;
+    let held = create_held_file(&setup.usage_file.with_file_name(HELD_FILE))?;
     let release = setup.release.parse().map_err(BeginError::Release)?;
     let driver = open_driver(&setup.driver)?;
     let cards = open_cards(&*driver, &setup)?;
@@ -238,11 +243,20 @@ impl Ready {
     }
 }
 
-/// Creates the file that says whether the driver holds something for the grant: nothing yet.
-fn create_held_file(setup: &Setup) -> Result<File, BeginError> {
-    let path = setup.usage_file.with_file_name(HELD_FILE);
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
-    let created = file.and_then(|file| file.write_all_at(b"0", 0).map(|()| file));
+/// Creates the file that says whether the driver holds something for the grant: nothing yet. A
+/// mediator of the same claim that was killed may have one, which is not to be forgotten; if
+/// somebody still looks at what that one left, it does not take this one's mark for it.
+fn create_held_file(path: &Path) -> Result<File, BeginError> {
+    if inject::says_held(path) {
+        return Err(BeginError::NotFreed);
+    }
+    let new = path.with_extension("new");
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let created = file.and_then(|file| {
+        file.write_all_at(b"0", 0)?;
+        fs::rename(&new, path)?;
+        Ok(file)
+    });
     created.map_err(|source| BeginError::Usage { path: path.display().to_string(), source })
 }
 
@@ -274,4 +288,25 @@ fn open_cards(driver: &dyn Driver, setup: &Setup) -> Result<Vec<DeviceFile>, Beg
 /// Returns the processor time of this thread.
 fn thread_cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A claim's mediators have one place for their marks, one after the other.
+    #[test]
+    fn the_mark_of_a_killed_mediator_is_neither_overwritten_nor_taken_for_the_next_ones() {
+        let state = tempfile::tempdir().unwrap();
+        let path = inject::usage_file(state.path(), "claim").unwrap().with_file_name(HELD_FILE);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        create_held_file(&path).unwrap().write_all_at(b"1", 0).unwrap();
+        assert!(matches!(create_held_file(&path), Err(BeginError::NotFreed)));
+        assert!(inject::says_held(&path));
+        let looked_at = [(); 2].map(|()| inject::HeldMark::open(state.path(), "claim").unwrap());
+        looked_at[0].clear().unwrap();
+        create_held_file(&path).unwrap().write_all_at(b"1", 0).unwrap();
+        looked_at[1].clear().unwrap();
+        assert!(inject::says_held(&path), "it is the next one's by now");
+    }
 }
