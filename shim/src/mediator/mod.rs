@@ -119,7 +119,7 @@ pub(crate) enum BeginError {
         #[source]
         source: io::Error,
     },
-    /// What the mediator before had.
+    /// The memory of the mediator before, which was killed.
     #[error(
         "the claim's mediator was killed a moment ago, and its memory may be in use: try again, which looks at it first"
     )]

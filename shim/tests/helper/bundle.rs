@@ -295,6 +295,8 @@ pub fn setup(bench: &Bench) -> Setup {
     // As the ledger makes it: a card's scheduler looks for its timetable there.
     let timetables = nvidia_glue::ledger::timetable_dir(&bench.directory.path().join("state"));
     std::fs::create_dir_all(timetables).unwrap();
+    // Of this mediator alone: tests kill them.
+    let own = tempfile::tempdir_in(bench.directory.path()).unwrap().keep();
     Setup {
         driver: MediatedDriver::Simulated {
             state_dir: bench.directory.path().join("state"),
@@ -317,10 +319,10 @@ pub fn setup(bench: &Bench) -> Setup {
         pinned_memory: Bytes(Bytes::GIB),
         over_memory: runtime_config::request::OverMemory::Deny,
         reconcile_period_ms: 50,
-        usage_file: bench.directory.path().join("usage"),
+        usage_file: own.join("usage"),
         grant_id: "grant".to_owned(),
         state_dir: bench.directory.path().join("state"),
-        status_file: bench.directory.path().join("schedule"),
+        status_file: own.join("schedule"),
         priority: runtime_config::config::PriorityMode::default(),
         throttle: runtime_config::config::Throttle::default(),
         processors_per_card: 1.0,
