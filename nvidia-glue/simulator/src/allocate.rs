@@ -72,7 +72,7 @@ pub(super) fn allocate(state: &mut State, ask: AllocRequest<'_>) -> Result<u32, 
     let place = Place { client: ask.client, parent: ask.parent, handle, card };
     let kind = make(state, class, place, params)?;
     let object = Object { parent: ask.parent, class: ask.class, kind, depends_on };
-    state.client(ask.file, ask.client)?.objects.insert(handle, object);
+    state.client(ask.file, ask.client)?.add(handle, object);
     Ok(handle)
 }
 

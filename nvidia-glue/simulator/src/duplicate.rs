@@ -35,7 +35,7 @@ pub(super) fn duplicate(state: &mut State, call: &mut Call<'_>) -> Result<(), St
         return Err(Status::INVALID_ARGUMENT);
     }
     let handle = client.new_handle(own, get(args, NVOS55_PARAMETERS::hObject).0)?;
-    client.objects.insert(handle, Object { parent, depends_on: Vec::new(), ..original });
+    client.add(handle, Object { parent, depends_on: Vec::new(), ..original });
     put(args, NVOS55_PARAMETERS::hObject, Handle(handle));
     Ok(())
 }

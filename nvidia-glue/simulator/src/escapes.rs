@@ -292,7 +292,7 @@ fn alloc_memory(state: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
         _ => return Err(Status::INVALID_CLASS),
     };
     let client = state.client(file, own)?;
-    client.objects.insert(handle, super::objects::Object { parent, class, kind, depends_on: Vec::new() });
+    client.add(handle, super::objects::Object { parent, class, kind, depends_on: Vec::new() });
     // An object of the program's own memory can be named by those only who have chosen its handle.
     if class != NV01_MEMORY_SYSTEM_OS_DESCRIPTOR {
         put(args, Args::hObjectNew, Handle(handle));
@@ -384,7 +384,7 @@ fn alloc_context_dma(state: &mut State, call: &mut Call<'_>) -> Result<(), Statu
         kind: Kind::Plain,
         depends_on: vec![memory],
     };
-    client.objects.insert(handle, object);
+    client.add(handle, object);
     put(call.args, Args::hObjectNew, Handle(handle));
     Ok(())
 }

@@ -144,17 +144,30 @@ pub(super) struct Object {
     pub(super) depends_on: Vec<u32>,
 }
 
+impl Object {
+    fn needs(&self) -> impl Iterator<Item = u32> {
+        self.depends_on.iter().copied().chain([self.parent])
+    }
+}
+
 /// A client: the root of a tree, owned by the open control file that it was allocated on.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) file: FileId,
     pub(super) objects: BTreeMap<u32, Object>,
+    /// Each object with those that go with it.
+    goes_with: BTreeSet<(u32, u32)>,
     next_handle: u32,
 }
 
 impl Client {
     pub(super) fn new(file: FileId) -> Self {
-        Self { file, objects: BTreeMap::new(), next_handle: FIRST_CHOSEN_HANDLE }
+        Self { file, objects: BTreeMap::new(), goes_with: BTreeSet::new(), next_handle: FIRST_CHOSEN_HANDLE }
+    }
+
+    pub(super) fn add(&mut self, handle: u32, object: Object) {
+        self.goes_with.extend(object.needs().map(|above| (above, handle)));
+        self.objects.insert(handle, object);
     }
 
     pub(super) fn object(&self, handle: u32) -> Result<&Object, Status> {
@@ -188,24 +201,14 @@ impl Client {
     /// Frees an object, what is below it, and what cannot be without any of those.
     pub(super) fn free(&mut self, handle: u32) -> Result<(), Status> {
         self.object(handle)?;
-        let mut doomed = BTreeSet::from([handle]);
-        loop {
-            let more: Vec<u32> = self
-                .objects
-                .iter()
-                .filter(|(candidate, object)| {
-                    !doomed.contains(candidate)
-                        && (doomed.contains(&object.parent)
-                            || object.depends_on.iter().any(|needed| doomed.contains(needed)))
-                })
-                .map(|(candidate, _)| *candidate)
-                .collect();
-            if more.is_empty() {
-                break;
+        let mut doomed = vec![handle];
+        while let Some(gone) = doomed.pop() {
+            let Some(object) = self.objects.remove(&gone) else { continue };
+            for above in object.needs() {
+                self.goes_with.remove(&(above, gone));
             }
-            doomed.extend(more);
+            doomed.extend(self.goes_with.range((gone, 0)..=(gone, u32::MAX)).map(|(_, below)| below));
         }
-        self.objects.retain(|handle, _| !doomed.contains(handle));
         Ok(())
     }
 

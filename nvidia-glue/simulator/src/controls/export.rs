@@ -108,7 +108,7 @@ fn import(
         Kind::Fabric(_) => NV_MEMORY_FABRIC,
         _ => 0,
     };
-    client.objects.insert(handle, Object { parent, class, kind, depends_on: Vec::new() });
+    client.add(handle, Object { parent, class, kind, depends_on: Vec::new() });
     Ok(handle)
 }
 
