@@ -35,8 +35,8 @@ pub enum FrameError {
     /// The socket failed. `WouldBlock` on a non-blocking socket means: try again when it is ready.
     #[error("the helper's socket failed")]
     Socket(#[source] io::Error),
-    /// The memory file failed.
-    #[error("the frame's memory file failed")]
+    /// The memory file failed, or there is no room for a descriptor.
+    #[error("the frame's descriptors failed")]
     Memory(#[source] io::Error),
     /// The message received is not a frame.
     #[error("the other end sent {0}, which is no frame of this protocol")]
@@ -102,7 +102,8 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>),
     };
     let bytes = message.bytes;
     let mut fds = Vec::new();
-    for item in message.cmsgs().map_err(|e| FrameError::Socket(e.into()))? {
+    // Fails only where descriptors did not fit, into this process as a rule.
+    for item in message.cmsgs().map_err(|_| FrameError::Memory(io::Error::from_raw_os_error(libc::EMFILE)))? {
         if let ControlMessageOwned::ScmRights(received) = item {
             fds.extend(received.into_iter().map(sys::received_fd));
         }
@@ -193,5 +194,23 @@ mod tests {
         assert!(matches!(receive(b.as_fd()), Err(FrameError::Foreign(_))));
         drop(a);
         assert!(matches!(receive(b.as_fd()), Err(FrameError::Closed)));
+    }
+
+    /// The kernel says so too when the receiver may have no more open files.
+    #[test]
+    fn descriptors_that_do_not_fit_are_an_error_of_one_frame() {
+        let (a, b) = pair().unwrap();
+        let too_many = [a.as_raw_fd(); MAX_FDS + 2];
+        sendmsg::<()>(
+            a.as_raw_fd(),
+            &[IoSlice::new(MARK)],
+            &[ControlMessage::ScmRights(&too_many)],
+            MsgFlags::empty(),
+            None,
+        )
+        .unwrap();
+        assert!(matches!(receive(b.as_fd()), Err(FrameError::Memory(_))));
+        send_value(&a, &"next", &[]).unwrap();
+        assert_eq!(unpack::<String>(receive(b.as_fd()).unwrap().0).unwrap(), "next");
     }
 }

@@ -182,11 +182,15 @@ impl Ledger {
         Ok(found == requests.len() && found > 0)
     }
 
-    /// Requests that a container uses, as the records say.
+    /// Requests that a container uses, as the records say. One with a grant of its own uses none,
+    /// so that no record of others needs to be readable.
     ///
     /// # Errors
     /// When the records cannot be read.
     pub fn requests_of(&self, container: &ContainerKey) -> Result<Vec<ContainerKey>, StoreError> {
+        if self.record(container)?.is_some() {
+            return Ok(Vec::new());
+        }
         let uses = |record: &Record| record.position(container).is_some();
         Ok(self.claims()?.into_iter().filter(uses).map(|record| record.container).collect())
     }

@@ -202,11 +202,13 @@ fn a_container_is_looked_for_in_its_own_records_alone() {
     let requests = [request_key("a", "one"), request_key("a", "two")];
     prepare(&bench, "a", &[("one", share_of(0, 1024, cap(10))), ("two", share_of(1, 1024, cap(10)))]).unwrap();
     attach_in(&bench, "user", &requests[..1], (POD, POD_SHIM)).unwrap();
+    bench.admit("own", &share_of(0, 1024, cap(10))).unwrap();
     std::fs::write(bench.directory.path().join("ledger").join(bench.ledger.store.record_name(&key("other"))), "{")
         .unwrap();
     assert!(bench.ledger.is_attached(&requests[..1], &key("user")).unwrap());
     assert!(!bench.ledger.is_attached(&requests, &key("user")).unwrap(), "it does not use the second");
     assert!(!bench.ledger.is_attached(&requests[..1], &key("another")).unwrap());
+    assert_eq!(bench.ledger.requests_of(&key("own")).unwrap(), []);
 }
 
 #[test]
