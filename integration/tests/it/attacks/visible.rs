@@ -59,7 +59,8 @@ fn during_execs<'node>(node: &'node Node, builder: ContainerBuilder<'node>) {
 
 #[track_caller]
 fn saw_nothing(mut container: Container<'_>) {
-    assert_eq!(container.sh("touch /tmp/end").0, 0);
+    // Its init ends at this, at times before the exec, which is killed then.
+    container.sh("touch /tmp/end");
     container.wait().unwrap();
     container.delete().unwrap();
     let output = container.stdio.finish();
