@@ -123,11 +123,17 @@ impl Mediator {
             made.map_err(|error| MediatorError::Sockets(error.into()))
         };
         let ((intake, intake_end), (control, control_end)) = (pair()?, pair()?);
+        nonblocking(&control).map_err(MediatorError::Sockets)?;
+        let control = sys::async_fd(control).map_err(MediatorError::Sockets)?;
         let expectation = reaper.expect();
         let asked = helper.mediate(setup, vec![intake_end, control_end]).await;
         let (child, ready) = asked.map_err(|error| MediatorError::Begin(Arc::new(error)))?;
         // Before it is reaped: one that could not begin says why.
-        let process = ledger::ProcessId::of(child.pid).map_err(|_| MediatorError::Ended { pid: child.pid })?;
+        let Ok(process) = ledger::ProcessId::of(child.pid) else {
+            let pid = child.pid;
+            child.end().await;
+            return Err(MediatorError::Ended { pid });
+        };
         let ended = expectation.claim(child.pid);
         drop(expectation);
         let (sender, exit) = watch::channel(None);
@@ -138,12 +144,11 @@ impl Mediator {
         });
         let (sender, began) = watch::channel(None);
         tokio::spawn(async move { sender.send_replace(Some(ready.await.map_err(Arc::new))) });
-        nonblocking(&control).map_err(MediatorError::Sockets)?;
         Ok(Arc::new(Self {
             process,
             pidfd: child.pidfd,
             intake,
-            control: sys::async_fd(control).map_err(MediatorError::Sockets)?,
+            control,
             exit,
             began,
             is_ending: AtomicBool::new(false),
@@ -157,12 +162,13 @@ impl Mediator {
     /// Waits until it is ready to take listeners.
     ///
     /// # Errors
-    /// When it cannot begin.
+    /// When it cannot begin; then it is killed.
     pub async fn ready(&self) -> Result<(), MediatorError> {
         let mut began = self.began.clone();
         let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
         began
             .unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" })))
+            .inspect_err(|_| self.kill())
             .map_err(MediatorError::Begin)
     }
 

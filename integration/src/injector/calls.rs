@@ -1,5 +1,7 @@
 //! System calls that faults are injected into, and the errors that each can give.
 
+use std::fs;
+
 use nix::errno::Errno::{self, EAGAIN, EINTR, EIO, EMFILE, ENOLCK, ENOMEM, ENOSPC};
 
 /// A system call that can fail.
@@ -64,9 +66,20 @@ impl Call {
         CALLS.iter().find(|call| call.number == number)
     }
 
-    /// The errors that it can give with these arguments: only what makes a file needs room.
-    pub(super) fn errors(&self, arguments: [u64; 3]) -> impl Iterator<Item = Errno> {
+    /// The errors that it can give a process with these arguments: only what makes a file needs
+    /// room, and only what waits is interrupted.
+    pub(super) fn errors(&self, pid: i32, arguments: [u64; 3]) -> impl Iterator<Item = Errno> {
         let makes_none = self.number == libc::SYS_openat && arguments[2] & u64::from(libc::O_CREAT.unsigned_abs()) == 0;
-        self.errors.iter().copied().filter(move |&error| !(makes_none && error == ENOSPC))
+        let never_waits = is_nonblocking(pid, arguments[0]);
+        let cannot_be = move |error| (makes_none && error == ENOSPC) || (never_waits && error == EINTR);
+        self.errors.iter().copied().filter(move |&error| !cannot_be(error))
     }
+}
+
+/// Returns whether a number is that of a descriptor which never waits.
+fn is_nonblocking(pid: i32, descriptor: u64) -> bool {
+    let information = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let flags = information.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & libc::O_NONBLOCK != 0)
 }

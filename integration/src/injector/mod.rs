@@ -89,13 +89,20 @@ impl State {
             Mode::Count => {
                 let (label, role) = (process.label.clone(), process.role.clone());
                 let point = Point { label, role, call: call.name, number: *number };
-                let faults = call.errors(arguments).map(Fault::Error).chain(call.changes.then_some(Fault::Kill));
+                let faults =
+                    call.errors(process.pid, arguments).map(Fault::Error).chain(call.changes.then_some(Fault::Kill));
                 self.found.extend(faults.map(|fault| (point.clone(), fault)));
                 None
             }
             Mode::Inject(point, fault) => {
                 let is_there = point.label == process.label && point.call == call.name && point.number == *number;
                 let fault = is_there.then_some(*fault)?;
+                // Another call may have this number in another run.
+                if let Fault::Error(error) = fault
+                    && !call.errors(process.pid, arguments).any(|possible| possible == error)
+                {
+                    return None;
+                }
                 self.mode = Mode::Done;
                 Some(fault)
             }

@@ -26,7 +26,7 @@ const OF_THIS_THREAD: WaitOptions = WaitOptions::from_bits_retain((libc::__WALL 
 /// A traced process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Process {
-    pid: i32,
+    pub(super) pid: i32,
     /// Its way from the launcher, by the number of each fork: the same in each run.
     pub(super) label: String,
     forks: u32,

@@ -32,6 +32,8 @@ const DELETE_LIMIT: Duration = Duration::from_secs(60);
 const INVENTORY_LIMIT: Duration = Duration::from_secs(30);
 /// Limit of the answer about an image, longer than the worker gives containerd.
 const IMAGE_LIMIT: Duration = Duration::from_secs(10);
+/// Time for a process to end after SIGKILL.
+const END_LIMIT: Duration = Duration::from_secs(5);
 /// Time for another zygote to take the place of one that has ended.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(5);
 /// The driver may have to wake a card first.
@@ -47,6 +49,13 @@ pub struct ContainerProcess {
     pub pidfd: OwnedFd,
     /// Parts of the request that were left out; to be logged.
     pub warnings: Vec<String>,
+}
+
+impl ContainerProcess {
+    /// Kills it, and waits until it has ended.
+    pub async fn end(self) {
+        end(self.pidfd).await;
+    }
 }
 
 /// An operation that did not succeed.
@@ -303,11 +312,7 @@ impl HelperClient {
         let mut call =
             self.ask("the start of the mediator", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
         let Hello { pid } = call.hello().await?;
-        let pidfd = call.received.worker.as_ref().ok_or(unexpected("the start of the mediator"))?.try_clone();
-        let pidfd = pidfd.map_err(|error| HelperError::Frame {
-            operation: "the start of the mediator",
-            source: FrameError::Socket(error),
-        })?;
+        let pidfd = call.received.worker.take().ok_or(unexpected("the start of the mediator"))?;
         let ready = async move { call.reply().await.map(drop) };
         Ok((ContainerProcess { pid, pidfd, warnings: vec![] }, ready))
     }
@@ -393,9 +398,13 @@ impl Call {
     async fn hello(&mut self) -> Result<Hello, HelperError> {
         let (hello, mut fds) = self.receive().await?;
         self.received.worker = fds.pop();
-        let hello: Hello = frame::unpack(hello).map_err(|error| self.lost(error))?;
-        self.received.pid = Some(hello.pid);
-        Ok(hello)
+        match frame::unpack::<Hello>(hello) {
+            Ok(hello) => {
+                self.received.pid = Some(hello.pid);
+                Ok(hello)
+            }
+            Err(error) => Err(self.lost(error).await),
+        }
     }
 
     /// Reads the answer. The pidfds that come before it are kept: when the worker is lost, its
@@ -403,30 +412,32 @@ impl Call {
     async fn reply(&mut self) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
         loop {
             let (reply, mut fds) = self.receive().await?;
-            match frame::unpack::<WorkerReply>(reply).map_err(|error| self.lost(error))? {
-                WorkerReply::Launched => self.received.process = fds.pop(),
+            match frame::unpack::<WorkerReply>(reply) {
+                Ok(WorkerReply::Launched) => self.received.process = fds.pop(),
                 // It has undone what it had begun.
-                WorkerReply::Failed(failure) => return Err(HelperError::Failed(failure)),
-                reply => return Ok((reply, fds.pop())),
+                Ok(WorkerReply::Failed(failure)) => return Err(HelperError::Failed(failure)),
+                Ok(reply) => return Ok((reply, fds.pop())),
+                Err(error) => return Err(self.lost(error).await),
             }
         }
     }
 
-    async fn receive(&self) -> Result<(OwnedFd, Vec<OwnedFd>), HelperError> {
+    async fn receive(&mut self) -> Result<(OwnedFd, Vec<OwnedFd>), HelperError> {
         let read = self.socket.async_io(Interest::READABLE, |socket| frame::receive(socket.as_fd()).map_err(to_io));
         match tokio::time::timeout_at(self.deadline, read).await {
-            Ok(received) => received.map_err(|error| self.lost(from_io(error))),
+            Ok(Ok(received)) => Ok(received),
+            Ok(Err(error)) => Err(self.lost(from_io(error)).await),
             Err(_) => {
                 let doing = self.received.pid.map_or_else(|| "; no worker began".to_owned(), whereabouts);
-                self.received.end();
+                self.received.end().await;
                 Err(HelperError::Deadline { operation: self.operation, limit: self.limit, doing })
             }
         }
     }
 
     /// Ends what there is of an operation whose worker is lost.
-    fn lost(&self, error: FrameError) -> HelperError {
-        self.received.end();
+    async fn lost(&mut self, error: FrameError) -> HelperError {
+        self.received.end().await;
         match error {
             FrameError::Closed => HelperError::WorkerDied { operation: self.operation },
             source => HelperError::Frame { operation: self.operation, source },
@@ -445,12 +456,21 @@ struct ReceivedPidfds {
 }
 
 impl ReceivedPidfds {
-    /// Kills the processes of an operation of which nobody knows how far it came.
-    fn end(&self) {
-        for process in self.worker.iter().chain(&self.process) {
-            // It may have ended by itself.
-            let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
+    /// Ends the processes of an operation of which nobody knows how far it came.
+    async fn end(&mut self) {
+        for process in self.worker.take().into_iter().chain(self.process.take()) {
+            end(process).await;
         }
+    }
+}
+
+/// Kills a process, and waits until it has ended: a system call that it is in may yet make something
+/// that is to be undone.
+async fn end(process: OwnedFd) {
+    // It may have ended by itself.
+    let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
+    if let Ok(process) = sys::async_fd(process) {
+        let _ = tokio::time::timeout(END_LIMIT, process.readable()).await;
     }
 }
 
