@@ -67,11 +67,12 @@ impl Call {
     }
 
     /// The errors that it can give a process with these arguments: only what makes a file needs
-    /// room, and only what waits is interrupted.
+    /// room, only what waits is interrupted, and what is no file at all (an eventfd) takes any write.
     pub(super) fn errors(&self, pid: i32, arguments: [u64; 3]) -> impl Iterator<Item = Errno> {
         let makes_none = self.number == libc::SYS_openat && arguments[2] & u64::from(libc::O_CREAT.unsigned_abs()) == 0;
         let never_waits = is_nonblocking(pid, arguments[0]);
-        let cannot_be = move |error| (makes_none && error == ENOSPC) || (never_waits && error == EINTR);
+        let never_fails = self.number == libc::SYS_write && is_anonymous(pid, arguments[0]);
+        let cannot_be = move |error| never_fails || (makes_none && error == ENOSPC) || (never_waits && error == EINTR);
         self.errors.iter().copied().filter(move |&error| !cannot_be(error))
     }
 }
@@ -82,4 +83,9 @@ fn is_nonblocking(pid: i32, descriptor: u64) -> bool {
     let flags = information.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & libc::O_NONBLOCK != 0)
+}
+
+fn is_anonymous(pid: i32, descriptor: u64) -> bool {
+    let link = fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap_or_default();
+    link.to_string_lossy().starts_with("anon_inode:")
 }

@@ -123,6 +123,16 @@ impl HeldMark {
     }
 }
 
+/// Makes the directory for such files, with the grant. Whatever makes files there later makes none
+/// once it is removed.
+///
+/// # Errors
+/// When it cannot be made, or `grant_id` is none.
+pub fn make_directory(state_dir: &Path, grant_id: &str) -> Result<(), GrantFilesError> {
+    let path = path(state_dir, grant_id)?;
+    crate::make_directory(&path, 0o711, 0o711).map_err(|source| GrantFilesError::Write { path, source })
+}
+
 /// Removes what an injection made on the host for a grant. Fine if there is
 /// nothing.
 ///

@@ -354,6 +354,15 @@ impl Locked<'_> {
         self.store.remove(&self.store.index_dir().join("index.tmp"))
     }
 
+    /// Makes the directory for a grant's files.
+    pub(super) fn make_grant_files(&self, grant_id: &str) -> Result<(), StoreError> {
+        let made = self
+            .store
+            .step(true)
+            .and_then(|()| grant_files::make_directory(&self.store.state_dir, grant_id).map_err(io::Error::other));
+        made.map_err(|error| failed("make files of a grant in", &self.store.state_dir)(error))
+    }
+
     /// Removes files of grants that are gone.
     pub(super) fn remove_stale_files(&self, records: &[Record]) {
         let live: BTreeSet<&str> =

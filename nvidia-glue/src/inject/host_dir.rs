@@ -2,19 +2,16 @@
 
 use std::{
     fs::{self, Permissions},
+    io::ErrorKind,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
-
-use base::make_directory;
 
 use super::{InjectError, ProcFile};
 
 /// Writes the files of `/proc/driver/nvidia` and returns their directory. What else is beside it is
 /// not the container's to list.
 pub(super) fn write_proc(host_dir: &Path, files: &[ProcFile]) -> Result<PathBuf, InjectError> {
-    make_directory(host_dir, 0o711, 0o711)
-        .map_err(|source| InjectError::HostDir { path: host_dir.to_owned(), source })?;
     let root = host_dir.join("proc-driver-nvidia");
     make_dir(&root)?;
     // Programs list it.
@@ -35,9 +32,13 @@ pub(super) fn write_proc(host_dir: &Path, files: &[ProcFile]) -> Result<PathBuf,
     Ok(root)
 }
 
-/// Creates a directory that the container's users may look into, whatever the umask.
+/// Creates a directory that the container's users may look into, whatever the umask. There is none
+/// above it if the grant has been given back.
 pub(super) fn make_dir(path: &Path) -> Result<(), InjectError> {
-    fs::create_dir_all(path)
-        .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
+    let made = match fs::create_dir(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    };
+    made.and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
         .map_err(|source| InjectError::HostDir { path: path.to_owned(), source })
 }

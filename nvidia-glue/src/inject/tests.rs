@@ -68,6 +68,7 @@ impl Case {
         let rootfs = case.path("rootfs");
         put(&rootfs, "/etc/debian_version", "12\n");
         put(&rootfs, "/usr/bin/true", "");
+        base::grant_files::make_directory(&case.path("state"), "grant-1").unwrap();
         case
     }
 

@@ -57,7 +57,6 @@ use std::{
 
 use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::{
-    base::make_directory,
     driver::{DeviceFile, Driver, NvidiaDriver},
     inject::{self, HELD_FILE},
     mediate::{GrantedCard, Session, SessionError},
@@ -193,8 +192,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
     observer::log_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
-    let usage = make_directory(parent, 0o711, 0o711)
-        .and_then(|()| UsageFile::create(&setup.usage_file))
+    let usage = UsageFile::create(&setup.usage_file)
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;
     let held = create_held_file(&setup.usage_file.with_file_name(HELD_FILE))?;
     let release = setup.release.parse().map_err(BeginError::Release)?;

@@ -47,9 +47,7 @@ impl Accounts {
     /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far
     /// apart (page tables).
     pub fn reserve_managed(&mut self, process: Pid, start: u64, length: Bytes) -> Result<ManagedReservation, Refusal> {
-        if self.managed.len() >= self.limits.managed_ranges as usize {
-            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
-        }
+        self.managed_range_fits()?;
         let padding = Span::new(start, length.0).map_or(0, |span| blocks::padding(span, false));
         let charge = u128::from(length.0) + padding;
         self.managed_fits(saturated(charge))?;
@@ -58,6 +56,13 @@ impl Accounts {
         self.charge_everywhere(process, charge);
         self.managed.reserved += 1;
         Ok(ManagedReservation { process, start, length: length.0, padding, armed: Armed::new(&self.abandoned) })
+    }
+
+    fn managed_range_fits(&self) -> Result<(), Refusal> {
+        if self.managed.len() >= self.limits.managed_ranges as usize {
+            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
+        }
+        Ok(())
     }
 
     /// Returns whether `length` bytes of managed memory would fit now.
@@ -105,6 +110,45 @@ impl Accounts {
         self.charge_padding();
         self.managed.reserved = self.managed.reserved.saturating_sub(1);
         reservation.armed.disarm();
+    }
+
+    /// Records a `mmap` that `thread` is about to execute in `mm`, of a file that is not UVM's unless
+    /// another thread exchanges it. Until a [`ManagedSync`] has seen what came of it, it can be
+    /// charged with [`Accounts::charge_possible`].
+    ///
+    /// # Errors
+    /// When there are too many ranges.
+    pub fn may_map_managed(
+        &mut self,
+        mm: Mm,
+        (process, thread): (Pid, i32),
+        start: u64,
+        length: u64,
+    ) -> Result<(), Refusal> {
+        self.managed_range_fits()?;
+        if let Some(span) = Span::new(start, length) {
+            self.managed.add_possible(mm, span, (process, thread));
+        }
+        Ok(())
+    }
+
+    /// Charges what may be mapped in `mm`, which cannot be looked at, over the limit, too. Returns the
+    /// bytes that were not charged before.
+    pub fn charge_possible(&mut self, mm: Mm) -> Bytes {
+        let possible = std::mem::take(&mut self.managed.possible);
+        let (of_space, others): (Vec<_>, Vec<_>) = possible.into_iter().partition(|(of, ..)| *of == mm);
+        self.managed.possible = others;
+        let mut added = 0_u128;
+        for (_, span, range) in of_space {
+            let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
+            for span in sync::gaps(std::iter::once(span), &charged) {
+                self.charge_everywhere(range.process, span.length());
+                self.managed.insert(mm, span, range);
+                added += span.length();
+            }
+        }
+        self.charge_padding();
+        saturated(added)
     }
 
     /// Records that `thread` has made another call, or is gone: each of its `mmap` calls has

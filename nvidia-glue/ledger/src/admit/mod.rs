@@ -141,9 +141,15 @@ impl Ledger {
         let reserve_request = ReserveRequest { admission, plan, ahead: &ahead };
         let grants = self.reserve(locked, &mut index, &reserve_request, steps)?;
         let record = new_record(admission, grants, &index, locked).map_err(failed)?;
-        let written = index.begin_change(locked).and_then(|()| locked.write_record(&record));
+        let written = index
+            .begin_change(locked)
+            .and_then(|()| locked.make_grant_files(&record.grant_id))
+            .and_then(|()| locked.write_record(&record));
         if let Err(error) = written {
             roll_back(&record.cards, admission.into(), steps);
+            if !self.remove_files(&record.grant_id) {
+                index.leave_absent();
+            }
             index.save(locked);
             return Err(failed(error));
         }
@@ -152,6 +158,7 @@ impl Ledger {
             index.add(locked, &record).and_then(|()| self.write_timetables(locked, &mut index, record.uuids()));
         if let Err(error) = scheduled {
             roll_back(&record.cards, admission.into(), steps);
+            self.remove_files(&record.grant_id);
             locked.remove_record(&self.store.record_name(admission.container)).map_err(failed)?;
             return Err(failed(error));
         }

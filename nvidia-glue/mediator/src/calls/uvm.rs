@@ -405,12 +405,16 @@ impl Session {
             Ok(file) => file,
             Err(end) if is_there => return Err(end),
             // The kernel finds no file either; should it by then, a scan finds the mapping.
-            Err(_) => return self.mmap_of_another(caller, flags),
+            Err(_) => return self.mmap_of_another(caller, flags, (offset, length)),
         };
         let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
             // A program that maps another file has no reason to choose the offset as the address.
             // One that leaves the address to the kernel has: what comes of that is left to scans.
-            return if is_there { Err(CallEnd::Errno(libc::EINVAL)) } else { self.mmap_of_another(caller, flags) };
+            return if is_there {
+                Err(CallEnd::Errno(libc::EINVAL))
+            } else {
+                self.mmap_of_another(caller, flags, (offset, length))
+            };
         };
         if !is_there && is_placed(flags) {
             return Err(CallEnd::Errno(libc::EINVAL));
@@ -450,9 +454,12 @@ impl Session {
     /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may
     /// place it, it can be managed memory that nobody has charged. So it is known from now on in
     /// whose memory to look for it, whoever has that by then.
-    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32) -> Result<Answer, CallEnd> {
+    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32, (start, length): (u64, u64)) -> Result<Answer, CallEnd> {
         if !is_placed(flags) {
-            self.managed.address_space(self.processes.as_ref(), caller.pid()?, caller.thread()).map_err(errno)?;
+            let of = (caller.pid()?, caller.thread());
+            let memory = self.managed.address_space(self.processes.as_ref(), of.0, of.1).map_err(errno)?;
+            let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
+            self.reserve(of.0, |accounts| accounts.may_map_managed(memory, of, start, length))?;
         }
         Ok(Answer::Continue)
     }

@@ -4,9 +4,10 @@
 //! `CLONE_VM` has the same one, and execution of another program leaves it. So what is kept is a
 //! view of each address space that has, or could come to have, managed memory, taken while one of
 //! its threads waits for an answer. It says when the last who had it is gone; before that nothing
-//! of it is released unless it was read. One that lives while no process is known to have it can
-//! only be one that runs away: that ends the container, as does memory that nobody charged and that
-//! outlives the kill of those who have it.
+//! of it is released unless it was read. One that lives while no process is known to have it, or
+//! that cannot be read, stays charged, for what it may have besides, too. Memory that nobody
+//! charged is charged when it is found; only where that is over the quota are those killed who have
+//! it, and the container is ended if it outlives that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -53,7 +54,7 @@ struct ManagedSpace {
     /// Bytes that were mapped without being charged.
     uncharged: u64,
     uncharged_since: Option<Duration>,
-    /// It lives since then, and nobody is known to have it.
+    /// It lives, and cannot be read since then: nobody is known to have it.
     lost_since: Option<Duration>,
     /// Nobody has it any more; these were on the way out of it, or of another one, when that was
     /// seen.
@@ -99,18 +100,28 @@ impl ManagedSpaces {
         self.all.values().filter(|space| space.leavers.is_some() || !space.view.is_there()).cloned().collect()
     }
 
-    fn was_read(&mut self, mm: Mm, uncharged: u64, now: Duration) {
-        let Some(space) = self.all.get_mut(&mm) else { return };
-        space.lost_since = None;
-        space.uncharged = space.uncharged.saturating_add(uncharged);
-        if uncharged > 0 {
-            space.uncharged_since.get_or_insert(now);
+    fn was_read(&mut self, mm: Mm) {
+        if let Some(space) = self.all.get_mut(&mm) {
+            space.lost_since = None;
         }
     }
 
-    fn is_lost(&mut self, mm: Mm, now: Duration) {
+    /// Returns since when it cannot be read.
+    fn is_lost(&mut self, mm: Mm, now: Duration) -> Duration {
+        self.all.get_mut(&mm).map_or(now, |space| *space.lost_since.get_or_insert(now))
+    }
+
+    fn add_uncharged(&mut self, mm: Mm, bytes: u64, since: Duration) {
+        if let Some(space) = self.all.get_mut(&mm).filter(|_| bytes > 0) {
+            space.uncharged = space.uncharged.saturating_add(bytes);
+            space.uncharged_since.get_or_insert(since);
+        }
+    }
+
+    /// What was found is charged by now, and fits.
+    fn forgive(&mut self, mm: Mm) {
         if let Some(space) = self.all.get_mut(&mm) {
-            space.lost_since.get_or_insert(now);
+            (space.uncharged, space.uncharged_since) = (0, None);
         }
     }
 }
@@ -120,6 +131,8 @@ impl ManagedSpaces {
 struct UnchargedMemory {
     bytes: u64,
     pids: BTreeSet<Pid>,
+    /// More is charged by now than may be.
+    is_over: bool,
 }
 
 /// Outcome of scans.
@@ -338,14 +351,21 @@ impl ManagedMemory {
                 return false;
             }
             Err(_) => {
-                lock(&self.spaces).is_lost(space.mm, now);
+                let since = lock(&self.spaces).is_lost(space.mm, now);
+                if now.saturating_sub(since) >= PATIENCE {
+                    let possible = lock(env.accounts).charge_possible(space.mm);
+                    lock(&self.spaces).add_uncharged(space.mm, possible.0, since);
+                }
                 return true;
             }
         };
         let mapped = managed(&mappings);
         let drift = lock(env.accounts).set_managed(&mut scan.sync, space.mm, space.pid, &mapped);
         let uncharged = drift.found.iter().fold(0, |sum: u64, range| sum.saturating_add(range.length));
-        lock(&self.spaces).was_read(space.mm, uncharged, now);
+        let mut spaces = lock(&self.spaces);
+        spaces.was_read(space.mm);
+        spaces.add_uncharged(space.mm, uncharged, now);
+        drop(spaces);
         // One of which that cannot be told now is read by its pid, too.
         if space.view.is_its_process_s().unwrap_or(false) {
             scan.read.insert(space.pid);
@@ -393,9 +413,9 @@ impl ManagedMemory {
                 if mapped.is_empty() {
                     continue;
                 }
-                // A child that shares the memory of a parent who has ended: it is charged, and only
-                // so long it may be.
-                if let Some(mm) = self.lost_with(env, &mapped) {
+                // A child that shares the memory of a parent who has ended, or executed another
+                // program: it is charged.
+                if let Some(mm) = self.left_with(env, &mapped) {
                     scan.perhaps.entry(mm).or_default().insert(pid);
                     continue;
                 }
@@ -410,16 +430,17 @@ impl ManagedMemory {
     }
 
     /// An address space of which it is not known who has it, and to which all of that is charged.
-    fn lost_with(&self, env: &ScanEnv<'_>, mapped: &[Mapping]) -> Option<Mm> {
-        let spaces = lock(&self.spaces).living();
-        let lost = spaces.iter().filter(|space| space.lost_since.is_some()).map(|space| space.mm);
-        let accounts = lock(env.accounts);
-        lost.into_iter().find(|mm| accounts.has_managed(*mm, mapped))
+    fn left_with(&self, env: &ScanEnv<'_>, mapped: &[Mapping]) -> Option<Mm> {
+        let mut spaces = lock(&self.spaces).living();
+        spaces.retain(|space| lock(env.accounts).has_managed(space.mm, mapped));
+        spaces.into_iter().find(|space| !space.has_its_process().unwrap_or(true)).map(|space| space.mm)
     }
 
-    /// At each look again, as long as it is there: who has it is to be killed, all of them.
+    /// At each look again, as long as it is there and over the quota: who has it is to be killed, all
+    /// of them.
     fn find_excess(&self, env: &ScanEnv<'_>, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
         let living = lock(&self.spaces).living();
+        let is_over = lock(env.accounts).cards().any(|(_, usage)| usage.used > usage.limit);
         for space in living.into_iter().filter(|space| space.uncharged > 0) {
             let mut pids = perhaps.remove(&space.mm).unwrap_or_default();
             let has_its_process = space.has_its_process().unwrap_or(true);
@@ -432,7 +453,10 @@ impl ManagedMemory {
                 let shares = |pid: &Pid| env.processes.share_memory(*pid, space.pid).unwrap_or(false);
                 pids.extend(all.into_iter().filter(shares));
             }
-            lock(&self.uncharged).insert(space.mm, UnchargedMemory { bytes: space.uncharged, pids });
+            lock(&self.uncharged).insert(space.mm, UnchargedMemory { bytes: space.uncharged, pids, is_over });
+            if !is_over {
+                lock(&self.spaces).forgive(space.mm);
+            }
         }
     }
 
@@ -444,8 +468,9 @@ impl ManagedMemory {
         }
         let mapped = found.values().fold(0, |sum: u64, found| sum.saturating_add(found.bytes));
         let kind = DriftKind::Managed { accounted: Bytes(0), mapped: Bytes(mapped) };
+        let excess = found.values().any(|found| found.is_over);
         let pids: BTreeSet<Pid> = found.into_values().flat_map(|found| found.pids).collect();
-        Some(Drift { kind, excess: true, pids: pids.into_iter().collect() })
+        Some(Drift { kind, excess, pids: pids.into_iter().collect() })
     }
 
     /// Returns the reason to end the container, if there is one.
@@ -453,16 +478,10 @@ impl ManagedMemory {
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();
         let seconds = PATIENCE.as_secs();
-        if let Some(space) = living.iter().find(|space| is_over(space.lost_since)) {
-            let pid = space.pid.0;
-            return Some(format!(
-                "the memory of process {pid} lives on for {seconds} s in processes that cannot be found"
-            ));
-        }
         if let Some(space) = living.iter().find(|space| is_over(space.uncharged_since)) {
             let (pid, uncharged) = (space.pid.0, Bytes(space.uncharged));
             return Some(format!(
-                "{uncharged} of managed memory that process {pid} did not account for are still there after {seconds} s"
+                "with {uncharged} of managed memory that process {pid} did not account for, it has more than its quota for {seconds} s"
             ));
         }
         if is_over(*lock(&self.progress.starved_since)) {

@@ -51,6 +51,9 @@ pub(in super::super) struct Managed {
     /// their place: whichever the kernel executes last is there, and one may fail. Charged on their
     /// own until their thread is back.
     overtaken: Vec<(Mm, Span, Range)>,
+    /// Mappings of files that may be UVM's by the time at which the kernel looks. Charged when it is
+    /// not to be seen whether they are.
+    pub(super) possible: Vec<(Mm, Span, Range)>,
     /// Changes of what ranges are charged beyond their bytes, which are not yet added to the cards.
     padding: HashMap<Pid, i128>,
     /// Number of ranges of each file and each process.
@@ -70,7 +73,7 @@ pub(in super::super) struct Managed {
 impl Managed {
     /// Number of ranges that exist or may come to exist.
     pub(in super::super) fn len(&self) -> usize {
-        self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
+        self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.possible.len() + self.reserved
     }
 
     /// Bytes of page tables that all of it may need on each card.
@@ -179,6 +182,13 @@ impl Managed {
         }
     }
 
+    /// Adds a mapping that is to be looked at once its thread is back.
+    pub(super) fn add_possible(&mut self, mm: Mm, span: Span, (process, thread): (Pid, i32)) {
+        let state = RangeState::Pending { thread, epoch: self.epoch };
+        self.possible.push((mm, span, Range { process, file: None, is_cut: false, state }));
+        self.pending.entry(thread).or_default();
+    }
+
     /// Settles the ranges of a thread whose calls have returned. Returns the double charges of
     /// those that others have overtaken: process and bytes.
     pub(super) fn settle(&mut self, thread: i32) -> Vec<(Pid, u128)> {
@@ -196,6 +206,9 @@ impl Managed {
             }
         }
         let is_back = |(_, _, range): &(Mm, Span, Range)| matches!(range.state, RangeState::Pending { thread: of, .. } if of == thread);
+        for (_, _, range) in self.possible.iter_mut().filter(|possible| is_back(possible)) {
+            range.state = RangeState::Settled(self.epoch);
+        }
         let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.overtaken).into_iter().partition(is_back);
         self.overtaken = waiting;
         let mut twice = Vec::new();

@@ -84,6 +84,7 @@ impl Accounts {
         if released > 0 {
             self.managed.released_in = self.managed.released_in.max(sync.epoch);
         }
+        self.managed.possible.retain(|(of, _, range)| *of != mm || !settled_before(range, sync.epoch));
         self.managed.restore(mm, &joined(&seen));
         let mut found = Vec::new();
         let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
@@ -107,6 +108,7 @@ impl Accounts {
         let ManagedSync { epoch, looked_at } = sync;
         let ranges = self.managed.iter().filter(|(mm, _, range)| !looked_at.contains(mm) && made_before(range, epoch));
         let gone: Vec<_> = ranges.map(|(mm, span, _)| (mm, span)).collect();
+        self.managed.possible.retain(|(mm, _, range)| looked_at.contains(mm) || !made_before(range, epoch));
         let mut released = 0_u128;
         for (mm, span) in gone {
             for cut in self.managed.cut(mm, span) {
