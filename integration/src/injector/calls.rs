@@ -67,7 +67,7 @@ impl Call {
     }
 
     /// The errors that it can give a process with these arguments: only what makes a file needs
-    /// room, only what waits is interrupted, and what is no file at all (an eventfd) takes any write.
+    /// room, only what waits is interrupted, and what is no file (an eventfd) takes any write.
     pub(super) fn errors(&self, pid: i32, arguments: [u64; 3]) -> impl Iterator<Item = Errno> {
         let makes_none = self.number == libc::SYS_openat && arguments[2] & u64::from(libc::O_CREAT.unsigned_abs()) == 0;
         let never_waits = is_nonblocking(pid, arguments[0]);

@@ -464,8 +464,8 @@ impl ReceivedPidfds {
     }
 }
 
-/// Kills a process, and waits until it has ended: a system call that it is in may yet make something
-/// that is to be undone.
+/// Kills a process, and waits until it has ended: a system call that it is in may yet make
+/// something that is to be undone.
 async fn end(process: OwnedFd) {
     // It may have ended by itself.
     let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);

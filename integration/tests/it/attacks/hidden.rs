@@ -72,8 +72,8 @@ fn nobody_runs_away(node: &Node) {
     eventually("those who had it are gone", || (0..8).all(|_| is_quiet()).then_some(()));
 }
 
-/// Defence: who has an address space with more than the quota is found and killed in whatever process
-/// it is by then; what may be in one where nobody is found counts.
+/// Defence: who has an address space with more than the quota is found and killed in whatever
+/// process it is by then; what may be in one where nobody is found counts.
 fn hop(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["hop", "8192", "1"]).start().unwrap();

@@ -112,8 +112,8 @@ impl Accounts {
         reservation.armed.disarm();
     }
 
-    /// Records a `mmap` that `thread` is about to execute in `mm`, of a file that is not UVM's unless
-    /// another thread exchanges it. Until a [`ManagedSync`] has seen what came of it, it can be
+    /// Records a `mmap` that `thread` is about to execute in `mm`, of a file that is not UVM's
+    /// unless another thread exchanges it. Until a [`ManagedSync`] has seen what came of it, it can be
     /// charged with [`Accounts::charge_possible`].
     ///
     /// # Errors
@@ -132,8 +132,8 @@ impl Accounts {
         Ok(())
     }
 
-    /// Charges what may be mapped in `mm`, which cannot be looked at, over the limit, too. Returns the
-    /// bytes that were not charged before.
+    /// Charges what may be mapped in `mm`, which cannot be looked at, over the limit, too. Returns
+    /// the bytes that were not charged before.
     pub fn charge_possible(&mut self, mm: Mm) -> Bytes {
         let possible = std::mem::take(&mut self.managed.possible);
         let (of_space, others): (Vec<_>, Vec<_>) = possible.into_iter().partition(|(of, ..)| *of == mm);

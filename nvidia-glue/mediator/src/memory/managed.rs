@@ -118,7 +118,7 @@ impl ManagedSpaces {
         }
     }
 
-    /// What was found is charged by now, and fits.
+    /// Forgets what was found: it is charged by now, and fits.
     fn forgive(&mut self, mm: Mm) {
         if let Some(space) = self.all.get_mut(&mm) {
             (space.uncharged, space.uncharged_since) = (0, None);
@@ -436,8 +436,8 @@ impl ManagedMemory {
         spaces.into_iter().find(|space| !space.has_its_process().unwrap_or(true)).map(|space| space.mm)
     }
 
-    /// At each look again, as long as it is there and over the quota: who has it is to be killed, all
-    /// of them.
+    /// At each look again, as long as it is there and over the quota: who has it is to be killed,
+    /// all of them.
     fn find_excess(&self, env: &ScanEnv<'_>, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
         let living = lock(&self.spaces).living();
         let is_over = lock(env.accounts).cards().any(|(_, usage)| usage.used > usage.limit);

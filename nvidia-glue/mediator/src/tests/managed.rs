@@ -334,8 +334,8 @@ fn who_shares_the_memory_is_named_whether_he_called_or_not() {
     assert_eq!(container.used(0), 0);
 }
 
-/// The address space goes from one process to the next, faster than anybody looks; or the kernel has
-/// it still, for a process that is slow to die.
+/// The address space goes from one process to the next, faster than anybody looks; or the kernel
+/// has it still, for a process that is slow to die.
 #[test]
 fn what_lives_where_nobody_is_found_stays_charged_and_ends_nobody() {
     let machine = Machine::new(1);

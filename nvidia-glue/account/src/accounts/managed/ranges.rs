@@ -51,8 +51,8 @@ pub(in super::super) struct Managed {
     /// their place: whichever the kernel executes last is there, and one may fail. Charged on their
     /// own until their thread is back.
     overtaken: Vec<(Mm, Span, Range)>,
-    /// Mappings of files that may be UVM's by the time at which the kernel looks. Charged when it is
-    /// not to be seen whether they are.
+    /// Mappings of files that may be UVM's by the time at which the kernel looks. Charged when
+    /// nobody can look whether they are.
     pub(super) possible: Vec<(Mm, Span, Range)>,
     /// Changes of what ranges are charged beyond their bytes, which are not yet added to the cards.
     padding: HashMap<Pid, i128>,
