@@ -113,8 +113,8 @@ impl Accounts {
     }
 
     /// Records a `mmap` that `thread` is about to execute in `mm`, of a file that is not UVM's
-    /// unless another thread exchanges it. Until a [`ManagedSync`] has seen what came of it, it can be
-    /// charged with [`Accounts::charge_possible`].
+    /// unless another thread exchanges it. Until a [`ManagedSync`] has seen what came of it, it can
+    /// be charged with [`Accounts::charge_possible`].
     ///
     /// # Errors
     /// When there are too many ranges.
