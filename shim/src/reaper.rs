@@ -9,7 +9,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use rustix::{
@@ -19,9 +19,13 @@ use rustix::{
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
+    time::timeout,
 };
 
 use crate::sync::lock;
+
+/// A signal comes through a socket of tokio's, and is lost where the kernel lacks memory for that.
+const RECHECK: Duration = Duration::from_secs(10);
 
 /// The end of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +50,12 @@ struct Table {
 }
 
 impl Reaper {
-    /// Reaps on every SIGCHLD, for as long as it is polled. Register it before the first child can
-    /// end.
+    /// Reaps on every SIGCHLD, and now and then, for as long as it is polled. Register it before the
+    /// first child can end.
     pub fn run(self: Arc<Self>) -> std::io::Result<impl Future<Output = ()>> {
         let mut child_ended = signal(SignalKind::child())?;
         Ok(async move {
-            while child_ended.recv().await.is_some() {
+            while !matches!(timeout(RECHECK, child_ended.recv()).await, Ok(None)) {
                 self.reap();
             }
         })

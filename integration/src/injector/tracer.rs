@@ -2,10 +2,11 @@
 //! a program which is not egpu's.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     fs,
     path::Path,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -22,6 +23,9 @@ use crate::node::PROGRAMS;
 
 /// Threads, too, and none that another thread of this process waits for.
 const OF_THIS_THREAD: WaitOptions = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
+
+/// Time for a parent to be seen in the fork of a process that has begun.
+const FORK_LIMIT: Duration = Duration::from_millis(100);
 
 /// A traced process.
 #[derive(Debug, Clone, Default)]
@@ -50,8 +54,8 @@ pub(super) struct Tracer {
     launcher: i32,
     processes: HashMap<i32, Process>,
     threads: HashMap<i32, Thread>,
-    /// Stopped before their parents said whose they are.
-    early: HashSet<i32>,
+    /// Stopped before their parents said whose they are; since when.
+    early: HashMap<i32, Instant>,
 }
 
 impl Tracer {
@@ -70,7 +74,7 @@ impl Tracer {
             launcher,
             processes: HashMap::from([(launcher, process)]),
             threads: HashMap::from([(launcher, Thread { pid: launcher, is_in_call: false })]),
-            early: HashSet::new(),
+            early: HashMap::new(),
         })
     }
 
@@ -90,11 +94,15 @@ impl Tracer {
         self.threads.remove(&thread);
         self.processes.remove(&thread);
         self.early.remove(&thread);
+        // A parent that was killed says nothing any more.
+        for (orphan, _) in self.early.extract_if(|_, since| since.elapsed() > FORK_LIMIT) {
+            let _ = ptrace::cont(Pid::from_raw(orphan), None);
+        }
     }
 
     fn stopped(&mut self, thread: i32, signal: i32, event: i32) {
         if !self.threads.contains_key(&thread) {
-            self.early.insert(thread);
+            self.early.entry(thread).or_insert_with(Instant::now);
             return;
         }
         let mut passed_on = None;
@@ -133,7 +141,7 @@ impl Tracer {
             self.processes.insert(pid, child);
         }
         self.threads.insert(new, Thread { pid, is_in_call: false });
-        if self.early.remove(&new) {
+        if self.early.remove(&new).is_some() {
             self.resume(new, None);
         }
     }

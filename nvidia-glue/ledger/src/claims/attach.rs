@@ -63,6 +63,11 @@ impl Ledger {
         self.regroup(&locked, &mut index, &mut records)
             .map_err(failed)?
             .map_err(|refusal| AttachError::Gang { container: container(), source: Box::new(refusal) })?;
+        // The last container took them with it.
+        if let Some(combined) = combined(&records) {
+            locked.make_grant_files(&combined.grant_id).map_err(failed)?;
+            locked.make_grant_files(combined.schedule_id()).map_err(failed)?;
+        }
         for record in &mut records {
             attachment.add_to(record, self.store.pid_namespace());
             self.replace(&locked, &mut index, record).map_err(failed)?;
