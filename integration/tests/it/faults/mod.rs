@@ -4,7 +4,8 @@
 //! After each: the step succeeds or fails with its reason, in bounded time; a container that is
 //! there is as without the fault; the id can be used again; and then nothing is left.
 //! `EGPU_FAULT_SECONDS` sets how long points are tried (0: all of them), `EGPU_FAULT_SEED` which
-//! come first, `EGPU_FAULT_ONLY` a part of their names, `EGPU_FAULT_WORKERS` how many at a time.
+//! come first, `EGPU_FAULT_SKIP` how many of them an earlier run has tried, `EGPU_FAULT_ONLY` a part
+//! of their names, `EGPU_FAULT_WORKERS` how many at a time.
 
 mod life;
 mod table;
@@ -91,6 +92,9 @@ fn injected(node: &Node) {
     trials.retain(|trial| trial.to_string().contains(&only));
     let count = trials.len();
     put_in_order(&mut trials, seed);
+    let done = usize::try_from(setting("EGPU_FAULT_SKIP").unwrap_or_default()).expect("a number of points");
+    // They are taken from the end.
+    trials.truncate(count.saturating_sub(done));
     let begin = Instant::now();
     let work = Work { trials: Mutex::new(trials), until: begin.checked_add(limit), usual, table: Mutex::default() };
     std::thread::scope(|scope| {
@@ -112,7 +116,6 @@ fn put_in_order(trials: &mut [Trial], seed: u64) {
         let kind = (trial.step, trial.has_share, trial.point.role.clone(), trial.fault == Fault::Kill);
         let number = taken.entry(kind).or_default();
         *number += 1;
-        // They are taken from the end.
         Reverse(*number)
     });
 }
