@@ -172,7 +172,7 @@ fn objects_of_3d(node: &Node) {
 }
 
 fn drift(node: &Node) {
-    let mut container = granted(node, "a", 256).hostile(&["grow", "64"]).start().unwrap();
+    let mut container = granted(node, "a", 256).hostile(&["grow", "1024"]).start().unwrap();
     assert_eq!(container.stdio.value("grown"), 0);
     let drift = until(node, "a", "drift");
     assert!(drift["text"].as_str().unwrap().starts_with("accounts and driver disagree: "), "{drift}");

@@ -54,7 +54,8 @@ pub struct ContainerProcess {
 impl ContainerProcess {
     /// Kills it, and waits until it has ended.
     pub async fn end(self) {
-        end(self.pidfd).await;
+        kill(&self.pidfd);
+        ended(self.pidfd).await;
     }
 }
 
@@ -458,17 +459,22 @@ struct ReceivedPidfds {
 impl ReceivedPidfds {
     /// Ends the processes of an operation of which nobody knows how far it came.
     async fn end(&mut self) {
-        for process in self.worker.take().into_iter().chain(self.process.take()) {
-            end(process).await;
+        let processes = [self.worker.take(), self.process.take()];
+        processes.iter().flatten().for_each(kill);
+        for process in processes.into_iter().flatten() {
+            ended(process).await;
         }
     }
 }
 
-/// Kills a process, and waits until it has ended: a system call that it is in may yet make
-/// something that is to be undone.
-async fn end(process: OwnedFd) {
+fn kill(process: &OwnedFd) {
     // It may have ended by itself.
     let _ = sys::pidfd_send_signal(process.as_fd(), libc::SIGKILL);
+}
+
+/// Waits until a process that was killed has ended: a system call that it is in may yet make
+/// something that is to be undone.
+async fn ended(process: OwnedFd) {
     if let Ok(process) = sys::async_fd(process) {
         let _ = tokio::time::timeout(END_LIMIT, process.readable()).await;
     }

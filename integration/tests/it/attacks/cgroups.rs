@@ -57,7 +57,7 @@ fn assert_none_lives(node: &Node) {
 /// process or not.
 fn deep(node: &Node) {
     let neighbour = Neighbour::new(node);
-    let mut container = deep_one(attacker(node, &["deep", "64"]));
+    let mut container = deep_one(attacker(node, &["deep", "1024"]));
     until(node, "attacker", "drift");
     until(node, "attacker", "killed");
     container.wait().unwrap();

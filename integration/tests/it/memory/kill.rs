@@ -89,7 +89,7 @@ fn hanging_script(node: &Node) {
 
 fn script_against_drift(node: &Node) {
     let container = with_oom_script(node, "echo ran >/tmp/ran\\nsleep 100000\\n");
-    assert_eq!(container.sh("exec hostile grow 64").0, 137);
+    assert_eq!(container.sh("exec hostile grow 1024").0, 137);
     assert_eq!(container.read("cat /tmp/ran 2>/dev/null || echo nothing"), "nothing");
     container.end();
 }

@@ -20,6 +20,9 @@ pub use sync::{ManagedDrift, ManagedSync, Mapping};
 use super::{Accounts, page_tables::cost, reserve::Armed};
 use crate::{Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span};
 
+/// Mappings at once that may be managed memory: each call of their threads goes through them.
+const MOST_POSSIBLE: usize = 4096;
+
 /// Room on every card for a range; to be given to [`Accounts::commit_managed`] or
 /// [`Accounts::cancel_managed`].
 #[must_use = "what is reserved stays charged until it is committed or cancelled"]
@@ -47,7 +50,9 @@ impl Accounts {
     /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far
     /// apart (page tables).
     pub fn reserve_managed(&mut self, process: Pid, start: u64, length: Bytes) -> Result<ManagedReservation, Refusal> {
-        self.managed_range_fits()?;
+        if self.managed.len() >= self.limits.managed_ranges as usize {
+            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
+        }
         let padding = Span::new(start, length.0).map_or(0, |span| blocks::padding(span, false));
         let charge = u128::from(length.0) + padding;
         self.managed_fits(saturated(charge))?;
@@ -56,13 +61,6 @@ impl Accounts {
         self.charge_everywhere(process, charge);
         self.managed.reserved += 1;
         Ok(ManagedReservation { process, start, length: length.0, padding, armed: Armed::new(&self.abandoned) })
-    }
-
-    fn managed_range_fits(&self) -> Result<(), Refusal> {
-        if self.managed.len() >= self.limits.managed_ranges as usize {
-            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
-        }
-        Ok(())
     }
 
     /// Returns whether `length` bytes of managed memory would fit now.
@@ -117,7 +115,7 @@ impl Accounts {
     /// be charged with [`Accounts::charge_possible`].
     ///
     /// # Errors
-    /// When there are too many ranges.
+    /// When there are too many: a comparison takes those away that have come to nothing.
     pub fn may_map_managed(
         &mut self,
         mm: Mm,
@@ -125,11 +123,20 @@ impl Accounts {
         start: u64,
         length: u64,
     ) -> Result<(), Refusal> {
-        self.managed_range_fits()?;
+        if self.managed.possible.len() >= MOST_POSSIBLE {
+            let limit = u32::try_from(MOST_POSSIBLE).unwrap_or(u32::MAX);
+            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit });
+        }
         if let Some(span) = Span::new(start, length) {
             self.managed.add_possible(mm, span, (process, thread));
         }
         Ok(())
+    }
+
+    /// Returns whether something may be mapped that [`Accounts::charge_possible`] would charge.
+    #[must_use]
+    pub fn may_be_mapped(&self) -> bool {
+        !self.managed.possible.is_empty()
     }
 
     /// Charges what may be mapped in `mm`, which cannot be looked at, over the limit, too. Returns

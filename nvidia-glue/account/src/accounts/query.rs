@@ -86,6 +86,12 @@ impl Accounts {
         self.cards.all().filter_map(|card| Some((card, self.cards.usage(card).ok()?)))
     }
 
+    /// Returns whether more of a card is used than may be.
+    #[must_use]
+    pub fn is_over_limit(&self) -> bool {
+        self.cards().any(|(_, usage)| usage.used > usage.limit)
+    }
+
     /// Channels of a card, reserved ones included, and the most that there may be.
     pub fn channels(&self, card: Card) -> (u32, u32) {
         (self.counts.channels.get(&card).copied().unwrap_or(0), self.cards.channel_limit(card))

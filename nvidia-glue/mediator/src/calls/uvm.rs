@@ -6,7 +6,7 @@ use abi::{
     escapes::Action,
     params::{UVM_MAP_EXTERNAL_ALLOCATION_PARAMS, UVM_MAP_EXTERNAL_ALLOCATION_PARAMS_525, UvmGpuMappingAttributes},
 };
-use account::{Card, ManagedReservation, Mm, ObjectName, UvmFile};
+use account::{Accounts, Card, ManagedReservation, Mm, ObjectName, UvmFile};
 use base::{Bytes, Pid};
 use driver::{DeviceFile, Holder};
 
@@ -459,7 +459,12 @@ impl Session {
             let of = (caller.pid()?, caller.thread());
             let memory = self.managed.address_space(self.processes.as_ref(), of.0, of.1).map_err(errno)?;
             let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
-            self.reserve(of.0, |accounts| accounts.may_map_managed(memory, of, start, length))?;
+            let ask = |accounts: &mut Accounts| accounts.may_map_managed(memory, of, start, length);
+            let answer = ask(&mut lock(&self.objects.accounts));
+            if answer.is_err() {
+                self.managed.scan(&self.scan_env());
+                self.reserve(of.0, ask)?;
+            }
         }
         Ok(Answer::Continue)
     }

@@ -207,13 +207,15 @@ impl ManagedMemory {
         // Not the lock of them all: a process can make the kernel wait with its answer.
         let _one_at_a_time = lock(&self.sharing);
         // A process that has one already, as most have, costs no comparison with any other.
-        for space in lock(&self.spaces).of(|of| of == pid) {
+        let own = lock(&self.spaces).of(|of| of == pid);
+        for space in own {
             if space.has_its_process()? {
                 return Ok(space.mm);
             }
         }
         let shares = |other: Pid| processes.share_memory(pid, other).unwrap_or(false);
-        for space in lock(&self.spaces).of(|of| of != pid) {
+        let others = lock(&self.spaces).of(|of| of != pid);
+        for space in others {
             if shares(space.pid) && space.has_its_process()? {
                 return Ok(space.mm);
             }
@@ -299,13 +301,14 @@ impl ManagedMemory {
     }
 
     fn scan_locked(&self, env: &ScanEnv<'_>) {
+        let (began, worked) = (env.clock.now(), env.clock.worked());
         let pending = lock(env.accounts).pending_threads();
         for thread in pending.into_iter().filter(|thread| !env.processes.is_thread_running(*thread)) {
             lock(env.accounts).thread_called(thread);
         }
         let clock = env.clock;
         let sync = lock(env.accounts).begin_sync();
-        let mut scan = ManagedScan::new(sync, clock);
+        let mut scan = ManagedScan { began, worked, ..ManagedScan::new(sync, clock) };
         // All who have charges are among them: none comes to have some of which there was no view
         // before.
         let living = lock(&self.spaces).living();
@@ -440,7 +443,7 @@ impl ManagedMemory {
     /// all of them.
     fn find_excess(&self, env: &ScanEnv<'_>, mut perhaps: BTreeMap<Mm, BTreeSet<Pid>>) {
         let living = lock(&self.spaces).living();
-        let is_over = lock(env.accounts).cards().any(|(_, usage)| usage.used > usage.limit);
+        let is_over = lock(env.accounts).is_over_limit();
         for space in living.into_iter().filter(|space| space.uncharged > 0) {
             let mut pids = perhaps.remove(&space.mm).unwrap_or_default();
             let has_its_process = space.has_its_process().unwrap_or(true);
@@ -473,12 +476,13 @@ impl ManagedMemory {
         Some(Drift { kind, excess, pids: pids.into_iter().collect() })
     }
 
-    /// Returns the reason to end the container, if there is one.
-    pub(crate) fn must_end(&self, now: Duration) -> Option<String> {
+    /// Returns the reason to end the container, if there is one. `is_over_quota`: more is charged
+    /// than may be.
+    pub(crate) fn must_end(&self, now: Duration, is_over_quota: bool) -> Option<String> {
         let is_over = |since: Option<Duration>| since.is_some_and(|since| now.saturating_sub(since) >= PATIENCE);
         let living = lock(&self.spaces).living();
         let seconds = PATIENCE.as_secs();
-        if let Some(space) = living.iter().find(|space| is_over(space.uncharged_since)) {
+        if let Some(space) = living.iter().find(|space| is_over_quota && is_over(space.uncharged_since)) {
             let (pid, uncharged) = (space.pid.0, Bytes(space.uncharged));
             return Some(format!(
                 "with {uncharged} of managed memory that process {pid} did not account for, it has more than its quota for {seconds} s"

@@ -154,7 +154,8 @@ impl Session {
         let cards: Vec<Card> = self.grant.iter().map(|(card, _)| card).collect();
         drifts.extend(cards.into_iter().filter_map(|card| self.compare_with_driver(card)));
         let lasting = self.lasting_excess(&drifts);
-        if let Some(why) = self.managed.must_end(self.reclaim_throttle.clock.now()).or(lasting) {
+        let is_over_quota = lock(&self.objects.accounts).is_over_limit();
+        if let Some(why) = self.managed.must_end(self.reclaim_throttle.clock.now(), is_over_quota).or(lasting) {
             self.observer.end_container(&why);
         }
         self.report_drifts(drifts)
@@ -173,5 +174,6 @@ impl Session {
             || keeps_client
             || accounts.cards().any(|(_, usage)| usage.used.0 > 0 || usage.fabric.0 > 0)
             || accounts.has_freed_while_mapped()
+            || accounts.may_be_mapped()
     }
 }

@@ -458,6 +458,23 @@ fn what_a_mapping_could_become_is_charged_where_it_cannot_be_looked_at() {
 }
 
 #[test]
+fn mappings_of_other_files_are_looked_at_until_they_have_come_to_nothing() {
+    let machine = Machine::new(1);
+    let container = machine.container(&[0], LIMIT);
+    let program = container.program();
+    let file = program.give(tempfile::tempfile().unwrap());
+    for number in 1..10_000 {
+        let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: number * MIB };
+        assert_eq!(program.handle(anywhere), Answer::Continue, "{number}");
+    }
+    assert!(container.session.holds_anything());
+    let pid = program.exit();
+    container.session.process_ended(pid);
+    container.session.reconcile();
+    assert_eq!((container.used(0), container.session.holds_anything()), (0, false));
+}
+
+#[test]
 fn looks_that_come_to_no_end_end_the_container() {
     let machine = Machine::new(1);
     let mut container = machine.container(&[0], LIMIT);
@@ -469,14 +486,14 @@ fn looks_that_come_to_no_end_end_the_container() {
     container.looks_cost_now(&clock, Duration::from_secs(6));
     container.session.managed.scan(&container.session.scan_env());
     assert!(
-        container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none(),
+        container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_none(),
         "the host may have been busy"
     );
     container.session.managed.scan(&container.session.scan_env());
-    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_some());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_some());
     container.looks_cost_now(&clock, Duration::ZERO);
     container.session.managed.scan(&container.session.scan_env());
-    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now()).is_none());
+    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_none());
 }
 
 /// The driver does not say whose it is, and those who have the files need not have made a call.

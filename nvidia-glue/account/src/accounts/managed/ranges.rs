@@ -73,7 +73,7 @@ pub(in super::super) struct Managed {
 impl Managed {
     /// Number of ranges that exist or may come to exist.
     pub(in super::super) fn len(&self) -> usize {
-        self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.possible.len() + self.reserved
+        self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
     }
 
     /// Bytes of page tables that all of it may need on each card.
