@@ -50,8 +50,8 @@ struct Table {
 }
 
 impl Reaper {
-    /// Reaps on every SIGCHLD, and now and then, for as long as it is polled. Register it before the
-    /// first child can end.
+    /// Reaps on every SIGCHLD, and now and then, for as long as it is polled. Register it before
+    /// the first child can end.
     pub fn run(self: Arc<Self>) -> std::io::Result<impl Future<Output = ()>> {
         let mut child_ended = signal(SignalKind::child())?;
         Ok(async move {

@@ -4,8 +4,8 @@
 //! After each: the step succeeds or fails with its reason, in bounded time; a container that is
 //! there is as without the fault; the id can be used again; and then nothing is left.
 //! `EGPU_FAULT_SECONDS` sets how long points are tried (0: all of them), `EGPU_FAULT_SEED` which
-//! come first, `EGPU_FAULT_SKIP` how many of them an earlier run has tried, `EGPU_FAULT_ONLY` a part
-//! of their names, `EGPU_FAULT_WORKERS` how many at a time.
+//! come first, `EGPU_FAULT_SKIP` how many of them an earlier run has tried, `EGPU_FAULT_ONLY` a
+//! part of their names, `EGPU_FAULT_WORKERS` how many at a time.
 
 mod life;
 mod table;
