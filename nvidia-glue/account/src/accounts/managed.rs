@@ -21,7 +21,7 @@ use super::{Accounts, page_tables::cost, reserve::Armed};
 use crate::{Counted, Mm, Refusal, UvmFile, cards::saturated, intervals::Span};
 
 /// Mappings at once that may be managed memory: each call of their threads goes through them.
-const MOST_POSSIBLE: usize = 4096;
+const MOST_POSSIBLE: u32 = 4096;
 
 /// Room on every card for a range; to be given to [`Accounts::commit_managed`] or
 /// [`Accounts::cancel_managed`].
@@ -123,9 +123,8 @@ impl Accounts {
         start: u64,
         length: u64,
     ) -> Result<(), Refusal> {
-        if self.managed.possible.len() >= MOST_POSSIBLE {
-            let limit = u32::try_from(MOST_POSSIBLE).unwrap_or(u32::MAX);
-            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit });
+        if self.managed.possible.len() >= MOST_POSSIBLE as usize {
+            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: MOST_POSSIBLE });
         }
         if let Some(span) = Span::new(start, length) {
             self.managed.add_possible(mm, span, (process, thread));

@@ -136,6 +136,28 @@ fn what_is_mapped_without_being_charged_is_an_excess() {
 }
 
 #[test]
+fn what_was_not_charged_and_fits_is_told_once_and_ends_nobody() {
+    let machine = Machine::new(1);
+    let mut container = machine.container(&[0], LIMIT);
+    let clock = with_clock(&mut container);
+    let program = container.program();
+    let context = program.context(0);
+    program.map_uvm(AT, BLOCK);
+    let told: Vec<bool> = container.session.reconcile().iter().map(|drift| drift.excess).collect();
+    assert_eq!((told, container.used(0)), (vec![false], BLOCK));
+    clock.work(PATIENCE);
+    assert_eq!(container.session.reconcile(), []);
+    // More than fits, found by another look than the one that is about to end the container.
+    context.memory(LIMIT - BLOCK).unwrap();
+    program.map_uvm(AT + LIMIT, BLOCK);
+    assert_eq!(ends(&container), 0);
+    clock.work(PATIENCE);
+    let must_end =
+        |is_over| container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), is_over);
+    assert_eq!((must_end(false).is_some(), must_end(true).is_some()), (false, true));
+}
+
+#[test]
 fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], LIMIT);
