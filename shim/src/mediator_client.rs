@@ -123,8 +123,7 @@ impl Mediator {
             made.map_err(|error| MediatorError::Sockets(error.into()))
         };
         let ((intake, intake_end), (control, control_end)) = (pair()?, pair()?);
-        nonblocking(&control).map_err(MediatorError::Sockets)?;
-        let control = sys::async_fd(control).map_err(MediatorError::Sockets)?;
+        let control = sys::nonblocking(control).map_err(MediatorError::Sockets)?;
         let expectation = reaper.expect();
         let asked = helper.mediate(setup, vec![intake_end, control_end]).await;
         let (child, ready) = asked.map_err(|error| MediatorError::Begin(Arc::new(error)))?;
@@ -343,12 +342,6 @@ impl Mediator {
     }
 }
 
-fn nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    fcntl(fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -358,12 +351,11 @@ mod tests {
     fn mediator(pid: i32, exit: watch::Receiver<Option<ProcessExit>>) -> (Mediator, OwnedFd) {
         let pair = || socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap();
         let ((control, other), (intake, _)) = (pair(), pair());
-        nonblocking(&control).unwrap();
         let mediator = Mediator {
             process: ledger::ProcessId::of(pid).unwrap(),
             pidfd: sys::pidfd_open(pid).unwrap(),
             intake,
-            control: sys::async_fd(control).unwrap(),
+            control: sys::nonblocking(control).unwrap(),
             exit,
             began: watch::channel(None).1,
             is_ending: AtomicBool::new(false),

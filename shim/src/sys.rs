@@ -318,6 +318,13 @@ pub(crate) fn write_to(fd: i32, bytes: &[u8]) {
     unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 
+/// Makes what a descriptor is of not wait, and registers it likewise.
+pub fn nonblocking(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
+    async_fd(fd)
+}
+
 /// Registers a descriptor with the tokio runtime that is current.
 pub fn async_fd(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd always names the same open descriptor, and the AsyncFd owns it until it is

@@ -155,7 +155,7 @@ struct ActiveZygote {
 
 impl ActiveZygote {
     fn of(zygote: Zygote) -> io::Result<Self> {
-        Ok(Self { socket: Arc::new(nonblocking(zygote.socket)?), pid: zygote.pid })
+        Ok(Self { socket: Arc::new(sys::nonblocking(zygote.socket)?), pid: zygote.pid })
     }
 }
 
@@ -366,7 +366,7 @@ impl HelperClient {
         self.send(operation, &packed, &beside).await?;
         drop(beside);
         drop((theirs, packed, fds));
-        let socket = nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
+        let socket = sys::nonblocking(ours).map_err(|e| failed(FrameError::Socket(e)))?;
         Ok(Call { operation, socket, limit, deadline: Instant::now() + limit, received: ReceivedPidfds::default() })
     }
 }
@@ -503,12 +503,6 @@ fn from_io(error: io::Error) -> FrameError {
         Ok(error) => error,
         Err(error) => FrameError::Socket(error),
     }
-}
-
-fn nonblocking(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    use nix::fcntl::{FcntlArg, OFlag, fcntl};
-    fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    sys::async_fd(fd)
 }
 
 fn check_stdio(

@@ -10,7 +10,6 @@ use std::{
 };
 
 use rustix::{
-    fs::{OFlags, fcntl_getfl, fcntl_setfl},
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg,
         socketpair,
@@ -34,11 +33,9 @@ pub(super) struct Terminal(Arc<AsyncFd<OwnedFd>>);
 impl Terminal {
     /// Waits for the master to come in on `socket`.
     pub(super) async fn receive(socket: OwnedFd) -> io::Result<Self> {
-        set_nonblocking(&socket)?;
-        let socket = sys::async_fd(socket)?;
+        let socket = sys::nonblocking(socket)?;
         let master = socket.async_io(Interest::READABLE, receive_descriptor).await?;
-        set_nonblocking(&master)?;
-        Ok(Self(Arc::new(sys::async_fd(master)?)))
+        Ok(Self(Arc::new(sys::nonblocking(master)?)))
     }
 
     /// Sets the size, in characters.
@@ -46,10 +43,6 @@ impl Terminal {
         let size = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
         Ok(tcsetwinsize(self.0.get_ref(), size)?)
     }
-}
-
-fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    Ok(fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?)
 }
 
 fn receive_descriptor(socket: &OwnedFd) -> io::Result<OwnedFd> {
