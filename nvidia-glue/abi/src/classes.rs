@@ -72,6 +72,10 @@ pub enum ClassKind {
     /// A path between two cards; the parameters name two subdevices, both of which must be the
     /// caller's.
     PeerToPeer,
+    /// `NV01_CONTEXT_DMA`: a part of the caller's own memory.
+    ContextDma,
+    /// `MPS_COMPUTE`: says that a server of MPS runs.
+    Mps,
     /// An object that decides nothing and holds no memory of note.
     Plain,
     /// Answered by the mediator with this status, never given to the driver.
@@ -137,9 +141,9 @@ const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16, hea
 }
 
 use ClassKind::{
-    AddressSpace, Answered, Channel, ChannelGroup, ContextShare, Debugger, Device, Engine, Event, FabricMemory,
-    MemoryReference, PeerToPeer, Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData, VideoMemory,
-    VirtualMemory,
+    AddressSpace, Answered, Channel, ChannelGroup, ContextDma, ContextShare, Debugger, Device, Engine, Event,
+    FabricMemory, MemoryReference, Mps, PeerToPeer, Plain, Refused, Root, Subdevice, SystemMemory, UserSharedData,
+    VideoMemory, VirtualMemory,
 };
 
 /// Every class that a driver from 525 to 595 gives to user space or knows by that name, by number:
@@ -149,7 +153,7 @@ use ClassKind::{
 pub(super) const CLASSES: &[Class] = &[
     row(0x0000, "NV01_ROOT", Root, 120, "nvos.h"),
     row(0x0001, "NV01_ROOT_NON_PRIV", Root, 120, "nvos.h"),
-    row(0x0002, "NV01_CONTEXT_DMA", Plain, 32, "class/cl0002.h"),
+    row(0x0002, "NV01_CONTEXT_DMA", ContextDma, 32, "class/cl0002.h"),
     row(
         0x0004,
         "NV01_TIMER",
@@ -395,7 +399,7 @@ pub(super) const CLASSES: &[Class] = &[
         0,
         "class/cl844c.h",
     ),
-    row(0x900e, "MPS_COMPUTE", Plain, 0, "class/cl900e.h"),
+    row(0x900e, "MPS_COMPUTE", Mps, 0, "class/cl900e.h"),
     row(
         0x9010,
         "NV9010_VBLANK_CALLBACK",

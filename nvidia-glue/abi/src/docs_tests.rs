@@ -141,6 +141,9 @@ fn control_outcome(row: &ControlRow) -> Outcome {
         }
         ControlRule::Export => "gives an object out to a file: a reference",
         ControlRule::Import => "takes an object in from a file",
+        ControlRule::ContextSize => {
+            "tells of the calling client's own channel or group, which the driver looks for in that client only"
+        }
         ControlRule::Share => "lets other clients duplicate objects; the container's own only",
         ControlRule::Attach => {
             "attaches the client's own charged memory of one card to its own addresses on the fabric, or detaches it; only by the handle that these were made with"
@@ -302,6 +305,10 @@ fn class_kind(kind: ClassKind) -> &'static str {
             "addresses on the NVLink fabric, for video memory that exists, which they keep charged, or (since 570) for memory that is attached later, which they do not keep; at most twice the size of the block, and twice the limit of the card"
         }
         ClassKind::PeerToPeer => "a path between two cards, both of which must be granted",
+        ClassKind::ContextDma => {
+            "names a part of the caller's own memory, and is freed with it; the kernel maps a notifier's, which may be 4 MiB long"
+        }
+        ClassKind::Mps => "says that a server of MPS runs, to which the driver does nothing",
         ClassKind::Plain => "decides nothing",
         ClassKind::Answered(..) | ClassKind::Refused(..) => "refused",
     }

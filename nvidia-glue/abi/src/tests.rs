@@ -231,15 +231,10 @@ fn classes_that_hold_memory_are_known_as_such() {
 /// Reasons why objects of classes that nothing is decided about may be made.
 pub(super) const PLAIN: &[(&str, &[u32])] = &[
     (
-        "names a part of the caller's own memory, and is freed with it; the kernel maps a notifier's, which may be 4 MiB long",
-        &[0x0002],
-    ),
-    (
         "what questions about the card are asked on; each is judged by itself",
         &[0x0073, 0x208f, 0x9096, 0x90e6, 0x90e7, 0xcb33],
     ),
     ("what questions to the card's firmware are asked on, which knows who is no administrator", &[0x2081]),
-    ("says that a server of MPS runs, to which the driver does nothing", &[0x900e]),
     ("switches what a display shows, from a channel; cards for computing have none", &[0x9072]),
     ("holds the figures of the caller's own video session", &[0xa0bc, 0xa0bd]),
     (

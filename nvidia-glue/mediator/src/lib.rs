@@ -28,6 +28,7 @@
 pub mod caller;
 mod calls;
 mod channels;
+mod class;
 mod clock;
 mod grant;
 mod in_flight;

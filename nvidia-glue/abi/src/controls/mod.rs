@@ -94,6 +94,8 @@ pub enum ControlRule {
     Share,
     /// Attaches memory to addresses on the NVLink fabric, or detaches it.
     Attach,
+    /// `NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE`: executed where the channel has a context.
+    ContextSize,
     /// Answered with this status; the driver is not asked.
     Answered(Status, &'static str),
     /// Refused.
@@ -135,65 +137,22 @@ pub enum ViewKind {
     AttachedIds,
     /// `NV0000_CTRL_CMD_GPU_GET_PROBED_IDS`.
     ProbedIds,
-    /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO`.
-    IdInfo,
-    /// `NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2`.
-    IdInfoV2,
-    /// `NV0000_CTRL_CMD_GPU_GET_PCI_INFO`.
-    PciInfo,
+    /// Of the card whose id the parameters begin with; the answer is of it alone.
+    OfACard,
     /// `NV0000_CTRL_CMD_GPU_GET_DEVICE_IDS`.
     DeviceIds,
     /// `NV0000_CTRL_CMD_GPU_GET_ACTIVE_DEVICE_IDS`.
     ActiveDeviceIds,
     /// `NV0000_CTRL_CMD_GPU_GET_UUID_INFO`.
     UuidInfo,
-    /// `NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID`.
-    UuidFromGpuId,
-    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS`.
+    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS`, and its `_V2`.
     P2pCaps,
-    /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_V2`.
-    P2pCapsV2,
     /// `NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX`.
     P2pCapsMatrix,
     /// `NV2080_CTRL_CMD_GET_P2P_CAPS`.
     SubdeviceP2pCaps,
-    /// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`: a list of ids, or "all".
+    /// `NV0000_CTRL_CMD_GPU_ATTACH_IDS`, `NV0000_CTRL_CMD_GPU_DETACH_IDS`: a list of ids, or "all".
     AttachIds,
-    /// `NV0000_CTRL_CMD_GPU_DETACH_IDS`: a list of ids, or "all".
-    DetachIds,
-    /// `NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID`.
-    AsyncAttachId,
-    /// `NV0000_CTRL_CMD_GPU_WAIT_ATTACH_ID`.
-    WaitAttachId,
-    /// `NV0000_CTRL_CMD_GPU_GET_INIT_STATUS`.
-    InitStatus,
-    /// `NV0000_CTRL_CMD_GPU_QUERY_DRAIN_STATE`.
-    DrainState,
-    /// `NV0000_CTRL_CMD_GPU_GET_VIDEO_LINKS`.
-    VideoLinks,
-    /// `NV0000_CTRL_CMD_GPU_GET_SVM_SIZE`.
-    SvmSize,
-}
-
-impl ViewKind {
-    /// Returns whether the parameters begin with the id of the card that the control is about.
-    pub const fn names_a_card(self) -> bool {
-        matches!(
-            self,
-            Self::IdInfo
-                | Self::IdInfoV2
-                | Self::PciInfo
-                | Self::UuidFromGpuId
-                | Self::AsyncAttachId
-                | Self::WaitAttachId
-                | Self::InitStatus
-                | Self::DrainState
-                | Self::VideoLinks
-                | Self::SvmSize
-                | Self::AccountingState
-                | Self::AccountingPids
-        )
-    }
 }
 
 /// Scheduling decision.

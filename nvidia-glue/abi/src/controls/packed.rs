@@ -192,7 +192,8 @@ const fn is(one: &ControlRule, other: &ControlRule) -> bool {
         | (ControlRule::Export, ControlRule::Export)
         | (ControlRule::Import, ControlRule::Import)
         | (ControlRule::Share, ControlRule::Share)
-        | (ControlRule::Attach, ControlRule::Attach) => true,
+        | (ControlRule::Attach, ControlRule::Attach)
+        | (ControlRule::ContextSize, ControlRule::ContextSize) => true,
         (ControlRule::View(one), ControlRule::View(other)) => *one as u8 == *other as u8,
         (ControlRule::Schedule(one), ControlRule::Schedule(other)) => *one as u8 == *other as u8,
         (ControlRule::Answered(one, why), ControlRule::Answered(other, reason))

@@ -2,7 +2,7 @@
 
 use super::{
     CACHE, CLIENT_AT_0, CLIENT_AT_4, ControlRow,
-    ControlRule::{Answered, Pass, Refuse, Schedule, View},
+    ControlRule::{Answered, ContextSize, Pass, Refuse, Schedule, View},
     DIAGNOSTIC, DRIVER, INTERNAL, MEMORY, OTHERS, POINTERS, PRIVILEGED, PROFILER, RAW_MEMORY, RESERVATION, SCHEDULING,
     SHARED, SIGNALS, ScheduleKind, TLB, ViewKind, counted, row,
 };
@@ -387,7 +387,7 @@ pub(super) const SUBDEVICE: &[ControlRow] = &[
     row(0x20801212, "NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE", Refuse(Status::NOT_SUPPORTED, PROFILER), "ctrl2080/ctrl2080gr.h"),
     row(0x20801213, "NV2080_CTRL_CMD_GR_GET_ROP_INFO", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x20801215, "NV2080_CTRL_CMD_GR_GET_CTXSW_STATS", Pass, "ctrl2080/ctrl2080gr.h"),
-    row(0x20801218, "NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE", Pass, "ctrl2080/ctrl2080gr.h"),
+    row(0x20801218, "NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE", ContextSize, "ctrl2080/ctrl2080gr.h"),
     row(0x20801219, "NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_INFO", Refuse(Status::INSUFFICIENT_PERMISSIONS, PRIVILEGED), "ctrl2080/ctrl2080gr.h"),
     row(0x2080121b, "NV2080_CTRL_CMD_GR_GET_GLOBAL_SM_ORDER", Pass, "ctrl2080/ctrl2080gr.h"),
     row(0x2080121c, "NV2080_CTRL_CMD_GR_GET_CURRENT_RESIDENT_CHANNEL", Refuse(Status::NOT_SUPPORTED, OTHERS), "ctrl2080/ctrl2080gr.h"),

@@ -97,7 +97,9 @@ impl Accounts {
                 RangeState::Pending { thread: other, .. } if other != thread => {
                     self.managed.supersede(mm, cut.span, cut.value);
                 }
-                _ => self.discharge_everywhere(cut.value.process, cut.span.length()),
+                RangeState::Pending { .. } | RangeState::Settled(_) => {
+                    self.discharge_everywhere(cut.value.process, cut.span.length());
+                }
             }
             if cut.value.file != Some(file) {
                 // Should the `mmap` fail, what was there stays, and keeps its own file.

@@ -22,7 +22,6 @@ impl Session {
                 client: dup.client,
                 parent: dup.parent,
                 handle: (Holder::Args, NVOS55_PARAMETERS::hObject.at()),
-                size: None,
                 source: AllocSource::Duplicate(ObjectName::new(dup.source_client, dup.source_object)),
             },
         )?;
@@ -37,7 +36,7 @@ impl Session {
     /// that is charged for them is gone.
     pub(crate) fn duplicate_requirements(
         &self,
-        alloc: &ObjectAlloc<'_>,
+        alloc: &ObjectAlloc,
         source: ObjectName,
     ) -> Result<AllocRequirements, CallEnd> {
         self.objects.is_parent(alloc.client, alloc.parent)?;

@@ -213,7 +213,6 @@ impl Session {
                 client: control.client,
                 parent,
                 handle: (Holder::Buffer(0), layout.objects_at),
-                size: None,
                 source: AllocSource::Import(token.id, index),
             },
         )?;

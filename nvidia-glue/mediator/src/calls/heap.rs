@@ -13,11 +13,9 @@ use driver::Holder;
 
 use crate::{
     Answer, Session,
-    calls::{
-        alloc_params::may_be_placed,
-        object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
-    },
+    calls::object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
     channels::driver_time::scrubbing,
+    class::may_be_placed,
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     view,
@@ -69,7 +67,6 @@ impl Session {
                 client: heap.client,
                 parent: heap.parent,
                 handle: (Holder::Args, alloc.memory_at),
-                size: (!alloc.request.is_virtual()).then_some((Holder::Args, alloc.size_at)),
                 source: AllocSource::Heap(alloc, memory),
             },
         )?;
@@ -88,8 +85,8 @@ impl Session {
     /// Precondition: the client is locked.
     pub(crate) fn heap_requirements(
         &self,
-        alloc: &ObjectAlloc<'_>,
-        VidHeapAlloc { request, .. }: VidHeapAlloc,
+        alloc: &ObjectAlloc,
+        VidHeapAlloc { request, size_at, .. }: VidHeapAlloc,
         memory: HeapMemory,
         process: Pid,
     ) -> Result<AllocRequirements, CallEnd> {
@@ -104,7 +101,9 @@ impl Session {
                 tables => (Some((card()?, Bytes(tables))), Layout::Scattered),
             },
         };
-        Ok(Charge::Object(AllocRequest { client: alloc.client, kind: Kind::Memory, memory, layout, process }).into())
+        let size = (!request.is_virtual()).then_some((Holder::Args, size_at));
+        let ask = AllocRequest { client: alloc.client, kind: Kind::Memory, memory, layout, process };
+        Ok(AllocRequirements { size, ..Charge::Object(ask).into() })
     }
 
     /// Any function may be answered with the card's total and free memory.

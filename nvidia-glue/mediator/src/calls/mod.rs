@@ -3,28 +3,24 @@
 //! Handlers are methods of [`Session`](crate::Session).
 
 mod alloc;
-mod alloc_overrides;
-mod alloc_params;
-mod channel_params;
 mod check_version;
 mod context;
 mod control;
 pub(crate) mod dispatch;
 mod dup;
 mod export;
-mod fabric;
 mod free;
 mod heap;
 mod mapping;
 #[cfg(feature = "parking")]
 mod movable;
-mod object_alloc;
+pub(crate) mod object_alloc;
 mod pin;
 mod preemption;
 mod quota;
-mod root_clients;
 mod schedule;
 mod uvm;
+mod view;
 mod view_memory;
 mod view_processes;
 mod view_utilization;

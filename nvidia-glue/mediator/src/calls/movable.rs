@@ -20,13 +20,7 @@ impl Session {
     }
 
     /// Notes an object that was made.
-    pub(crate) fn note_made(
-        &self,
-        flight: &InFlightCall<'_>,
-        source: AllocSource<'_>,
-        name: ObjectName,
-        parent: Handle,
-    ) {
+    pub(crate) fn note_made(&self, flight: &InFlightCall<'_>, source: AllocSource, name: ObjectName, parent: Handle) {
         let asked = match source {
             AllocSource::Class(alloc, _) if alloc.class == NV01_MEMORY_LOCAL_USER => Some(flight.asked.clone()),
             _ => None,

@@ -3,7 +3,6 @@
 
 use abi::{
     Handle, Status,
-    classes::{Class, ClassKind},
     decode::{Alloc, VidHeapAlloc},
     layout::{read_u32, read_u64},
     memory,
@@ -16,6 +15,7 @@ use driver::Holder;
 use crate::{
     Answer, Session,
     channels::SchedulingRole,
+    class::{NewObject, ObjectClass},
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     objects::{named_locks::LockName, topology::ObjectRole},
@@ -23,21 +23,19 @@ use crate::{
 
 /// An object that a call asks for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ObjectAlloc<'a> {
+pub(crate) struct ObjectAlloc {
     pub(crate) client: Handle,
     pub(crate) parent: Handle,
     /// Field in which the driver leaves its handle.
     pub(crate) handle: (Holder, usize),
-    /// Field in which the driver leaves the size that it has given out.
-    pub(crate) size: Option<(Holder, usize)>,
-    pub(crate) source: AllocSource<'a>,
+    pub(crate) source: AllocSource,
 }
 
 /// The call that asks for an object, and what it names.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum AllocSource<'a> {
+pub(crate) enum AllocSource {
     /// `NV_ESC_RM_ALLOC`, `NV_ESC_RM_ALLOC_OBJECT`.
-    Class(Alloc, &'a Class),
+    Class(Alloc, &'static dyn ObjectClass),
     /// `NV_ESC_RM_DUP_OBJECT`, of this object.
     Duplicate(ObjectName),
     /// `NV_ESC_RM_ALLOC_CONTEXT_DMA2`, over this memory.
@@ -52,6 +50,8 @@ pub(crate) enum AllocSource<'a> {
 #[derive(Debug)]
 pub(crate) struct AllocRequirements {
     pub(crate) charge: Charge,
+    /// Field in which the driver leaves the size that it has given out, which is what is charged.
+    pub(crate) size: Option<(Holder, usize)>,
     /// Card and role, where they matter to later calls.
     pub(crate) place: Option<(Card, ObjectRole)>,
     /// Objects with which it goes.
@@ -79,6 +79,7 @@ impl From<Charge> for AllocRequirements {
     fn from(charge: Charge) -> Self {
         Self {
             charge,
+            size: None,
             place: None,
             dependencies: Vec::new(),
             references: Vec::new(),
@@ -93,7 +94,7 @@ impl AllocRequirements {
     fn card(&self) -> Option<Card> {
         let charged = match self.charge {
             Charge::Object(ask) => ask.memory.map(|(card, _)| card),
-            _ => None,
+            Charge::Fabric(..) | Charge::Addresses(..) | Charge::Duplicate(_) | Charge::Import(..) => None,
         };
         charged.or(self.place.map(|(card, _)| card))
     }
@@ -128,14 +129,14 @@ impl Session {
     pub(crate) fn make_object(
         &self,
         flight: &mut InFlightCall<'_>,
-        alloc: &ObjectAlloc<'_>,
+        alloc: &ObjectAlloc,
     ) -> Result<Option<(ObjectName, Option<Card>)>, CallEnd> {
         flight.confirm()?;
         let client = LockName::Client(alloc.client);
         let also = match alloc.source {
             AllocSource::Duplicate(source) => LockName::Client(source.client),
             AllocSource::Import(export, _) => LockName::Export(export),
-            _ => client,
+            AllocSource::Class(..) | AllocSource::ContextDma(_) | AllocSource::Heap(..) => client,
         };
         let pid = flight.pid;
         self.with_room(pid, &[client, also], || self.make_object_locked(flight, alloc))
@@ -169,7 +170,7 @@ impl Session {
     fn make_object_locked(
         &self,
         flight: &mut InFlightCall<'_>,
-        alloc: &ObjectAlloc<'_>,
+        alloc: &ObjectAlloc,
     ) -> Result<Option<(ObjectName, Option<Card>)>, AllocAbort> {
         let needs = self.check_object(flight, alloc)?;
         let reservation = self.reserve_object(alloc.client, needs.charge)?;
@@ -185,7 +186,7 @@ impl Session {
             Some(SchedulingRole::Channel(..)) => {
                 self.channels.begin_attach(ObjectName::new(alloc.client, alloc.parent))
             }
-            _ => None,
+            Some(SchedulingRole::Group(_) | SchedulingRole::Duplicate(_)) | None => None,
         };
         #[cfg(feature = "parking")]
         flight.keep_params();
@@ -210,7 +211,7 @@ impl Session {
             let _ = guard.bring(&[made]);
         }
         if let AllocSource::Class(request, class) = alloc.source {
-            self.complete_object(flight, request, class, made)?;
+            class.complete(&NewObject { session: self, flight, alloc: request }, made)?;
         }
         Ok(Some((made, needs.card())))
     }
@@ -219,13 +220,10 @@ impl Session {
     ///
     /// Precondition: the client is locked, so that what the handles stand for is the same to the
     /// driver.
-    fn check_object(&self, flight: &InFlightCall<'_>, alloc: &ObjectAlloc<'_>) -> Result<AllocRequirements, CallEnd> {
+    fn check_object(&self, flight: &InFlightCall<'_>, alloc: &ObjectAlloc) -> Result<AllocRequirements, CallEnd> {
         match alloc.source {
             AllocSource::Class(request, class) => {
-                if class.kind == ClassKind::Engine {
-                    self.make_preemptible(flight, request)?;
-                }
-                self.class_requirements(flight, request, class)
+                class.requirements(&NewObject { session: self, flight, alloc: request })
             }
             AllocSource::Duplicate(source) => self.duplicate_requirements(alloc, source),
             AllocSource::ContextDma(memory) => Ok(context_dma_requirements(alloc.client, memory, flight.pid)),
@@ -281,11 +279,11 @@ impl Session {
     fn commit_object(
         &self,
         flight: &InFlightCall<'_>,
-        alloc: &ObjectAlloc<'_>,
+        alloc: &ObjectAlloc,
         reservation: Reservation,
         needs: &AllocRequirements,
     ) -> Result<ObjectName, AllocAbort> {
-        let &ObjectAlloc { client, parent, handle, size, .. } = alloc;
+        let (&ObjectAlloc { client, parent, handle, .. }, size) = (alloc, needs.size);
         let object = Handle(flight.field(handle).and_then(|(bytes, at)| read_u32(bytes, at)).unwrap_or(0));
         let bytes = size.and_then(|size| flight.field(size)).and_then(|(bytes, at)| read_u64(bytes, at));
         let length = Bytes(bytes.unwrap_or(0));

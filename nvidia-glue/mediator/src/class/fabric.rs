@@ -11,10 +11,12 @@
 //! duplicate below another card's device, it writes to that card's page tables. So only the handle
 //! that the addresses were made with may do either.
 
+use std::time::Duration;
+
 use abi::{
     DriverRelease, Handle, Status,
     controls::NV00F8_CTRL_CMD_ATTACH_MEM,
-    decode::{Alloc, Control},
+    decode::Control,
     layout::Releases,
     params::{
         NV00F8_ALLOCATION_PARAMETERS as Fabric, NV00F8_CTRL_ATTACH_MEM_INFO as AttachInfo,
@@ -22,8 +24,9 @@ use abi::{
     },
 };
 use account::{Card, Kind, ObjectName};
-use base::{Bytes, Pid};
+use base::Bytes;
 
+use super::{INVALID, NewObject, ObjectClass, SavedFields};
 use crate::{
     Answer, Session,
     calls::object_alloc::{AllocRequirements, Charge},
@@ -43,36 +46,41 @@ const FLEXIBLE_RELEASES: Releases = Releases::since(DriverRelease::new(570, 0, 0
 /// Pieces of memory that one call may attach (`NV00F8_MAX_ATTACHABLE_MEM_INFOS`).
 const MOST: u16 = 64;
 
-const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
+/// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map {offset,
+/// hVidMem at 40, flags}}, as since 535: addresses for memory that exists, or flexible ones.
+#[derive(Debug)]
+pub(super) struct FabricMemory;
 
-impl Session {
-    /// `NV00F8_ALLOCATION_PARAMETERS` {alignment, allocSize, pageSize, allocFlags at 24, map
-    /// {offset, hVidMem at 40, flags}}, as since 535: addresses for memory that exists, or flexible
-    /// ones.
-    pub(crate) fn fabric_requirements(
-        &self,
-        params: &[u8],
-        alloc: Alloc,
-        process: Pid,
-    ) -> Result<AllocRequirements, CallEnd> {
-        if !Fabric::RELEASES.contain(self.abi) {
+impl ObjectClass for FabricMemory {
+    fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
+        let (abi, params) = (new.session.abi, new.params());
+        if !Fabric::RELEASES.contain(abi) {
             return Err(CallEnd::Status(Status::NOT_SUPPORTED));
         }
         let (flags, memory) = (Fabric::allocFlags.get(params), Fabric::hVidMem.get(params));
         let (Some(flags), Some(memory)) = (flags, memory) else { return Err(INVALID) };
         let bytes = taken(params).ok_or(INVALID)?;
         if flags & !(NONCONTIGUOUS | CONTIGUOUS) == 0 && memory != Handle::NONE {
-            return Ok(Charge::Fabric(ObjectName::new(alloc.client, memory), bytes).into());
+            return Ok(Charge::Fabric(ObjectName::new(new.alloc.client, memory), bytes).into());
         }
-        if flags & !CONTIGUOUS != FLEXIBLE || memory != Handle::NONE || !FLEXIBLE_RELEASES.contain(self.abi) {
+        if flags & !CONTIGUOUS != FLEXIBLE || memory != Handle::NONE || !FLEXIBLE_RELEASES.contain(abi) {
             return Err(CallEnd::Status(Status::NOT_SUPPORTED));
         }
-        let card = lock(&self.objects.topology).card_of(alloc.client, alloc.parent);
-        let card = card.ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
+        let card = new.known_card()?;
         let place = Some((card, ObjectRole::FlexibleFabric));
-        Ok(AllocRequirements { place, ..Charge::Addresses((card, Bytes(bytes)), process).into() })
+        Ok(AllocRequirements { place, ..Charge::Addresses((card, Bytes(bytes)), new.flight.pid).into() })
     }
 
+    fn override_params(&self, _client: Handle, _params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+        Ok(SavedFields::default())
+    }
+
+    fn driver_time(&self, _params: &[u8]) -> Option<Duration> {
+        None
+    }
+}
+
+impl Session {
     /// Attaches memory to flexible addresses, or detaches it.
     pub(crate) fn attach_control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
         // Nobody gives the handles to other objects between the check and the call.

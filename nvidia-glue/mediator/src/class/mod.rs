@@ -1,32 +1,174 @@
-//! Fields that the driver is told otherwise than the program said them, in the parameters of an
-//! allocation.
+//! Classes of objects, one file a class: what an object of it needs, what it is charged, and what
+//! the driver reads in its parameters instead of what the program has put there.
+
+mod address_space;
+mod channel;
+mod channel_group;
+mod context_dma;
+mod context_share;
+mod debugger;
+mod device;
+mod engine;
+mod event;
+mod fabric;
+mod mps;
+mod peer_to_peer;
+mod plain;
+mod reference;
+mod root;
+mod shared_data;
+mod subdevice;
+mod system_memory;
+mod video_memory;
+mod virtual_memory;
+
+use std::time::Duration;
 
 use abi::{
     Handle, Status,
-    classes::ClassKind,
+    classes::{ClassKind, EventKind},
+    decode::Alloc,
     layout::{read_u32, write_u32},
-    memory::MemoryRequest,
-    params::{
-        NV_MEMORY_ALLOCATION_PARAMS, NV_VASPACE_ALLOCATION_PARAMETERS, NV0005_ALLOC_PARAMETERS, NV0080_ALLOC_PARAMETERS,
-    },
+    memory::{Layout, MemoryRequest},
+    params::Field,
+};
+use account::{AllocRequest, Card, Kind, ObjectName};
+use base::Bytes;
+pub(crate) use video_memory::may_be_placed;
+
+use crate::{
+    Session,
+    calls::object_alloc::{AllocAbort, AllocRequirements, Charge},
+    in_flight::{CallEnd, InFlightCall},
+    locks::lock,
 };
 
-use crate::in_flight::CallEnd;
+/// What the mediator decides about the objects of a class. A question about memory, time or rights
+/// has no default: each class answers it.
+pub(crate) trait ObjectClass: std::fmt::Debug + Sync {
+    /// Checks what the parameters name, and returns what the object needs and is charged.
+    ///
+    /// Precondition: the client is locked.
+    fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd>;
 
-/// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
-const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;
-/// `NV_VASPACE_ALLOCATION_FLAGS_*` (nvos.h): all but `ENABLE_NVLINK_ATS` (4), `IS_FLA` (9),
-/// `PTETABLE_HEAP_MANAGED` (13), `ENABLE_NVLINK_ATS_TEST` (14).
-const ALLOWED_ADDRESS_SPACE_FLAGS: u32 = 0x1def;
-/// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).
-const WITHOUT_DATA: u32 = 0x1000_0000;
+    /// Puts into the parameters what the driver is to read there, and refuses what no program is to
+    /// have.
+    fn override_params(&self, client: Handle, params: &mut [u8]) -> Result<SavedFields, CallEnd>;
 
-/// Values that the program has there.
+    /// Returns the time that the driver spends on an object, and on its end. Reads the parameters
+    /// as the driver has left them.
+    fn driver_time(&self, params: &[u8]) -> Option<Duration>;
+
+    /// Does what comes before the client is locked.
+    fn prepare(&self, _session: &Session, _flight: &mut InFlightCall<'_>, _alloc: Alloc) -> Result<(), CallEnd> {
+        Ok(())
+    }
+
+    /// Does what follows from an object's being made.
+    ///
+    /// Precondition: the client is locked.
+    fn complete(&self, _new: &NewObject<'_, '_>, _made: ObjectName) -> Result<(), AllocAbort> {
+        Ok(())
+    }
+}
+
+/// What an allocation by class makes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Handler {
+    Client,
+    Object(&'static dyn ObjectClass),
+}
+
+/// Returns the handler of a kind of class.
+///
+/// # Errors
+/// With the status that is answered, where the driver is not asked.
+pub(crate) fn handler(kind: ClassKind) -> Result<Handler, Status> {
+    let class: &'static dyn ObjectClass = match kind {
+        ClassKind::Root => return Ok(Handler::Client),
+        ClassKind::Answered(status, _) | ClassKind::Refused(status, _) => return Err(status),
+        ClassKind::Device => &device::Device,
+        ClassKind::Subdevice => &subdevice::Subdevice,
+        ClassKind::VideoMemory => &video_memory::VideoMemory,
+        ClassKind::SystemMemory => &system_memory::SystemMemory,
+        ClassKind::VirtualMemory => &virtual_memory::VirtualMemory,
+        ClassKind::AddressSpace => &address_space::AddressSpace,
+        ClassKind::ChannelGroup => &channel_group::ChannelGroup,
+        ClassKind::Channel => &channel::Channel,
+        ClassKind::ContextShare => &context_share::ContextShare,
+        ClassKind::Engine => &engine::Engine,
+        ClassKind::Event(EventKind::OsEvent) => &event::Event(EventKind::OsEvent),
+        ClassKind::Event(EventKind::ByClass) => &event::Event(EventKind::ByClass),
+        ClassKind::UserSharedData => &shared_data::UserSharedData,
+        ClassKind::MemoryReference => &reference::MemoryReference,
+        ClassKind::FabricMemory => &fabric::FabricMemory,
+        ClassKind::Debugger => &debugger::Debugger,
+        ClassKind::PeerToPeer => &peer_to_peer::PeerToPeer,
+        ClassKind::ContextDma => &context_dma::ContextDma,
+        ClassKind::Mps => &mps::Mps,
+        ClassKind::Plain => &plain::Plain,
+    };
+    Ok(Handler::Object(class))
+}
+
+/// An object that an allocation by class asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct NewObject<'a, 'f> {
+    pub(crate) session: &'a Session,
+    pub(crate) flight: &'a InFlightCall<'f>,
+    pub(crate) alloc: Alloc,
+}
+
+impl NewObject<'_, '_> {
+    fn params(&self) -> &[u8] {
+        self.flight.params()
+    }
+
+    /// Returns the card that its parent is on.
+    fn card(&self) -> Option<Card> {
+        lock(&self.session.objects.topology).card_of(self.alloc.client, self.alloc.parent)
+    }
+
+    /// Returns the same where an object on an unknown card would be charged to none.
+    fn known_card(&self) -> Result<Card, CallEnd> {
+        self.card().ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))
+    }
+
+    fn memory_request(&self) -> Result<MemoryRequest, CallEnd> {
+        MemoryRequest::of_params(self.params()).ok_or(INVALID)
+    }
+
+    /// Returns the handles in these fields, without those that are null.
+    fn handles(&self, fields: &[Field<Handle>]) -> Vec<Handle> {
+        handles(self.params(), fields)
+    }
+
+    /// Returns the requirements of an object that may have memory.
+    fn charged(&self, kind: Kind, memory: Option<(Card, Bytes)>, layout: Layout) -> AllocRequirements {
+        let (client, process) = (self.alloc.client, self.flight.pid);
+        Charge::Object(AllocRequest { client, kind, memory, layout, process }).into()
+    }
+
+    /// Returns the requirements of an object that only counts.
+    fn counted(&self, kind: Kind) -> AllocRequirements {
+        self.charged(kind, None, Layout::OwnFrames)
+    }
+}
+
+/// Values of the program's that the driver is not to read.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct SavedFields(Vec<(usize, u32)>);
 
 impl SavedFields {
+    /// Replaces the value at an offset, until [`SavedFields::restore`].
+    fn replace(&mut self, params: &mut [u8], at: usize, change: impl Fn(u32) -> u32) -> Result<(), CallEnd> {
+        let said = read_u32(params, at).ok_or(INVALID)?;
+        let is_put = write_u32(params, at, change(said));
+        self.0.push((at, said));
+        if is_put { Ok(()) } else { Err(INVALID) }
+    }
+
     /// Once the driver has read them, they are the program's again, which may have them where it
     /// cannot be written.
     pub(crate) fn restore(self, params: &mut [u8]) {
@@ -36,52 +178,8 @@ impl SavedFields {
     }
 }
 
-/// Puts into an allocation's parameters what the driver is to read there instead, and refuses what
-/// nobody is to have.
-///
-/// - **Devices.** A device has an address space for whoever names none: without `hClientShare` one
-///   that all clients of the card have in common, neighbours too; it gets one of its own. Its page
-///   tables are to come from the card's memory like everybody's, not from the driver's own small
-///   heap, without which no new program starts on the card (device_share.c,
-///   `deviceInitClientShare`).
-/// - **Address spaces** are the program's own (index 0), and their page tables come from the card's
-///   memory, too (vaspace_api.c).
-/// - **Memory of a card** in pages smaller than 2 MiB is contiguous where that is left to the
-///   driver: what is scattered is counted at its worst. The driver says afterwards which it was, in
-///   any case.
-/// - **Events** wake, and bring no data: those that bring some are queued in the kernel without
-///   limit until they are read, and each interrupt of an engine makes one (kernel-open/nvidia/nv.c,
-///   `nv_post_event`). CUDA has all of its own without data.
-pub(crate) fn apply(kind: ClassKind, client: Handle, params: &mut [u8]) -> Result<SavedFields, CallEnd> {
-    let invalid = CallEnd::Status(Status::INVALID_ARGUMENT);
-    let mut saved = SavedFields::default();
-    let mut tell = |at: usize, change: &dyn Fn(u32) -> u32| {
-        let said = read_u32(params, at).ok_or(invalid)?;
-        let is_put = write_u32(params, at, change(said));
-        saved.0.push((at, said));
-        if is_put { Ok(()) } else { Err(invalid) }
-    };
-    match kind {
-        ClassKind::Device => {
-            tell(NV0080_ALLOC_PARAMETERS::hClientShare.at(), &|share| if share == 0 { client.0 } else { share })?;
-            tell(NV0080_ALLOC_PARAMETERS::flags.at(), &|flags| flags | PAGE_TABLES_OF_ALL_MEMORY)?;
-        }
-        ClassKind::Event(_) => tell(NV0005_ALLOC_PARAMETERS::notifyIndex.at(), &|index| index | WITHOUT_DATA)?,
-        ClassKind::VideoMemory => {
-            if let Some(attr) = MemoryRequest::of_params(params).and_then(|request| request.contiguous_attr()) {
-                let _ = NV_MEMORY_ALLOCATION_PARAMS::attr.set(params, attr);
-            }
-        }
-        ClassKind::AddressSpace => {
-            use NV_VASPACE_ALLOCATION_PARAMETERS as Params;
-            let (index, flags) = (Params::index.get(params), Params::flags.get(params));
-            if index.is_some_and(|index| index != 0)
-                || flags.is_some_and(|flags| flags & !ALLOWED_ADDRESS_SPACE_FLAGS != 0)
-            {
-                return Err(invalid);
-            }
-        }
-        _ => {}
-    }
-    Ok(saved)
+const INVALID: CallEnd = CallEnd::Status(Status::INVALID_ARGUMENT);
+
+fn handles(params: &[u8], fields: &[Field<Handle>]) -> Vec<Handle> {
+    fields.iter().filter_map(|field| field.get(params)).filter(|handle| *handle != Handle::NONE).collect()
 }

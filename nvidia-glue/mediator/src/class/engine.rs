@@ -1,0 +1,37 @@
+//! An engine's object in a channel. With the first one of the graphics engine a context comes to be.
+
+use std::time::Duration;
+
+use abi::Handle;
+use account::{Kind, ObjectName};
+
+use super::{NewObject, ObjectClass, SavedFields};
+use crate::{
+    calls::object_alloc::{AllocAbort, AllocRequirements},
+    in_flight::CallEnd,
+    memory::context_buffers::brings_context,
+};
+
+#[derive(Debug)]
+pub(super) struct Engine;
+
+impl ObjectClass for Engine {
+    fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
+        new.session.make_preemptible(new.flight, new.alloc)?;
+        Ok(new.counted(Kind::Engine(new.alloc.class)))
+    }
+
+    fn override_params(&self, _client: Handle, _params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+        Ok(SavedFields::default())
+    }
+
+    fn driver_time(&self, _params: &[u8]) -> Option<Duration> {
+        None
+    }
+
+    fn complete(&self, new: &NewObject<'_, '_>, made: ObjectName) -> Result<(), AllocAbort> {
+        let NewObject { session, flight, alloc } = *new;
+        session.channels.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class);
+        if brings_context(alloc.class) { session.charge_context(flight, alloc.parent, made) } else { Ok(()) }
+    }
+}

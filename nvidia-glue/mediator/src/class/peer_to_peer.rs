@@ -1,0 +1,27 @@
+//! A path between two cards, `NV50_P2P`. The subdevices that the parameters name are looked up in the
+//! program's own client: there are none of cards that are not granted.
+
+use std::time::Duration;
+
+use abi::Handle;
+use account::Kind;
+
+use super::{NewObject, ObjectClass, SavedFields};
+use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd};
+
+#[derive(Debug)]
+pub(super) struct PeerToPeer;
+
+impl ObjectClass for PeerToPeer {
+    fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
+        Ok(new.counted(Kind::Other))
+    }
+
+    fn override_params(&self, _client: Handle, _params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+        Ok(SavedFields::default())
+    }
+
+    fn driver_time(&self, _params: &[u8]) -> Option<Duration> {
+        None
+    }
+}

@@ -1,0 +1,26 @@
+//! Objects that decide nothing and hold no memory of note.
+
+use std::time::Duration;
+
+use abi::Handle;
+use account::Kind;
+
+use super::{NewObject, ObjectClass, SavedFields};
+use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd};
+
+#[derive(Debug)]
+pub(super) struct Plain;
+
+impl ObjectClass for Plain {
+    fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
+        Ok(new.counted(Kind::Other))
+    }
+
+    fn override_params(&self, _client: Handle, _params: &mut [u8]) -> Result<SavedFields, CallEnd> {
+        Ok(SavedFields::default())
+    }
+
+    fn driver_time(&self, _params: &[u8]) -> Option<Duration> {
+        None
+    }
+}
