@@ -13,7 +13,6 @@ pub mod escapes;
 pub mod layout;
 pub mod memory;
 mod named;
-mod packed;
 pub mod params;
 pub mod status;
 pub mod uvm;

@@ -10,7 +10,7 @@ macro_rules! named {
             let rows = $rows;
             let (mut at, mut found) = (0, None);
             while at < rows.len() {
-                if $crate::packed::same(rows[at].name, stringify!($name)) {
+                if $crate::named::same(rows[at].name, stringify!($name)) {
                     assert!(found.is_none(), "two rows have this name");
                     found = Some(rows[at].$number);
                 }
@@ -24,3 +24,19 @@ macro_rules! named {
     )*};
 }
 pub(crate) use named;
+
+/// Returns whether two strings are equal: `==` is not for constants.
+pub(crate) const fn same(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    if one.len() != other.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < one.len() {
+        if one[at] != other[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}

@@ -25,7 +25,6 @@ mod client;
 mod device;
 mod named;
 mod other;
-mod packed;
 mod subdevice;
 
 pub use named::*;
@@ -54,8 +53,6 @@ pub struct ControlRow {
     /// Fields that name a client, which must be one of the caller's container; 0 there: none. Those
     /// of one release: [`ControlRow::clients_in`].
     pub clients: &'static [ClientField],
-    /// Header that defines it, below src/common/sdk/nvidia/inc/ctrl/ unless it says otherwise.
-    pub header: &'static str,
 }
 
 /// A field that names a client.
@@ -230,8 +227,8 @@ impl ControlRow {
     }
 }
 
-const fn row(id: u32, name: &'static str, rule: ControlRule, header: &'static str) -> ControlRow {
-    ControlRow { id, name, rule, pointers: &[], least_params: 0, descriptors: &[], clients: &[], header }
+const fn row(id: u32, name: &'static str, rule: ControlRule) -> ControlRow {
+    ControlRow { id, name, rule, pointers: &[], least_params: 0, descriptors: &[], clients: &[] }
 }
 
 /// A list of at most 1 MiB (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`) whose length is a 4-byte count at
@@ -247,46 +244,23 @@ const CLIENT_AT_4: &[ClientField] = &[ClientField::new(4)];
 const R550: DriverRelease = DriverRelease::new(550, 0, 0);
 const R560: DriverRelease = DriverRelease::new(560, 0, 0);
 
-// Reasons that many rows share.
-const ADDRESS_SPACE: &str = "makes an address space another one than was counted";
-const ATTESTATION: &str =
-    "when it fails, the driver ends confidential computing on the card, for all; the host can attest its cards";
-const CACHE: &str =
-    "writes back or invalidates the cache of the whole card, in whoever's time, and with it others' data";
-const CLASS: &str = "of a class that is refused";
-const FABRIC: &str = "tells where on the fabric memory is, or makes handles of it that nobody would count";
+// Reasons that several rows share, or that code asks about.
 const DEBUGGER: &str = "stops multiprocessors of the card, or reads them, whoever's work is on them";
-const CLEARS: &str = "fills a small table of the card's, which all share; answered as if it were full";
-const DIAGNOSTIC: &str = "for the card's maker: reads registers, tells physical addresses, or measures links";
-const DRIVER: &str = "the driver's own logs and tests";
-const HANDLES: &str = "makes handles of memory that nobody would count";
-const INTERNAL: &str = "internal to the kernel";
-const MEMORY: &str = "tells of the whole card's memory";
-const OTHERS: &str = "tells of other containers";
-const PAGE_TABLES: &str =
-    "reads page tables, or rewrites what lies where in them: physical addresses are the driver's alone to choose";
-const POINTERS: &str = "its parameters point to memory in ways that are not described here";
-const PRIVILEGED: &str = "for administrators or the kernel: the driver would refuse it, and log that";
-const PROCESS: &str = "says that the caller is another process, by which channels are kept apart and counted";
 const PROFILER: &str = "for profilers: makes buffers on the card that nobody counts, or samples whatever runs there";
-const RAW_MEMORY: &str =
-    "the driver keeps a bare pointer to memory that may be freed, or writes into it what the card's interrupts say";
 const RESERVATION: &str = "in an exclusive compute mode the first container would lock out all others; who uses a card is decided by the grant";
-const SCHEDULING: &str = "scheduling is by the grant";
-const SIGNALS: &str = "signals the events of all clients of the card";
 const MMU_DEBUG: &str = "may change the card for all; compute-sanitizer asks for it and does without";
-const SHARED: &str = "changes the card, or the host, for all who use it";
-const TLB: &str =
-    "has the card forget addresses, in whoever's time; the driver does so by itself when something is unmapped";
-const VGPU: &str = "virtual GPUs, of the host";
-const WAITERS: &str = "puts as many waiters as are asked for into a list that the kernel walks with interrupts off";
 
-/// The rows as they are written. Not for the running program: [`packed`] has them there.
+/// The rows of what is not refused.
 const TABLES: [&[ControlRow]; 4] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER];
+
+include!(concat!(env!("OUT_DIR"), "/refused_controls.rs"));
 
 /// The row of a control; `None`: not known. What to do then is what [`rule_of`] says.
 pub fn control(id: u32) -> Option<ControlRow> {
-    packed::find(table_of(id), id)
+    static ALL: [&[ControlRow]; 5] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER, REFUSED];
+    let tables = [ALL.get(table_of(id)), ALL.last()];
+    let find = |rows: &&'static [ControlRow]| rows.get(rows.binary_search_by_key(&id, |row| row.id).ok()?);
+    tables.into_iter().flatten().find_map(find).copied()
 }
 
 /// Returns the index in [`TABLES`] of the controls of this one's class.
@@ -323,7 +297,7 @@ const fn is_of_the_binary_api(id: u32) -> bool {
 
 /// Every known control.
 pub fn controls() -> impl Iterator<Item = ControlRow> {
-    packed::all()
+    TABLES.into_iter().flatten().chain(REFUSED).copied()
 }
 
 #[cfg(test)]

@@ -29,11 +29,8 @@ fn rows_are_in_order_and_of_their_table() {
             assert_eq!(table_of(row.id), number, "{:#010x} is in the table where it is looked up", row.id);
         }
     }
-    let written = TABLES.into_iter().flatten();
-    assert!(controls().eq(written.copied()), "the program has the rows as they are written");
     for row in controls() {
         assert_eq!(control(row.id), Some(row), "{:#010x} is found", row.id);
-        assert!(!row.name.is_empty() && !row.header.is_empty(), "{:#010x}", row.id);
     }
 }
 
@@ -65,11 +62,6 @@ fn fields_lie_within_the_parameters() {
             // The second list of P2P_CAPS came with a longer struct.
             assert!(pointer.at + 8 <= row.least_params || row.id == 0x127, "{}: pointer at {}", row.name, pointer.at);
         }
-        assert!(
-            row.pointers.is_empty() || row.rule != ControlRule::Refuse(Status::NOT_SUPPORTED, POINTERS),
-            "{}",
-            row.name
-        );
     }
 }
 
