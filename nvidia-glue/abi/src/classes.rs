@@ -19,14 +19,6 @@ pub struct Class {
     pub params_size: u16,
 }
 
-impl Class {
-    /// Returns whether it is an engine's object of 3D: `MAXWELL_A`, `HOPPER_A` and the like, `*97`
-    /// in every generation.
-    pub const fn draws(&self) -> bool {
-        matches!(self.kind, ClassKind::Engine) && self.id & 0xff == 0x97
-    }
-}
-
 /// Meaning of an object of a class to the mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {
@@ -51,7 +43,7 @@ pub enum ClassKind {
     /// A context share of a channel group.
     ContextShare,
     /// An engine's object below a channel.
-    Engine,
+    Engine(EngineKind),
     /// An event; the parameters' `data` names what is signalled.
     Event(EventKind),
     /// `RM_USER_SHARED_DATA`: a page, mapped by the program, that shows the card's real memory and
@@ -79,6 +71,33 @@ pub enum ClassKind {
     Answered(Status, &'static str),
     /// Refused with this status.
     Refused(Status, &'static str),
+}
+
+/// Kind of an engine's commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineKind {
+    /// 3D, of the graphics engine: draws.
+    Graphics,
+    /// Compute, of the graphics engine.
+    Compute,
+    /// 2D, of the graphics engine.
+    TwoD,
+    /// Memory to memory, of the graphics engine.
+    InlineToMemory,
+    /// Copies between memories.
+    Copy,
+    /// Video, JPEG, optical flow and the like: the channel says which.
+    Video,
+}
+
+impl EngineKind {
+    /// Returns whether its objects are the graphics engine's, and bring a context.
+    pub const fn is_of_graphics_engine(self) -> bool {
+        match self {
+            Self::Graphics | Self::Compute | Self::TwoD | Self::InlineToMemory => true,
+            Self::Copy | Self::Video => false,
+        }
+    }
 }
 
 /// Kind of an event's signal.
@@ -173,7 +192,7 @@ pub(super) const CLASSES: &[Class] = &[
     row(0x50a0, "NV50_MEMORY_VIRTUAL", VirtualMemory, 128),
     row(0x83de, "GT200_DEBUGGER", Debugger, 12),
     row(0x900e, "MPS_COMPUTE", Mps, 0),
-    row(0x902d, "FERMI_TWOD_A", Engine, 16),
+    row(0x902d, "FERMI_TWOD_A", Engine(EngineKind::TwoD), 16),
     row(0x9067, "FERMI_CONTEXT_SHARE_A", ContextShare, 12),
     row(0x906f, "GF100_CHANNEL_GPFIFO", Channel, 368),
     row(0x9072, "GF100_DISP_SW", Plain, 12),
@@ -185,40 +204,40 @@ pub(super) const CLASSES: &[Class] = &[
     row(0xa06f, "KEPLER_CHANNEL_GPFIFO_A", Channel, 368),
     row(0xa0bc, "NVENC_SW_SESSION", Plain, 20),
     row(0xa0bd, "NVFBC_SW_SESSION", Plain, 20),
-    row(0xa140, "KEPLER_INLINE_TO_MEMORY_B", Engine, 16),
+    row(0xa140, "KEPLER_INLINE_TO_MEMORY_B", Engine(EngineKind::InlineToMemory), 16),
     row(0xa16f, "KEPLER_CHANNEL_GPFIFO_B", Channel, 368),
     row(0xb06f, "MAXWELL_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xb097, "MAXWELL_A", Engine, 16),
-    row(0xb0b5, "MAXWELL_DMA_COPY_A", Engine, 8),
-    row(0xb0c0, "MAXWELL_COMPUTE_A", Engine, 16),
-    row(0xb197, "MAXWELL_B", Engine, 16),
-    row(0xb1c0, "MAXWELL_COMPUTE_B", Engine, 16),
-    row(0xb4b7, "NVB4B7_VIDEO_ENCODER", Engine, 12),
-    row(0xb8b0, "NVB8B0_VIDEO_DECODER", Engine, 12),
-    row(0xb8d1, "NVB8D1_VIDEO_NVJPG", Engine, 12),
-    row(0xb8fa, "NVB8FA_VIDEO_OFA", Engine, 12),
+    row(0xb097, "MAXWELL_A", Engine(EngineKind::Graphics), 16),
+    row(0xb0b5, "MAXWELL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xb0c0, "MAXWELL_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xb197, "MAXWELL_B", Engine(EngineKind::Graphics), 16),
+    row(0xb1c0, "MAXWELL_COMPUTE_B", Engine(EngineKind::Compute), 16),
+    row(0xb4b7, "NVB4B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xb8b0, "NVB8B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xb8d1, "NVB8D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
+    row(0xb8fa, "NVB8FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
     row(0xc06f, "PASCAL_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc097, "PASCAL_A", Engine, 16),
-    row(0xc0b5, "PASCAL_DMA_COPY_A", Engine, 8),
-    row(0xc0c0, "PASCAL_COMPUTE_A", Engine, 16),
-    row(0xc197, "PASCAL_B", Engine, 16),
-    row(0xc1b5, "PASCAL_DMA_COPY_B", Engine, 8),
-    row(0xc1c0, "PASCAL_COMPUTE_B", Engine, 16),
+    row(0xc097, "PASCAL_A", Engine(EngineKind::Graphics), 16),
+    row(0xc0b5, "PASCAL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xc0c0, "PASCAL_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xc197, "PASCAL_B", Engine(EngineKind::Graphics), 16),
+    row(0xc1b5, "PASCAL_DMA_COPY_B", Engine(EngineKind::Copy), 8),
+    row(0xc1c0, "PASCAL_COMPUTE_B", Engine(EngineKind::Compute), 16),
     row(0xc361, "VOLTA_USERMODE_A", Plain, 0),
     row(0xc36f, "VOLTA_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc397, "VOLTA_A", Engine, 16),
-    row(0xc3b5, "VOLTA_DMA_COPY_A", Engine, 8),
-    row(0xc3c0, "VOLTA_COMPUTE_A", Engine, 16),
+    row(0xc397, "VOLTA_A", Engine(EngineKind::Graphics), 16),
+    row(0xc3b5, "VOLTA_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xc3c0, "VOLTA_COMPUTE_A", Engine(EngineKind::Compute), 16),
     row(0xc461, "TURING_USERMODE_A", Plain, 0),
     row(0xc46f, "TURING_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc4b0, "NVC4B0_VIDEO_DECODER", Engine, 12),
-    row(0xc4b7, "NVC4B7_VIDEO_ENCODER", Engine, 12),
-    row(0xc4d1, "NVC4D1_VIDEO_NVJPG", Engine, 12),
+    row(0xc4b0, "NVC4B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xc4b7, "NVC4B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xc4d1, "NVC4D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
     row(0xc561, "AMPERE_USERMODE_A", Plain, 0),
     row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc597, "TURING_A", Engine, 16),
-    row(0xc5b5, "TURING_DMA_COPY_A", Engine, 8),
-    row(0xc5c0, "TURING_COMPUTE_A", Engine, 16),
+    row(0xc597, "TURING_A", Engine(EngineKind::Graphics), 16),
+    row(0xc5b5, "TURING_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xc5c0, "TURING_COMPUTE_A", Engine(EngineKind::Compute), 16),
     row(
         0xc639,
         "AMPERE_SMC_CONFIG_SESSION",
@@ -238,51 +257,51 @@ pub(super) const CLASSES: &[Class] = &[
         8,
     ),
     row(0xc661, "HOPPER_USERMODE_A", Plain, 2),
-    row(0xc697, "AMPERE_A", Engine, 16),
-    row(0xc6b0, "NVC6B0_VIDEO_DECODER", Engine, 12),
-    row(0xc6b5, "AMPERE_DMA_COPY_A", Engine, 8),
-    row(0xc6c0, "AMPERE_COMPUTE_A", Engine, 16),
-    row(0xc6fa, "NVC6FA_VIDEO_OFA", Engine, 12),
+    row(0xc697, "AMPERE_A", Engine(EngineKind::Graphics), 16),
+    row(0xc6b0, "NVC6B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xc6b5, "AMPERE_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xc6c0, "AMPERE_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xc6fa, "NVC6FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
     row(0xc761, "BLACKWELL_USERMODE_A", Plain, 2),
-    row(0xc797, "AMPERE_B", Engine, 16),
-    row(0xc7b0, "NVC7B0_VIDEO_DECODER", Engine, 12),
-    row(0xc7b5, "AMPERE_DMA_COPY_B", Engine, 8),
-    row(0xc7b7, "NVC7B7_VIDEO_ENCODER", Engine, 12),
-    row(0xc7c0, "AMPERE_COMPUTE_B", Engine, 16),
-    row(0xc7fa, "NVC7FA_VIDEO_OFA", Engine, 12),
+    row(0xc797, "AMPERE_B", Engine(EngineKind::Graphics), 16),
+    row(0xc7b0, "NVC7B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xc7b5, "AMPERE_DMA_COPY_B", Engine(EngineKind::Copy), 8),
+    row(0xc7b7, "NVC7B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xc7c0, "AMPERE_COMPUTE_B", Engine(EngineKind::Compute), 16),
+    row(0xc7fa, "NVC7FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
     row(0xc86f, "HOPPER_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc8b5, "HOPPER_DMA_COPY_A", Engine, 8),
+    row(0xc8b5, "HOPPER_DMA_COPY_A", Engine(EngineKind::Copy), 8),
     row(0xc96f, "BLACKWELL_CHANNEL_GPFIFO_A", Channel, 368),
-    row(0xc997, "ADA_A", Engine, 16),
-    row(0xc9b0, "NVC9B0_VIDEO_DECODER", Engine, 12),
-    row(0xc9b5, "BLACKWELL_DMA_COPY_A", Engine, 8),
-    row(0xc9b7, "NVC9B7_VIDEO_ENCODER", Engine, 12),
-    row(0xc9c0, "ADA_COMPUTE_A", Engine, 16),
-    row(0xc9d1, "NVC9D1_VIDEO_NVJPG", Engine, 12),
-    row(0xc9fa, "NVC9FA_VIDEO_OFA", Engine, 12),
+    row(0xc997, "ADA_A", Engine(EngineKind::Graphics), 16),
+    row(0xc9b0, "NVC9B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xc9b5, "BLACKWELL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
+    row(0xc9b7, "NVC9B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xc9c0, "ADA_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xc9d1, "NVC9D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
+    row(0xc9fa, "NVC9FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
     row(0xca6f, "BLACKWELL_CHANNEL_GPFIFO_B", Channel, 368),
-    row(0xcab5, "BLACKWELL_DMA_COPY_B", Engine, 8),
+    row(0xcab5, "BLACKWELL_DMA_COPY_B", Engine(EngineKind::Copy), 8),
     row(0xcb33, "NV_CONFIDENTIAL_COMPUTE", Plain, 4),
-    row(0xcb97, "HOPPER_A", Engine, 16),
-    row(0xcba2, "HOPPER_SEC2_WORK_LAUNCH_A", Engine, 0),
-    row(0xcbc0, "HOPPER_COMPUTE_A", Engine, 16),
-    row(0xcd40, "BLACKWELL_INLINE_TO_MEMORY_A", Engine, 16),
-    row(0xcd97, "BLACKWELL_A", Engine, 16),
-    row(0xcdb0, "NVCDB0_VIDEO_DECODER", Engine, 12),
-    row(0xcdc0, "BLACKWELL_COMPUTE_A", Engine, 16),
-    row(0xcdd1, "NVCDD1_VIDEO_NVJPG", Engine, 12),
-    row(0xcdfa, "NVCDFA_VIDEO_OFA", Engine, 12),
-    row(0xce97, "BLACKWELL_B", Engine, 16),
-    row(0xceb0, "NVCEB0_VIDEO_DECODER", Engine, 12),
-    row(0xceb7, "NVCEB7_VIDEO_ENCODER", Engine, 12),
-    row(0xcec0, "BLACKWELL_COMPUTE_B", Engine, 16),
-    row(0xced0, "NVCED0_VIDEO_NVJPG", Engine, 12),
-    row(0xcefa, "NVCEFA_VIDEO_OFA", Engine, 12),
-    row(0xcfb0, "NVCFB0_VIDEO_DECODER", Engine, 12),
-    row(0xcfb7, "NVCFB7_VIDEO_ENCODER", Engine, 12),
-    row(0xcfd1, "NVCFD1_VIDEO_NVJPG", Engine, 12),
-    row(0xcffa, "NVCFFA_VIDEO_OFA", Engine, 12),
-    row(0xd1b0, "NVD1B0_VIDEO_DECODER", Engine, 12),
-    row(0xd1b7, "NVD1B7_VIDEO_ENCODER", Engine, 12),
-    row(0xd1fa, "NVD1FA_VIDEO_OFA", Engine, 12),
+    row(0xcb97, "HOPPER_A", Engine(EngineKind::Graphics), 16),
+    row(0xcba2, "HOPPER_SEC2_WORK_LAUNCH_A", Engine(EngineKind::Video), 0),
+    row(0xcbc0, "HOPPER_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xcd40, "BLACKWELL_INLINE_TO_MEMORY_A", Engine(EngineKind::InlineToMemory), 16),
+    row(0xcd97, "BLACKWELL_A", Engine(EngineKind::Graphics), 16),
+    row(0xcdb0, "NVCDB0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xcdc0, "BLACKWELL_COMPUTE_A", Engine(EngineKind::Compute), 16),
+    row(0xcdd1, "NVCDD1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
+    row(0xcdfa, "NVCDFA_VIDEO_OFA", Engine(EngineKind::Video), 12),
+    row(0xce97, "BLACKWELL_B", Engine(EngineKind::Graphics), 16),
+    row(0xceb0, "NVCEB0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xceb7, "NVCEB7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xcec0, "BLACKWELL_COMPUTE_B", Engine(EngineKind::Compute), 16),
+    row(0xced0, "NVCED0_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
+    row(0xcefa, "NVCEFA_VIDEO_OFA", Engine(EngineKind::Video), 12),
+    row(0xcfb0, "NVCFB0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xcfb7, "NVCFB7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xcfd1, "NVCFD1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
+    row(0xcffa, "NVCFFA_VIDEO_OFA", Engine(EngineKind::Video), 12),
+    row(0xd1b0, "NVD1B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
+    row(0xd1b7, "NVD1B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
+    row(0xd1fa, "NVD1FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
 ];

@@ -292,7 +292,7 @@ fn class_kind(kind: ClassKind) -> &'static str {
         ClassKind::ChannelGroup => "a channel group, limited in number; its context buffers are charged",
         ClassKind::Channel => "a channel, limited in number",
         ClassKind::ContextShare => "a share of a channel group",
-        ClassKind::Engine => "an engine's object on a channel",
+        ClassKind::Engine(_) => "an engine's object on a channel",
         ClassKind::Event(_) => {
             "an event without data, limited in number; one that calls back into the kernel is refused"
         }

@@ -1,5 +1,5 @@
 use super::{
-    classes::{CLASSES, Class, ClassKind, class, classes},
+    classes::{CLASSES, Class, ClassKind, EngineKind, class, classes},
     decode::*,
     escapes::{Action, ESCAPES, escape},
     layout::write_u32,
@@ -211,7 +211,7 @@ fn classes_that_hold_memory_are_known_as_such() {
     assert_eq!(kind(0x90f1), ClassKind::AddressSpace);
     assert_eq!(kind(0xa06c), ClassKind::ChannelGroup);
     assert_eq!(kind(0xc96f), ClassKind::Channel);
-    assert_eq!(kind(0xcbc0), ClassKind::Engine);
+    assert_eq!(kind(0xcbc0), ClassKind::Engine(EngineKind::Compute));
     assert_eq!(kind(0xde), ClassKind::UserSharedData);
     for id in [
         0x3f, 0x42, 0x71, 0x81, 0x82, 0x83, 0xc2, 0xe0, 0xf3, 0xf9, 0xfb, 0xfd, 0xfe, 0x5080, 0x90cd, 0x0004, 0x9074,
@@ -225,6 +225,23 @@ fn classes_that_hold_memory_are_known_as_such() {
     assert_eq!(class(0x1234), None);
     let channels = CLASSES.iter().filter(|class| class.kind == ClassKind::Channel).count();
     assert_eq!(channels, CLASSES.iter().filter(|Class { id, .. }| id & 0xff == 0x6f && *id > 0x1000).count());
+}
+
+/// So far NVIDIA's numbers say it: a row that says otherwise wants a second look.
+#[test]
+fn the_last_two_digits_of_a_class_tell_its_engine() {
+    for row in CLASSES {
+        let ClassKind::Engine(kind) = row.kind else { continue };
+        let expected = match row.id & 0xff {
+            0x97 => EngineKind::Graphics,
+            0xc0 => EngineKind::Compute,
+            0x2d => EngineKind::TwoD,
+            0x40 => EngineKind::InlineToMemory,
+            0xb5 => EngineKind::Copy,
+            _ => EngineKind::Video,
+        };
+        assert_eq!(kind, expected, "{}", row.name);
+    }
 }
 
 /// Reasons why objects of classes that nothing is decided about may be made.

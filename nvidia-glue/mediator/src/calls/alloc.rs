@@ -2,6 +2,7 @@
 
 use abi::{
     Status,
+    classes::{ClassKind, EngineKind},
     decode::{Alloc, AllocContextDma, AllocObject},
     layout::Direction,
     params::{NVOS39_PARAMETERS, NVOS64_PARAMETERS},
@@ -59,7 +60,7 @@ impl Session {
             self.count_unknown(UnknownKind::Class(class), false);
             return Err(CallEnd::Status(Status::INVALID_CLASS));
         };
-        if row.draws() && !self.may_draw {
+        if row.kind == ClassKind::Engine(EngineKind::Graphics) && !self.may_draw {
             self.report_missing_graphics(&row);
             // As on a card that does not have it.
             return Err(CallEnd::Status(Status::INVALID_CLASS));

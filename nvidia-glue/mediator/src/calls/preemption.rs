@@ -12,6 +12,7 @@
 
 use abi::{
     Handle, Status,
+    classes::EngineKind,
     controls::NV2080_CTRL_CMD_GR_SET_CTXSW_PREEMPTION_MODE,
     decode::Alloc,
     encode,
@@ -26,7 +27,6 @@ use crate::{
     Answer, Session,
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
-    memory::context_buffers::{brings_context, computes},
     objects::named_locks::LockName,
 };
 
@@ -45,12 +45,17 @@ impl Session {
     /// there can be preempted at any instruction from then on.
     ///
     /// Precondition: the client is locked, so that what the handles stand for stays.
-    pub(crate) fn make_preemptible(&self, flight: &InFlightCall<'_>, alloc: Alloc) -> Result<(), CallEnd> {
-        let (client, class) = (alloc.client, alloc.class);
+    pub(crate) fn make_preemptible(
+        &self,
+        flight: &InFlightCall<'_>,
+        alloc: Alloc,
+        kind: EngineKind,
+    ) -> Result<(), CallEnd> {
+        let client = alloc.client;
         // With an object of any class of the graphics engine there is a context. What is executed
         // in it, the program's own commands say, and nobody looks whether there is an object of
         // compute for these.
-        if !brings_context(class) || self.may_draw && !computes(class) {
+        if !kind.is_of_graphics_engine() || self.may_draw && kind != EngineKind::Compute {
             return Ok(());
         }
         let (context, device) = {

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use abi::Handle;
+use abi::{Handle, classes::EngineKind};
 use account::{Card, ObjectName};
 
 use crate::{
@@ -126,8 +126,8 @@ impl Channels {
     }
 
     /// An object of a class has come to be in what may be a channel.
-    pub(crate) fn works_on(&self, channel: ObjectName, class: u32) {
-        if let (Some(engine), Some(gate)) = (Engine::of_class(class), self.gate_of(channel)) {
+    pub(crate) fn works_on(&self, channel: ObjectName, kind: EngineKind) {
+        if let (Some(engine), Some(gate)) = (Engine::of_kind(kind), self.gate_of(channel)) {
             let beside = gate.with(|channels| {
                 channels.works_on(channel, engine);
                 channels.beside(channel)

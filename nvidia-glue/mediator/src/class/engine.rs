@@ -2,22 +2,34 @@
 
 use std::time::Duration;
 
-use abi::Handle;
+use abi::{Handle, classes::EngineKind};
 use account::{Kind, ObjectName};
 
 use super::{NewObject, ObjectClass, SavedFields};
 use crate::{
     calls::object_alloc::{AllocAbort, AllocRequirements},
     in_flight::CallEnd,
-    memory::context_buffers::brings_context,
 };
 
 #[derive(Debug)]
-pub(super) struct Engine;
+pub(super) struct Engine(EngineKind);
+
+impl Engine {
+    pub(super) const fn of(kind: EngineKind) -> &'static Self {
+        match kind {
+            EngineKind::Graphics => &Self(EngineKind::Graphics),
+            EngineKind::Compute => &Self(EngineKind::Compute),
+            EngineKind::TwoD => &Self(EngineKind::TwoD),
+            EngineKind::InlineToMemory => &Self(EngineKind::InlineToMemory),
+            EngineKind::Copy => &Self(EngineKind::Copy),
+            EngineKind::Video => &Self(EngineKind::Video),
+        }
+    }
+}
 
 impl ObjectClass for Engine {
     fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
-        new.session.make_preemptible(new.flight, new.alloc)?;
+        new.session.make_preemptible(new.flight, new.alloc, self.0)?;
         Ok(new.counted(Kind::Engine(new.alloc.class)))
     }
 
@@ -31,7 +43,7 @@ impl ObjectClass for Engine {
 
     fn complete(&self, new: &NewObject<'_, '_>, made: ObjectName) -> Result<(), AllocAbort> {
         let NewObject { session, flight, alloc } = *new;
-        session.channels.works_on(ObjectName::new(alloc.client, alloc.parent), alloc.class);
-        if brings_context(alloc.class) { session.charge_context(flight, alloc.parent, made) } else { Ok(()) }
+        session.channels.works_on(ObjectName::new(alloc.client, alloc.parent), self.0);
+        if self.0.is_of_graphics_engine() { session.charge_context(flight, alloc.parent, made) } else { Ok(()) }
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn handler(kind: ClassKind) -> Result<Handler, Status> {
         ClassKind::ChannelGroup => &channel_group::ChannelGroup,
         ClassKind::Channel => &channel::Channel,
         ClassKind::ContextShare => &context_share::ContextShare,
-        ClassKind::Engine => &engine::Engine,
+        ClassKind::Engine(kind) => engine::Engine::of(kind),
         ClassKind::Event(EventKind::OsEvent) => &event::Event(EventKind::OsEvent),
         ClassKind::Event(EventKind::ByClass) => &event::Event(EventKind::ByClass),
         ClassKind::UserSharedData => &shared_data::UserSharedData,

@@ -34,14 +34,3 @@ const GRAPHICS_ENGINES: std::ops::RangeInclusive<u32> = 1..=8;
 pub(crate) fn expected(engine: u32) -> Bytes {
     if engine == 0 || GRAPHICS_ENGINES.contains(&engine) { GRAPHICS } else { OTHER }
 }
-
-/// Returns whether objects of a class are the graphics engine's: 3D (`*97`), compute (`*C0`), 2D
-/// (`*2D`) and memory to memory (`*40`) of every generation.
-pub(crate) fn brings_context(class: u32) -> bool {
-    matches!(class & 0xff, 0x97 | 0xc0 | 0x2d | 0x40)
-}
-
-/// Returns whether objects of a class compute.
-pub(crate) fn computes(class: u32) -> bool {
-    class & 0xff == 0xc0
-}

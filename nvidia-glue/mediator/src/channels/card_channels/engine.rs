@@ -1,5 +1,6 @@
 //! Engine that a channel does its work on.
 
+use abi::classes::EngineKind;
 use base::Throttle;
 
 /// Engine that a channel does its work on, the less throttled first.
@@ -27,13 +28,14 @@ impl Engine {
         }
     }
 
-    /// Of an object of a class in a channel, where it tells: 3D (`*97`), compute (`*c0`), 2D
-    /// (`*2d`), memory to memory (`*40`) and copies (`*b5`) of every generation.
-    pub(crate) const fn of_class(class: u32) -> Option<Self> {
-        match class & 0xff {
-            0x97 | 0xc0 | 0x2d | 0x40 => Some(Self::Compute),
-            0xb5 => Some(Self::Copy),
-            _ => None,
+    /// Of an object in a channel, where its class tells.
+    pub(crate) const fn of_kind(kind: EngineKind) -> Option<Self> {
+        match kind {
+            EngineKind::Graphics | EngineKind::Compute | EngineKind::TwoD | EngineKind::InlineToMemory => {
+                Some(Self::Compute)
+            }
+            EngineKind::Copy => Some(Self::Copy),
+            EngineKind::Video => None,
         }
     }
 
@@ -49,11 +51,6 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use abi::classes::{
-        BLACKWELL_INLINE_TO_MEMORY_A, FERMI_TWOD_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_COMPUTE_A, HOPPER_DMA_COPY_A,
-        KEPLER_INLINE_TO_MEMORY_B, NVC9B0_VIDEO_DECODER, TURING_A,
-    };
-
     use super::*;
 
     #[test]
@@ -70,22 +67,6 @@ mod tests {
         ] {
             for engine in engines {
                 assert_eq!(Engine::of_type(engine), expected, "{engine:#x}");
-            }
-        }
-    }
-
-    #[test]
-    fn engines_by_class() {
-        for (classes, expected) in [
-            (
-                &[TURING_A, HOPPER_COMPUTE_A, FERMI_TWOD_A, KEPLER_INLINE_TO_MEMORY_B, BLACKWELL_INLINE_TO_MEMORY_A][..],
-                Some(Engine::Compute),
-            ),
-            (&[HOPPER_DMA_COPY_A], Some(Engine::Copy)),
-            (&[NVC9B0_VIDEO_DECODER, HOPPER_CHANNEL_GPFIFO_A], None),
-        ] {
-            for class in classes {
-                assert_eq!(Engine::of_class(*class), expected, "{class:#x}");
             }
         }
     }
