@@ -24,6 +24,7 @@ for unit in examples/metrics/*.{service,timer}; do
     sed "s|/usr/local/bin/|$prefix/bin/|" "$unit" >"$to/lib/systemd/system/${unit##*/}"
 done
 install --mode=644 "$generated"/licences/* ./*.md LICENSE "$documents"
-# With the results that they cite; without the examples' own tests.
-find docs examples \( -path examples/src -o -path examples/tests -o -name Cargo.toml \) -prune -o -type f -print |
+# Without what the documents cite as evidence, and the examples' own tests.
+find docs examples \( -path docs/results -o -name driver-calls.md -o -path examples/src -o -path examples/tests -o -name Cargo.toml \) \
+    -prune -o -type f -print |
     while read -r file; do install -D --mode=644 "$file" "$documents/$file"; done
