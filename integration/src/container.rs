@@ -331,7 +331,6 @@ pub struct Container<'node> {
 }
 
 impl<'node> Container<'node> {
-    /// Its id.
     pub fn id(&self) -> &str {
         &self.id
     }

@@ -305,7 +305,6 @@ impl Drop for Pod<'_> {
 pub struct PodContainer<'pod> {
     pod: &'pod Pod<'pod>,
     name: String,
-    /// Its id.
     pub id: String,
 }
 
@@ -356,13 +355,11 @@ impl PodContainer<'_> {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
-    /// Stops it.
     pub fn stop(&self, timeout: i64) -> Result<(), Status> {
         let request = StopContainerRequest { container_id: self.id.clone(), timeout };
         cri!(self.pod.node, stop_container, request).map(drop)
     }
 
-    /// Removes it.
     pub fn remove(&self) -> Result<(), Status> {
         cri!(self.pod.node, remove_container, RemoveContainerRequest { container_id: self.id.clone() }).map(drop)
     }

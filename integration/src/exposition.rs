@@ -4,14 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Its family.
     pub name: String,
     /// Labels that tell it apart.
     pub labels: BTreeMap<String, String>,
-    /// Its value.
     pub value: f64,
 }
 

@@ -82,7 +82,6 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts one.
     #[track_caller]
     pub fn start(release: &ContainerdRelease, setup: &Setup) -> Self {
         let directory = tempfile::Builder::new().prefix("egpu-it-").tempdir().expect("make the node's directory");

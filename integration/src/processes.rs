@@ -16,7 +16,6 @@ use crate::eventually;
 pub struct Process {
     /// Its id here.
     pub pid: i32,
-    /// Its parent's.
     pub parent: i32,
     /// Single letter: `R`, `S`, `Z`, ...
     pub state: char,

@@ -3,6 +3,7 @@
 //!
 //! This crate is pure: environment variables, annotations and a file's text go in, a request or an
 //! error comes out. It knows nothing of NVML, containerd or `/proc`.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -55,12 +55,7 @@ pub enum ArgsError {
     #[error(
         "{flag} is missing; containerd passes it to every {action} of a shim, and this program is not for use by hand"
     )]
-    Missing {
-        /// The flag.
-        flag: &'static str,
-        /// The action.
-        action: &'static str,
-    },
+    Missing { flag: &'static str, action: &'static str },
     /// An action that no containerd knows.
     #[error("unknown action {action:?}; accepted: start, delete, or none to serve")]
     UnknownAction {

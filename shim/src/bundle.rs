@@ -35,27 +35,21 @@ pub enum BundleError {
     /// A file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file could not be written.
     #[error("cannot write {}", path.display())]
     Write {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file does not hold what it should.
     #[error("{} is malformed", path.display())]
     Malformed {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: serde_json::Error,
     },
@@ -72,7 +66,6 @@ pub struct Note {
     pub namespace: String,
     /// containerd's gRPC address.
     pub containerd: String,
-    /// The bundle.
     #[serde(default)]
     pub bundle: PathBuf,
     /// The shim that creates the container.
@@ -191,7 +184,6 @@ pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
 /// this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct SpecView {
-    /// Annotations.
     #[serde(default, deserialize_with = "or_default")]
     pub annotations: HashMap<String, String>,
     /// The first process.
@@ -222,9 +214,7 @@ pub struct ConsoleSize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LinuxView {
-    /// The cgroup.
     pub cgroups_path: Option<PathBuf>,
-    /// The namespaces.
     #[serde(default, deserialize_with = "or_default")]
     pub namespaces: Vec<NamespaceView>,
 }

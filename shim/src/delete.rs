@@ -44,19 +44,16 @@ pub enum DeleteCommandError {
     /// The note in the bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
-    /// The helper.
     #[error("the helper cannot be started")]
     Helper(#[source] io::Error),
     /// State and mounts.
     #[error("the container's state and mounts cannot be removed")]
     Remove(#[source] HelperError),
-    /// The cgroup.
     #[error("the container's cgroup cannot be removed")]
     Cgroup(#[source] CgroupError),
     /// The grant.
     #[error("the container's grant cannot be given back")]
     Gpu(#[source] GpuError),
-    /// The answer.
     #[error("cannot answer containerd on stdout")]
     Answer(#[source] io::Error),
 }

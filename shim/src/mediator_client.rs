@@ -54,16 +54,11 @@ pub enum MediatorError {
     Begin(#[source] Arc<HelperError>),
     /// It has ended already.
     #[error("the mediator {pid} has ended")]
-    Ended {
-        /// Its pid.
-        pid: i32,
-    },
+    Ended { pid: i32 },
     /// Its socket fails.
     #[error("cannot send to the mediator {pid}")]
     Talk {
-        /// Its pid.
         pid: i32,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -72,7 +67,6 @@ pub enum MediatorError {
         "the mediator {pid} cannot free the objects of its ended container: {left}; end the processes that have files of the driver from it"
     )]
     StillHeld {
-        /// Its pid.
         pid: i32,
         /// The objects that are left.
         left: String,
@@ -82,7 +76,6 @@ pub enum MediatorError {
         "the mediator {pid} has not ended {seconds} s after SIGKILL; the objects of the container may still be held"
     )]
     Unkillable {
-        /// Its pid.
         pid: i32,
         /// Seconds that it was waited for.
         seconds: u64,

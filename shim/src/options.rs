@@ -54,7 +54,6 @@ pub enum OptionsError {
     Decode {
         /// The message.
         type_name: &'static str,
-        /// The cause.
         #[source]
         source: protobuf::Error,
     },
@@ -63,7 +62,6 @@ pub enum OptionsError {
     ReadConfig {
         /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },

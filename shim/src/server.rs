@@ -50,10 +50,8 @@ pub enum ServeError {
     /// The configuration, which says where the notes are.
     #[error("the configuration cannot be read")]
     Config(#[source] ConfigError),
-    /// Signals.
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
-    /// The helper.
     #[error("cannot talk to the helper")]
     Helper(#[source] io::Error),
     /// The server.

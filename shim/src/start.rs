@@ -46,7 +46,6 @@ pub enum StartCommandError {
     Talk {
         /// Read or write what.
         action: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -56,15 +55,12 @@ pub enum StartCommandError {
     /// The runtime options.
     #[error("the runtime options cannot be used")]
     Options(#[source] OptionsError),
-    /// The bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
     /// The socket.
     #[error("cannot listen on {}", path.display())]
     Listen {
-        /// Its path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -76,14 +72,12 @@ pub enum StartCommandError {
     ShimCgroup {
         /// The path as given.
         path: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The configuration, which says where the notes are.
     #[error("the configuration cannot be read")]
     Config(#[source] ConfigError),
-    /// Core scheduling.
     #[error("cannot give the shim a core scheduling domain of its own, which SCHED_CORE asks for")]
     CoreScheduling(#[source] io::Error),
 }

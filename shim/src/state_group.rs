@@ -29,11 +29,9 @@ pub(crate) enum StateGroupError {
     /// A file.
     #[error("cannot give {} to the group {gid} of state_group", path.display())]
     Give {
-        /// Its path.
         path: PathBuf,
         /// The group.
         gid: u32,
-        /// The cause.
         #[source]
         source: io::Error,
     },

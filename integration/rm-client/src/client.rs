@@ -43,7 +43,6 @@ pub struct CardInfo {
 pub struct Client {
     /// `/dev/nvidiactl`, open.
     pub control: File,
-    /// Its handle.
     pub handle: u32,
     /// The other nodes.
     pub nodes: Nodes,

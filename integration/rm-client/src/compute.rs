@@ -48,9 +48,7 @@ pub const ENDLESS: u64 = u64::MAX;
 /// An engine of a card: `NV2080_ENGINE_TYPE_GRAPHICS`, `_COPY0`, `_NVDEC0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// The one that computes.
     Compute = 1,
-    /// One that copies.
     Copy = 9,
     /// One that decodes video.
     Video = 0x13,
@@ -61,7 +59,6 @@ pub enum Engine {
 pub struct Group<'a> {
     /// Its owner.
     pub device: &'a Device<'a>,
-    /// Its handle.
     pub handle: u32,
     /// Handles of its channels.
     pub channels: Vec<u32>,

@@ -29,7 +29,6 @@ pub struct Objects {
     pub subdevice: u32,
     /// A channel group there.
     pub group: u32,
-    /// A channel in it.
     pub channel: u32,
 }
 

@@ -41,7 +41,6 @@ pub struct Device<'a> {
 /// Memory of a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its handle.
     pub handle: u32,
     /// Bytes, as the driver says.
     pub size: u64,

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use crate::{Client, Device, Memory, RmError};
 
-/// One card's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CardRow {
     /// Its place in the driver's list.

@@ -97,7 +97,6 @@ impl Exec<'_> {
         self.node.client().start(&self.container, &self.id)
     }
 
-    /// Its state.
     pub fn state(&self) -> Result<Process, Status> {
         self.node.client().state(&self.container, &self.id)
     }
@@ -132,7 +131,6 @@ impl Exec<'_> {
         self.node.client().close_stdin(&self.container, &self.id)
     }
 
-    /// Deletes it.
     pub fn delete(&self) -> Result<u32, Status> {
         self.node.client().delete_exec(&self.container, &self.id)
     }

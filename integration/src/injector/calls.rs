@@ -12,7 +12,6 @@ pub(super) struct Call {
     pub(super) name: &'static str,
     /// It may leave something behind: a process that is killed here is killed between two states.
     pub(super) changes: bool,
-    /// The errors.
     errors: &'static [Errno],
 }
 

@@ -53,13 +53,11 @@ impl ClaimVariable {
         })
     }
 
-    /// Its name.
     pub fn name(&self) -> String {
         let uid = self.uid.get(..UID_CHARACTERS).unwrap_or(&self.uid);
         format!("{PREFIX}{uid}_{}", self.request.replace('-', "_").to_ascii_uppercase())
     }
 
-    /// Its value.
     pub fn value(&self) -> String {
         format!("{}/{}/{}", self.namespace, self.uid, self.request)
     }

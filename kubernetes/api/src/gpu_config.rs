@@ -77,7 +77,6 @@ words! {
     Isolation {
         /// Memory and time.
         Full = "full",
-        /// Memory.
         Memory = "memory",
         /// None; where the node's configuration allows it.
         None = "none",

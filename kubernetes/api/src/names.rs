@@ -34,7 +34,6 @@ pub mod attribute {
     pub const ARCHITECTURE: &str = "architecture";
     /// A version: `9.0.0`.
     pub const COMPUTE_CAPABILITY: &str = "cudaComputeCapability";
-    /// A version.
     pub const DRIVER_VERSION: &str = "driverVersion";
     /// A version: the newest CUDA that the driver serves.
     pub const CUDA_DRIVER_VERSION: &str = "cudaDriverVersion";

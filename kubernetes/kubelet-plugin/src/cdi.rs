@@ -31,7 +31,6 @@ pub(crate) enum CdiError {
         #[source]
         source: io::Error,
     },
-    /// The ledger.
     #[error("the ledger cannot be read")]
     Ledger(#[from] ledger::StoreError),
 }

@@ -4,7 +4,6 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 
 use crate::taints::Drained;
 
-/// One change.
 #[derive(Debug)]
 pub(crate) enum Change {
     /// The ledger, a card, or the configuration.
@@ -13,7 +12,6 @@ pub(crate) enum Change {
     Slices(Vec<ResourceSlice>),
     /// One that is new or has changed.
     Slice(Box<ResourceSlice>),
-    /// One that is gone.
     SliceGone(String),
     /// The Node object; `None`: it is gone.
     Node(Option<NodeObject>),
@@ -22,7 +20,6 @@ pub(crate) enum Change {
 /// The Node object, as far as it matters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeObject {
-    /// Its uid.
     pub(crate) uid: String,
     /// The cards that an administrator empties.
     pub(crate) drained: Drained,

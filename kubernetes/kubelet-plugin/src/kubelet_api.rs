@@ -35,7 +35,6 @@ pub(crate) mod health {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct Empty {}
 
-/// A plugin.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct PluginInfo {
     /// [`registration::DRA_PLUGIN`].
@@ -55,7 +54,6 @@ pub(crate) struct PluginInfo {
 /// Outcome of a registration.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct RegistrationStatus {
-    /// The plugin is registered.
     #[prost(bool, tag = "1")]
     pub(crate) plugin_registered: bool,
     /// If not: why.
@@ -66,13 +64,10 @@ pub(crate) struct RegistrationStatus {
 /// A claim, as the kubelet names it.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub(crate) struct ClaimName {
-    /// Its namespace.
     #[prost(string, tag = "1")]
     pub(crate) namespace: String,
-    /// Its uid.
     #[prost(string, tag = "2")]
     pub(crate) uid: String,
-    /// Its name.
     #[prost(string, tag = "3")]
     pub(crate) name: String,
 }
@@ -110,7 +105,6 @@ pub(crate) struct PreparedDevice {
     /// Requests that it was allocated for, without their alternatives.
     #[prost(string, repeated, tag = "1")]
     pub(crate) request_names: Vec<String>,
-    /// Its pool.
     #[prost(string, tag = "2")]
     pub(crate) pool_name: String,
     /// Its name there.
@@ -155,7 +149,6 @@ pub(crate) enum HealthStatus {
 /// A device, by its pool.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct DeviceIdentifier {
-    /// Its pool.
     #[prost(string, tag = "1")]
     pub(crate) pool_name: String,
     /// Its name there.
@@ -163,13 +156,10 @@ pub(crate) struct DeviceIdentifier {
     pub(crate) device_name: String,
 }
 
-/// Health of one device.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(crate) struct DeviceHealth {
-    /// The device.
     #[prost(message, optional, tag = "1")]
     pub(crate) device: Option<DeviceIdentifier>,
-    /// Its health.
     #[prost(enumeration = "HealthStatus", tag = "2")]
     pub(crate) health: i32,
     /// Time of the last look, seconds since 1970.

@@ -25,10 +25,8 @@ pub(crate) enum NodeError {
     /// The configuration file.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The ledger.
     #[error("the ledger cannot be read")]
     Ledger(#[from] StoreError),
-    /// The cards.
     #[error("the node's cards are not known")]
     Cards(#[from] DiscoverError),
     /// The process that asks the driver.

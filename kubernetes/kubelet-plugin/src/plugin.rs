@@ -50,7 +50,6 @@ pub enum PluginError {
     Io {
         /// The action that failed.
         action: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -39,9 +39,7 @@ pub enum ScorerError {
     /// The address is in use, for instance.
     #[error("cannot listen at {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -46,7 +46,6 @@ pub enum ApiError {
     /// The API server refuses.
     #[error("the API server says: {} ({})", .0.message, .0.code)]
     Refused(Box<kube::core::Status>),
-    /// The way to it.
     #[error("the API server cannot be asked")]
     Way(#[source] Box<kube::Error>),
     /// None.
@@ -54,21 +53,13 @@ pub enum ApiError {
     Timeout,
     /// Somebody else's object has the name of a template.
     #[error("{namespace} has a ResourceClaimTemplate {name} of other content: delete it")]
-    OtherTemplate {
-        /// The namespace.
-        namespace: String,
-        /// The name.
-        name: String,
-    },
+    OtherTemplate { namespace: String, name: String },
     /// More sizes than a namespace may have at a time.
     #[error(
         "{namespace} has {MOST_TEMPLATES} claim templates of egpu-webhook's already: ask for a size that other pods have, or \
          delete templates that none names"
     )]
-    TooManyTemplates {
-        /// The namespace.
-        namespace: String,
-    },
+    TooManyTemplates { namespace: String },
 }
 
 /// Most templates of a namespace: whoever may try to make pods there can have them made.

@@ -54,7 +54,6 @@ pub enum OwnCertificateError {
     /// It cannot be made.
     #[error("a certificate for {names} cannot be made")]
     Made {
-        /// The names.
         names: String,
         /// The reason.
         source: rcgen::Error,

@@ -89,7 +89,6 @@ pub enum SettingsError {
         path: PathBuf,
         /// The setting's name.
         setting: &'static str,
-        /// Its value.
         value: String,
         /// The values that are accepted.
         accepted: &'static str,

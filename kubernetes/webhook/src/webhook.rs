@@ -27,7 +27,6 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// The webhook cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// Its settings.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// The way to the API server.
@@ -39,7 +38,6 @@ pub enum WebhookError {
     /// Its address.
     #[error("{address} cannot be listened at")]
     Listen {
-        /// The address.
         address: SocketAddr,
         /// The reason.
         source: io::Error,

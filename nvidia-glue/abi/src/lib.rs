@@ -3,6 +3,7 @@
 //! Layouts and numbers are those of NVIDIA's open kernel modules, 525 to 595; each row of a table
 //! names the header that it comes from. What depends on the driver's version is in [`Abi`] and
 //! nowhere else.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod abi;

@@ -26,6 +26,7 @@
 //! the same name: hold a lock of the client (both clients of a duplication), of the UVM file, or of
 //! the export file over both. [`Accounts`] itself is behind a mutex that is only held for its own
 //! operations. Whatever comes in another order ends in too large a charge, not in too small a one.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod accounts;

@@ -1,5 +1,6 @@
 //! Types that every layer shares: processes, containers, granted cards, quantities, clocks, and
 //! files of the state directory.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 pub mod amounts;

@@ -53,7 +53,6 @@ pub struct Card {
     pub links: Vec<(u32, Distance)>,
     /// MIG mode is on: the card itself is not offered, its devices are.
     pub mig_enabled: bool,
-    /// MIG devices.
     pub mig_devices: Vec<MigDevice>,
     /// It can take a running container off, and so hold it to a part of its time: it runs GSP
     /// firmware.
@@ -71,7 +70,6 @@ pub struct Card {
 pub enum Distance {
     /// NVLink.
     NvLink,
-    /// One PCIe switch.
     PcieSwitch,
     /// The same NUMA node or host bridge.
     NumaNode,
@@ -79,7 +77,6 @@ pub enum Distance {
     System,
 }
 
-/// One MIG device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigDevice {
     /// NVML's index on its card.
@@ -90,7 +87,6 @@ pub struct MigDevice {
     pub gpu_instance: u32,
     /// Compute instance id.
     pub compute_instance: u32,
-    /// Its memory.
     pub memory: Bytes,
 }
 

@@ -14,7 +14,6 @@ pub enum CardOrMig<'a> {
     Mig {
         /// The card that it is on.
         card: &'a Card,
-        /// The device.
         device: &'a MigDevice,
     },
 }
@@ -37,7 +36,6 @@ pub enum ResolveError {
         /// As written.
         selector: String,
     },
-    /// No such card.
     #[error("this node has no card `{selector}`; it has {existing}")]
     NoSuchCard {
         /// As written.
@@ -45,7 +43,6 @@ pub enum ResolveError {
         /// Existing cards, for people.
         existing: String,
     },
-    /// No such MIG device.
     #[error("this node has no MIG device `{selector}`; it has {existing}")]
     NoSuchMigDevice {
         /// As written.

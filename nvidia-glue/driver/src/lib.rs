@@ -1,6 +1,7 @@
 //! Acting on the driver: the real one, or a simulated one with the same calls.
 //!
 //! Everything above (decoding, accounting, the view) is the same for both; only [`Driver`] differs.
+#![warn(missing_docs)]
 
 mod card_page;
 mod cost;

@@ -11,7 +11,6 @@ use crate::Limits;
 /// Sums of the grants of one card. Always computed from the grants, never counted up and down.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct CardSums {
-    /// Memory.
     pub(crate) memory: Bytes,
     /// Sum of hard caps.
     pub(crate) caps_percent: u32,

@@ -22,23 +22,16 @@ pub struct Change {
 pub enum ChangeError {
     /// It has none.
     #[error("container {container} has no grant; `egpu ps` lists those that have one")]
-    NoGrant {
-        /// The container.
-        container: Box<ContainerKey>,
-    },
+    NoGrant { container: Box<ContainerKey> },
     /// Its request forbids it (CTYun: `ONLINE=0`).
     #[error(
         "the request of container {container} does not allow its quota to be changed while it runs (ONLINE=0); start it anew with \
          other limits, or with ONLINE=1"
     )]
-    Fixed {
-        /// The container.
-        container: Box<ContainerKey>,
-    },
+    Fixed { container: Box<ContainerKey> },
     /// It has whole cards or MIG devices, or is a monitor: there is no limit to change.
     #[error("container {container} has no quota that could be changed: {has}")]
     NoQuota {
-        /// The container.
         container: Box<ContainerKey>,
         /// Its grant, for people.
         has: String,
@@ -48,7 +41,6 @@ pub enum ChangeError {
         "the list of {quantity} limits does not fit the cards of container {container}; give one value for all, or one for each"
     )]
     ListLength {
-        /// The container.
         container: Box<ContainerKey>,
         /// `memory` or `compute`.
         quantity: &'static str,
@@ -61,7 +53,6 @@ pub enum ChangeError {
          give an amount between the two"
     )]
     Memory {
-        /// The container.
         container: Box<ContainerKey>,
         /// The card's index.
         index: u32,
@@ -71,7 +62,6 @@ pub enum ChangeError {
     /// A card of the grant is not in the inventory.
     #[error("container {container} has card {uuid}, which this node no longer has; nothing of it can be changed")]
     NoSuchCard {
-        /// The container.
         container: Box<ContainerKey>,
         /// The card.
         uuid: String,
@@ -79,7 +69,6 @@ pub enum ChangeError {
     /// Beside the other containers it does not fit.
     #[error("{card} cannot give container {container} these limits: {asked}{holders}")]
     Card {
-        /// The container.
         container: Box<ContainerKey>,
         /// Index, model and UUID.
         card: String,
@@ -92,12 +81,7 @@ pub enum ChangeError {
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be changed")]
-    Store {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// The cause.
-        source: StoreError,
-    },
+    Store { container: Box<ContainerKey>, source: StoreError },
 }
 
 impl ChangeError {
@@ -133,7 +117,6 @@ pub enum PolicyError {
     Container {
         /// Index, model and UUID.
         card: String,
-        /// The policy.
         policy: CardPolicy,
         /// The container whose grant stands in the way.
         container: String,
@@ -155,7 +138,6 @@ pub enum PolicyError {
     Store {
         /// The card.
         uuid: String,
-        /// The cause.
         source: StoreError,
     },
 }

@@ -11,11 +11,9 @@ const KUBERNETES: &str = "kubernetes";
 /// A ResourceClaim that is allocated to one pod of its namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Its uid.
     pub uid: String,
     /// Its namespace, and the pod's.
     pub namespace: String,
-    /// Its name.
     pub name: String,
     /// The pod that it is reserved for.
     pub pod: ClaimPod,
@@ -24,16 +22,13 @@ pub struct Claim {
 /// The pod that may use a claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimPod {
-    /// Its name.
     pub name: String,
-    /// Its uid.
     pub uid: String,
 }
 
 /// The part of a record that only a claim's request has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimGrant {
-    /// The claim.
     #[serde(flatten)]
     pub claim: Claim,
     /// The request's name in it.
@@ -51,7 +46,7 @@ pub struct ClaimContainer {
     pub key: ContainerKey,
     /// Its name in the pod.
     pub name: String,
-    /// As [`Record::cgroups`].
+    /// As [`crate::Record::cgroups`].
     pub cgroups: Vec<String>,
     /// Its init, once there is one.
     pub init: Option<ProcessId>,

@@ -13,7 +13,6 @@ pub(crate) const MAX_WAITERS_OF_OWNER: usize = 8;
 pub enum Crowd {
     /// On this node.
     Node,
-    /// Of one owner's.
     Owner,
 }
 

@@ -14,12 +14,7 @@ use crate::{decision_log::chain, select::SelectError};
 pub enum AdmitError {
     /// The request is at fault, or does not fit this node. Nothing had been reserved.
     #[error("the request of container {container} cannot be met on this node, and nothing has been reserved")]
-    Invalid {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// The cause.
-        source: SelectError,
-    },
+    Invalid { container: Box<ContainerKey>, source: SelectError },
     /// A named card has no room.
     #[error("{}{holders}", cannot_give(card, container, asked))]
     Card {
@@ -107,7 +102,6 @@ pub enum AdmitError {
     /// The same container is in the ledger.
     #[error("container {container} of {} has a grant already (shim {shim_pid}); delete it first", container.containerd)]
     AlreadyAdmitted {
-        /// The container.
         container: Box<ContainerKey>,
         /// ProcessId id of the shim that answers for it.
         shim_pid: i32,
@@ -119,7 +113,6 @@ pub enum AdmitError {
         container: Box<ContainerKey>,
         /// The directory; empty where there is none.
         cgroup: PathBuf,
-        /// The problem.
         problem: &'static str,
     },
     /// The state directory.
@@ -127,7 +120,6 @@ pub enum AdmitError {
     Store {
         /// The container that asked.
         container: Box<ContainerKey>,
-        /// The cause.
         source: StoreError,
     },
 }
@@ -285,7 +277,6 @@ pub enum AttachError {
          kubelet asks: a container that names it by itself gets nothing"
     )]
     NotPrepared {
-        /// The container.
         container: Box<ContainerKey>,
         /// The record that would have it.
         request: String,
@@ -296,26 +287,19 @@ pub enum AttachError {
          ResourceClaimTemplate, which makes one for each"
     )]
     OtherPod {
-        /// The container.
         container: Box<ContainerKey>,
         /// The claim's name.
         claim: String,
     },
     /// Containers of another shim use it.
     #[error("container {container} names a claim that containers of another shim ({shim_pid}) use still; try again")]
-    InUse {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// That shim.
-        shim_pid: i32,
-    },
+    InUse { container: Box<ContainerKey>, shim_pid: i32 },
     /// Its mediator was killed before it had freed all.
     #[error(
         "container {container} names a claim whose memory may still be in use, as its mediator was killed; delete its \
          containers first"
     )]
     NotFreed {
-        /// The container.
         container: Box<ContainerKey>,
         /// The claim's grant.
         grant: String,
@@ -326,7 +310,6 @@ pub enum AttachError {
          them; containers that share a request must name the same requests"
     )]
     OtherRequests {
-        /// The container.
         container: Box<ContainerKey>,
         /// The other one's name.
         other: String,
@@ -336,35 +319,24 @@ pub enum AttachError {
         "container {container} cannot have the time of all its requests at the same instants; use one claim for them"
     )]
     Gang {
-        /// The container.
         container: Box<ContainerKey>,
         /// The refusal.
         source: Box<Refusal>,
     },
     /// The record is gone, or names no request.
     #[error("container {container} uses no claim; it was released meanwhile, or its shim was taken for dead")]
-    NoRequest {
-        /// The container.
-        container: Box<ContainerKey>,
-    },
+    NoRequest { container: Box<ContainerKey> },
     /// The cgroup is not one that a container can have for itself.
     #[error("container {container} cannot use a claim with cgroup {}: {problem}", cgroup.display())]
     Cgroup {
-        /// The container.
         container: Box<ContainerKey>,
         /// The directory; empty where there is none.
         cgroup: PathBuf,
-        /// The problem.
         problem: &'static str,
     },
     /// The state directory.
     #[error("container {container}'s use of a claim cannot be written down")]
-    Store {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// The cause.
-        source: StoreError,
-    },
+    Store { container: Box<ContainerKey>, source: StoreError },
 }
 
 impl AttachError {
@@ -389,28 +361,18 @@ impl AttachError {
 pub enum BindError {
     /// It has none.
     #[error("container {container} has no grant; it was released, or its shim was taken for dead")]
-    NoGrant {
-        /// The container.
-        container: Box<ContainerKey>,
-    },
+    NoGrant { container: Box<ContainerKey> },
     /// The cgroup is not one that a container can have for itself.
     #[error("container {container} cannot be bound to cgroup {}: {problem}", cgroup.display())]
     Cgroup {
-        /// The container.
         container: Box<ContainerKey>,
         /// The directory; empty where there is none.
         cgroup: PathBuf,
-        /// The problem.
         problem: &'static str,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be bound")]
-    Store {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// The cause.
-        source: StoreError,
-    },
+    Store { container: Box<ContainerKey>, source: StoreError },
 }
 
 /// Reason for which a grant is not given back.
@@ -419,7 +381,6 @@ pub enum ReleaseError {
     /// Processes of the container live.
     #[error("the grant of container {container} is kept: there are processes in its cgroup {}; end them first", cgroup.display())]
     StillRunning {
-        /// The container.
         container: Box<ContainerKey>,
         /// Their cgroup.
         cgroup: PathBuf,
@@ -430,7 +391,6 @@ pub enum ReleaseError {
          mount its hierarchy again", cgroup.display()
     )]
     CannotTell {
-        /// The container.
         container: Box<ContainerKey>,
         /// Their possible cgroup.
         cgroup: PathBuf,
@@ -440,7 +400,6 @@ pub enum ReleaseError {
         "the grant of container {container} is kept: its mediator, process {pid}, which has its memory, was sent SIGKILL and lives still"
     )]
     StillMediated {
-        /// The container.
         container: Box<ContainerKey>,
         /// The mediator.
         pid: i32,
@@ -452,17 +411,11 @@ pub enum ReleaseError {
          delete the container, which looks whether that is gone"
     )]
     NotFreed {
-        /// The container.
         container: Box<ContainerKey>,
         /// The name of the grant's files.
         grant: String,
     },
     /// The state directory.
     #[error("the grant of container {container} cannot be given back")]
-    Store {
-        /// The container.
-        container: Box<ContainerKey>,
-        /// The cause.
-        source: StoreError,
-    },
+    Store { container: Box<ContainerKey>, source: StoreError },
 }

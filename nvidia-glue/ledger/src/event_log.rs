@@ -34,7 +34,6 @@ use crate::ContainerName;
 
 /// The file that is appended to, and the one before it, in [`directory`].
 pub const CURRENT: &str = "current.jsonl";
-/// See above.
 pub const PREVIOUS: &str = "previous.jsonl";
 const NEXT: &str = "next.tmp";
 /// A file of this length, in bytes, is long enough. Two of them are some 8000 events.
@@ -155,7 +154,6 @@ pub struct Entry {
     /// `GPU-...`, where it is about one card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
-    /// That card's index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card_index: Option<u32>,
     /// Number of occurrences since it was last written.

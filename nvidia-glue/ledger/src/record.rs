@@ -73,7 +73,6 @@ pub struct Record {
     pub boot_id: String,
     /// The grant's own name: later several containers may share one grant.
     pub grant_id: String,
-    /// The container.
     pub container: ContainerKey,
     /// Reserved, or in use by a container that exists.
     pub state: GrantState,
@@ -115,7 +114,6 @@ pub struct Record {
     /// container's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<ClaimGrant>,
-    /// The request.
     pub request: GpuRequest,
     /// Grants, card by card in the container's order.
     pub cards: Vec<CardGrant>,
@@ -189,7 +187,6 @@ impl Record {
     }
 }
 
-/// State of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GrantState {

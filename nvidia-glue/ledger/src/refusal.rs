@@ -169,7 +169,6 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Its code.
     pub fn code(&self) -> RefusalCode {
         match self {
             Self::Memory { .. } => RefusalCode::NoMemory,

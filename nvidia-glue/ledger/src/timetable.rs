@@ -32,7 +32,6 @@ pub enum TimetableError {
     Read {
         /// The file.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// It is not a timetable.
@@ -40,7 +39,6 @@ pub enum TimetableError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// The cause.
         source: serde_json::Error,
     },
     /// It is of another version of egpu.

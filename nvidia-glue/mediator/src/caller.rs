@@ -46,10 +46,7 @@ pub enum CallerError {
     Gone,
     /// The address is not mapped, or not writable: EFAULT.
     #[error("the caller's memory at {address:#x} cannot be accessed")]
-    Fault {
-        /// Address.
-        address: u64,
-    },
+    Fault { address: u64 },
     /// No such descriptor: EBADF.
     #[error("the caller has no descriptor {fd}")]
     BadDescriptor {

@@ -17,7 +17,6 @@ pub(crate) trait Clock: fmt::Debug + Send + Sync {
     fn wait(&self, duration: Duration);
 }
 
-/// The machine's.
 #[derive(Debug)]
 pub(crate) struct MachineClock(pub(crate) Instant);
 

@@ -31,7 +31,6 @@ pub(crate) struct CardNames {
     pub(crate) device_instance: u32,
 }
 
-/// One card.
 #[derive(Debug)]
 pub(super) struct OwnCard {
     pub(super) granted: GrantedCard,

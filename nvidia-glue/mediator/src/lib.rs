@@ -95,7 +95,6 @@ pub enum Trapped {
 /// End of the caller's system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// It returns this.
     Return(i64),
     /// It fails with this errno.
     Errno(i32),

@@ -81,13 +81,11 @@ pub enum ParkError {
     /// A call does not end.
     #[error("a driver call of the container's has not ended within {} s; try again", QUIET_LIMIT.as_secs())]
     Busy,
-    /// The pages.
     #[error("the host's pages cannot be mapped")]
     Pages(#[source] io::Error),
     /// The program has allocated or freed since.
     #[error("the container's memory has changed meanwhile; try again")]
     Changed,
-    /// The channels.
     #[error("the container's channels are not taken off its card")]
     Channels(#[source] EdgeError),
     /// The driver.
@@ -95,7 +93,6 @@ pub enum ParkError {
     Refused {
         /// Step that it was asked for.
         step: &'static str,
-        /// Its status.
         status: Status,
     },
     /// A call could not be made.
@@ -107,7 +104,6 @@ pub enum ParkError {
         #[source]
         source: io::Error,
     },
-    /// The copy.
     #[error("the memory was not copied")]
     Copy(#[source] io::Error),
     /// Memory of the container's is mapped nowhere: it has to end.

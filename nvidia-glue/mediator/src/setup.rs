@@ -52,7 +52,6 @@ pub enum SessionError {
     Open {
         /// Minor number.
         minor: u32,
-        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -78,7 +77,6 @@ pub enum SessionError {
         "the driver does not know the granted card {uuid} at {pci}; it may have fallen off the bus: see `egpu doctor`"
     )]
     NoSuchCard {
-        /// Its UUID.
         uuid: String,
         /// Expected address.
         pci: PciBusId,

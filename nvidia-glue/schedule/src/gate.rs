@@ -74,7 +74,6 @@ pub trait Gate: fmt::Debug + Send + Sync {
 /// ones that close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Calls {
-    /// All.
     pub all: usize,
     /// Those that name channels of the compute engine.
     pub compute: usize,

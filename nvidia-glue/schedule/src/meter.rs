@@ -25,7 +25,6 @@ pub struct Measured {
     pub rests: bool,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub struct Meter {
     last: Option<Measured>,

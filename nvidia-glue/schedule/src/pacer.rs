@@ -62,7 +62,6 @@ pub struct Next {
     pub at_us: u64,
 }
 
-/// See the module.
 #[derive(Debug, Clone)]
 pub struct Pacer {
     timeline: Timeline,

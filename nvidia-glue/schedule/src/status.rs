@@ -93,14 +93,12 @@ pub struct CardStatus {
     /// Part of [`CardStatus::used_us`] that came in the last second and the last minute that are
     /// known, in millionths of the card's time.
     pub achieved_1s_ppm: Option<u32>,
-    /// See above.
     pub achieved_60s_ppm: Option<u32>,
     /// Mean loss of its recent windows; `None`: not known.
     #[serde(default)]
     pub window_loss_us: Option<u64>,
     /// Edges so far, how many began late by more than a millisecond, and the latest.
     pub edges: u64,
-    /// See above.
     pub late_edges: u64,
     /// Microseconds.
     pub latest_edge_us: u64,
@@ -125,7 +123,6 @@ pub struct CardStatus {
     /// calls. Microseconds.
     #[serde(default)]
     pub scheduler_cpu_us: u64,
-    /// See above.
     #[serde(default)]
     pub scheduler_driver_cpu_us: u64,
     /// Way in which it leaves the card to others of high priority; `None`: it does not, or an older

@@ -31,7 +31,6 @@ enum Rule {
 /// Time in which a container runs, as long as it can be: before it and after it, it does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Start.
     pub start_us: u64,
     /// End; `u64::MAX`: never.
     pub end_us: u64,

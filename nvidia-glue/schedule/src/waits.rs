@@ -12,7 +12,6 @@ const LOOK_US: u64 = 19_700;
 /// The first one of those while it waits; each is as long as the wait has been seen to be.
 const LEAST_LOOK_US: u64 = 250;
 
-/// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Waits {
     waited_us: u64,

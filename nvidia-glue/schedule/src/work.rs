@@ -37,7 +37,6 @@ pub struct Worked {
     pub worked_us: u64,
 }
 
-/// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
     known: Option<Worked>,

@@ -27,7 +27,6 @@ pub(super) const GRANULE: u64 = 64 << 10;
 /// After the last line that counts: what an earlier, longer content has left behind is no content.
 const END: &str = "end";
 
-/// One card's memory.
 #[derive(Debug)]
 pub(super) struct CardMemory {
     path: PathBuf,

@@ -200,7 +200,6 @@ const ESCAPES: &[Escape] = &[
     }),
 ];
 
-/// Executes one.
 pub(super) fn execute(state: &mut State, node: Node, command: u32, mut call: Call<'_>) -> io::Result<i32> {
     let size = command_size(command);
     if call.args.len() < size {

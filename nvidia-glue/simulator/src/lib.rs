@@ -72,15 +72,11 @@ use schedule::{SwitchLog, SwitchLogError};
 /// The simulated driver could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatedDriverError {
-    /// Its nodes.
     #[error(transparent)]
     Nodes(#[from] SimulatedNodesError),
-    /// One of its files.
     #[error("the simulated driver cannot use {}", path.display())]
     File {
-        /// Its path.
         path: PathBuf,
-        /// Its cause.
         #[source]
         source: io::Error,
     },

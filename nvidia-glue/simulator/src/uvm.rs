@@ -86,7 +86,6 @@ fn row(command: u32) -> Option<UvmRow> {
     })
 }
 
-/// Executes one.
 pub(super) fn execute(state: &mut State, command: u32, mut call: Call<'_>) -> io::Result<i32> {
     if command == UVM_DEINITIALIZE {
         return Ok(0);

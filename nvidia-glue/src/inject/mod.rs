@@ -121,9 +121,7 @@ pub enum InjectError {
     /// The kernel's own files cannot be read.
     #[error("cannot read {}", path.display())]
     Host {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -144,15 +142,11 @@ pub enum InjectError {
     Missing {
         /// `MIG capability gpu0/gi1/access`.
         what: String,
-        /// Remedy.
         remedy: &'static str,
     },
     /// A granted card is not among the node's cards.
     #[error("the granted card {uuid} is not among the node's cards; it may have fallen off the bus")]
-    UnknownCard {
-        /// Its UUID.
-        uuid: String,
-    },
+    UnknownCard { uuid: String },
     /// The simulated nodes could not be made.
     #[error("cannot prepare simulated cards")]
     SimulatedNodes(#[source] cards::SimulatedNodesError),
@@ -172,16 +166,13 @@ pub enum InjectError {
     Rootfs {
         /// Mount point.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A file for the container cannot be written on the host.
     #[error("cannot write {}", path.display())]
     HostDir {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -21,7 +21,6 @@ use super::{
     proc_driver,
 };
 
-/// Input of a plan.
 #[derive(Debug)]
 pub struct PlanInput<'a> {
     /// The grant.

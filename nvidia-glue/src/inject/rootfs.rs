@@ -32,9 +32,7 @@ pub(super) struct Rootfs {
 /// Target of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MountPoint {
-    /// A directory.
     Directory,
-    /// A file.
     File,
 }
 

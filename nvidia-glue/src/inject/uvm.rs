@@ -35,7 +35,6 @@ pub enum LoadUvmError {
     Run {
         /// Its path.
         program: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -41,7 +41,6 @@ pub struct Line {
     pub pid: i32,
     /// Its thread.
     pub tid: i32,
-    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
@@ -149,7 +148,6 @@ pub struct TracedBuffer {
     pub holder: Option<usize>,
     /// Offset of the 8-byte pointer in there.
     pub offset: usize,
-    /// The bytes.
     #[serde(flatten)]
     pub bytes: Traced,
 }

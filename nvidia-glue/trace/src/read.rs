@@ -12,7 +12,6 @@ pub enum TraceError {
     Read {
         /// Counted from 1.
         number: usize,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -32,7 +31,6 @@ pub enum TraceError {
     Line {
         /// Counted from 1.
         number: usize,
-        /// The cause.
         #[source]
         source: serde_json::Error,
     },

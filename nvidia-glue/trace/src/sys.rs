@@ -16,7 +16,6 @@ pub(crate) enum SyscallStop {
         audit_arch: u32,
         /// Its number, that of the entry that the thread came in by.
         number: u64,
-        /// Its arguments.
         arguments: [u64; 6],
     },
     /// The stop after the call.

@@ -19,7 +19,6 @@ pub(crate) type Property = (String, Value<'static>);
 /// An annotation that is no property.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum AnnotationError {
-    /// Its name.
     #[error("annotation {PREFIX}{0}: the name of a property has three letters or more, and letters alone")]
     Name(String),
     /// A property that decides the container's cgroup.

@@ -8,9 +8,7 @@ pub enum LocateError {
     /// A file of `/proc` could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -43,38 +41,29 @@ pub enum CgroupError {
     /// A control file could not be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A directory could not be made.
     #[error("cannot make the cgroup {}", path.display())]
     Make {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A control file did not take a value.
     #[error("cannot write {value:?} to {}", path.display())]
     Write {
-        /// The path.
         path: PathBuf,
-        /// The value.
         value: String,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// A watch for a change of a control file could not be set up.
     #[error("cannot watch {}", path.display())]
     Watch {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -92,16 +81,10 @@ pub enum CgroupError {
     },
     /// The controller is not there.
     #[error("this host has no {controller} cgroup controller for the container")]
-    NoController {
-        /// The controller.
-        controller: &'static str,
-    },
+    NoController { controller: &'static str },
     /// The cgroup is not the container's alone.
     #[error("cgroup {} holds this process itself; refusing to signal what is in it", path.display())]
-    HoldsSelf {
-        /// The path.
-        path: PathBuf,
-    },
+    HoldsSelf { path: PathBuf },
     /// A process could not be sent a signal.
     #[error("cannot send signal {signal} to process {pid}")]
     Signal {
@@ -109,7 +92,6 @@ pub enum CgroupError {
         signal: i32,
         /// The process.
         pid: i32,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -118,7 +100,6 @@ pub enum CgroupError {
     Remove {
         /// The first of them.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -76,7 +76,6 @@ pub(crate) enum ScopeError {
     /// The controllers.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The limits.
     #[error(transparent)]
     Limits(#[from] UpdateError),
     /// Waiting needs a clock.

@@ -55,7 +55,6 @@ pub(super) struct CardListing {
     unusable: Option<String>,
 }
 
-/// Names of a container.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct ContainerName {
     namespace: String,

@@ -47,7 +47,6 @@ pub(super) struct ListingOptions {
     pub(super) sort: Option<String>,
 }
 
-/// Format of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ListingFormat {
     Table,

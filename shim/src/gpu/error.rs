@@ -23,7 +23,6 @@ pub enum GpuError {
     Spec {
         /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -32,9 +31,7 @@ pub enum GpuError {
         "the request of container {container} is not valid, or not allowed on this node, and nothing has been reserved"
     )]
     Request {
-        /// The container.
         container: Box<ContainerKey>,
-        /// The cause.
         #[source]
         source: Box<RequestError>,
     },
@@ -49,10 +46,7 @@ pub enum GpuError {
         "the process asks for {privilege}, with which the container's GPU quota could not hold; leave it out, or set \
          allow_privileged_quota = true in the configuration"
     )]
-    PrivilegedExec {
-        /// The privilege.
-        privilege: &'static str,
-    },
+    PrivilegedExec { privilege: &'static str },
     /// containerd does not answer what the container's image sets.
     #[error(
         "cannot determine whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
@@ -67,7 +61,6 @@ pub enum GpuError {
     Process {
         /// Its pid; 0: the shim itself.
         pid: i32,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -78,7 +71,6 @@ pub enum GpuError {
         action: &'static str,
         /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

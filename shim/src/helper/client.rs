@@ -84,7 +84,6 @@ pub enum HelperError {
     Thread {
         /// The operation asked for.
         operation: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -115,7 +114,6 @@ pub enum HelperError {
     Frame {
         /// The operation asked for.
         operation: &'static str,
-        /// The cause.
         #[source]
         source: FrameError,
     },

@@ -102,13 +102,11 @@ pub(crate) enum CreateError {
     /// The configuration that libcontainer keeps.
     #[error("cannot keep the container's configuration")]
     KeepConfig(#[source] ConfigError),
-    /// The cgroup's place.
     #[error(transparent)]
     CgroupPlace(#[from] LocateError),
     /// The cgroup itself.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Its limits.
     #[error("cannot set the container's limits: {0}")]
     Limits(String),
     /// A property of the container's scope.
@@ -119,7 +117,6 @@ pub(crate) enum CreateError {
         "the cgroup of container {id:?} is in use by process {pid}; end it, or give the container another cgroupsPath"
     )]
     CgroupInUse { id: String, pid: i32 },
-    /// The user namespace.
     #[error("the OCI spec's user namespace cannot be made")]
     UserNamespace(#[source] UserNamespaceError),
     /// The bytes from the shim are no injection: shim and helper are of different builds.

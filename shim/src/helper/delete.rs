@@ -20,7 +20,6 @@ pub enum DeleteError {
     /// The runtime's own directory.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The cgroup's place.
     #[error(transparent)]
     CgroupPlace(#[from] LocateError),
     /// The cgroup, or a process in it that does not end.

@@ -109,7 +109,6 @@ pub(crate) enum ExecError {
     /// The container's cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The program.
     #[error("{0}")]
     Program(String),
 }

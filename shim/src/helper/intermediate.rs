@@ -54,7 +54,6 @@ pub(crate) enum IntermediateError {
     /// The other processes.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// A namespace.
     #[error("cannot enter a namespace")]
     Namespace(#[from] NamespaceError),
     /// Another container's namespace.
@@ -78,7 +77,6 @@ pub(crate) enum IntermediateError {
     /// `execCPUAffinity`.
     #[error("cannot set execCPUAffinity")]
     Affinity(#[from] CPUAffinityError),
-    /// The cgroup.
     #[error("cannot enter the container's cgroup")]
     Cgroup(#[from] CgroupError),
     /// systemd.
@@ -87,7 +85,6 @@ pub(crate) enum IntermediateError {
     /// `process.rlimits`.
     #[error(transparent)]
     ResourceLimits(#[from] rlimits::LimitError),
-    /// Its limits.
     #[error("cannot set the container's limits: {0}")]
     Limits(String),
     /// init.

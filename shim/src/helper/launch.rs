@@ -100,7 +100,6 @@ pub(crate) enum LaunchError {
     /// The container's network namespace.
     #[error("cannot open the container's network namespace")]
     NetworkNamespace(#[source] std::io::Error),
-    /// The filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
     /// The profile's seccomp listener.

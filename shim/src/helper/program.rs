@@ -87,7 +87,6 @@ pub(crate) enum ProgramError {
     /// The path cannot be examined.
     #[error("exec: {path:?}: stat {path}: {}", in_words(*errno))]
     Stat { path: String, errno: Errno },
-    /// A directory.
     #[error("exec: {0:?}: is a directory")]
     Directory(String),
     /// A file that this user may not execute.

@@ -79,7 +79,6 @@ pub struct Create {
 pub struct RootfsMount {
     /// File system type.
     pub kind: String,
-    /// Source.
     pub source: String,
     /// Options, flags and data mixed as in fstab.
     pub options: Vec<String>,

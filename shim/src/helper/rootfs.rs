@@ -17,9 +17,7 @@ pub enum MountError {
     /// The directory to mount on.
     #[error("cannot make the mount point {}", path.display())]
     Target {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -32,7 +30,6 @@ pub enum MountError {
         source_path: String,
         /// The mount point.
         target: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -42,9 +39,7 @@ pub enum MountError {
     /// A mount that stays.
     #[error("cannot unmount {}", path.display())]
     Unmount {
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -56,20 +56,17 @@ pub(crate) enum RootfsSetupError {
     /// The source of a mount.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A device.
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// A mount.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// A link.
     #[error("cannot link {} to {} in the container", link.path.display(), link.target.display())]
     Link {
         link: Link,
         #[source]
         source: io::Error,
     },
-    /// A directory.
     #[error("cannot set the mode of {} in the container", path.display())]
     Directory {
         path: PathBuf,

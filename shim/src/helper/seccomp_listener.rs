@@ -24,7 +24,6 @@ const AGENT_LIMIT: Duration = Duration::from_secs(10);
 /// A listener that did not reach its agent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ListenerError {
-    /// No path.
     #[error("the seccomp profile uses SCMP_ACT_NOTIFY, which needs linux.seccomp.listenerPath")]
     NoPath,
     /// init did not send it.
@@ -33,7 +32,6 @@ pub(crate) enum ListenerError {
     /// The state that goes with it.
     #[error("cannot describe the container to the seccomp agent: {0}")]
     State(String),
-    /// The agent.
     #[error("the seccomp agent at {} cannot be reached", path.display())]
     Agent {
         path: PathBuf,

@@ -50,14 +50,11 @@ pub enum StateError {
     /// A container that does not exist.
     #[error("the runtime knows no container {0:?}")]
     Unknown(String),
-    /// A file of it.
     #[error("cannot {action} {}", path.display())]
     File {
         /// The action that was tried.
         action: &'static str,
-        /// The path.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

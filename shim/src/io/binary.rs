@@ -36,7 +36,6 @@ pub enum LogDriverError {
     Spawn {
         /// The program.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },

@@ -59,38 +59,29 @@ pub enum IoError {
     /// A stream goes nowhere that the shim knows.
     #[error("cannot use the {stream} that containerd asks for")]
     Target {
-        /// The stream.
         stream: &'static str,
-        /// The cause.
         #[source]
         source: TargetError,
     },
     /// A FIFO or file could not be opened.
     #[error("cannot open {} for {stream}", path.display())]
     Open {
-        /// The stream.
         stream: &'static str,
         /// The file.
         path: PathBuf,
-        /// The cause.
         #[source]
         source: io::Error,
     },
     /// The kernel gave no pipe or socket.
     #[error("cannot make a pipe for {stream}")]
     Pipe {
-        /// The stream.
         stream: &'static str,
-        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The log driver.
     #[error("the log driver of {stream} cannot be used")]
     LogDriver {
-        /// The stream.
         stream: &'static str,
-        /// The cause.
         #[source]
         source: LogDriverError,
     },

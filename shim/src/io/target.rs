@@ -34,7 +34,6 @@ pub enum TargetError {
     /// A URI that is not understood.
     #[error("scheme {scheme:?} of {uri:?} is not known; accepted are a path and fifo, file, binary and binary-v2 URIs")]
     Scheme {
-        /// Its scheme.
         scheme: String,
         /// The URI as given.
         uri: String,

@@ -67,7 +67,6 @@ const TELL_COST: Duration = Duration::from_secs(1);
 /// Time for calls that are being handled to end before a pause.
 const PAUSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The event loop.
 pub(super) struct EventLoop {
     mediation: Arc<Mediation>,
     epoll: Epoll,

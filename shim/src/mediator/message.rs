@@ -63,7 +63,6 @@ pub enum FromMediator {
         pid: i32,
         /// Its pid in the container.
         pid_in_container: i32,
-        /// The reason.
         reason: KillReason,
         /// Kills before this one that were not logged; `None`: this one is not logged either.
         #[serde(rename = "told")]

@@ -82,7 +82,6 @@ use crate::{spans, sys};
 /// Error that keeps a mediator from beginning.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BeginError {
-    /// Its descriptors.
     #[error("the mediator needs {wanted} descriptors, got {got}")]
     Descriptors { wanted: usize, got: usize },
     /// The kernel.
@@ -91,7 +90,6 @@ pub(crate) enum BeginError {
     /// The driver's version.
     #[error("the version of the driver cannot be parsed")]
     Release(#[source] nvidia_glue::rm::abi::ParseReleaseError),
-    /// The driver.
     #[error("the driver cannot be used")]
     Driver(#[source] io::Error),
     /// The simulated driver.
@@ -144,13 +142,10 @@ pub(crate) enum BeginError {
     /// The figures of its own cost.
     #[error("cannot read what the mediator costs")]
     Cost(#[source] io::Error),
-    /// Its mount namespace.
     #[error("cannot make a mount namespace for the mediator")]
     MountNamespace(#[source] io::Error),
-    /// Its privileges.
     #[error("the mediator cannot drop its privileges")]
     Privileges(#[source] PrivilegeError),
-    /// The session.
     #[error("the container's driver calls cannot be mediated")]
     Session(#[source] SessionError),
     /// A card without hard caps that was taken for one with them.
@@ -160,7 +155,6 @@ pub(crate) enum BeginError {
          configuration"
     )]
     NoWindows { card: String },
-    /// Its event loop.
     #[error("the mediator cannot wait for events")]
     EventLoop(#[source] io::Error),
 }

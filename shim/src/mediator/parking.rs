@@ -47,15 +47,9 @@ pub(crate) enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// So many bytes of the host's memory are needed.
-    Needs {
-        /// Bytes.
-        bytes: u64,
-    },
+    Needs { bytes: u64 },
     /// Here they are, as a file; or that the command has mapped those of the mediator.
-    Pool {
-        /// Bytes.
-        bytes: u64,
-    },
+    Pool { bytes: u64 },
     /// Memory of the card's, as a file to import.
     Piece {
         /// Its place in the pool.

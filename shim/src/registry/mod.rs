@@ -56,9 +56,7 @@ const TEMPORARY: &str = "tmp";
 pub struct RegistryError {
     /// The action that was tried.
     pub action: &'static str,
-    /// The path.
     pub path: PathBuf,
-    /// The cause.
     #[source]
     pub source: io::Error,
 }

@@ -263,7 +263,6 @@ impl Container {
         }
     }
 
-    /// Start of init.
     pub(super) async fn start_init(&self, context: &Context) -> Result<i32, TaskError> {
         let _operation = self.init.operation.lock().await;
         self.init.check(Change::Start)?;

@@ -77,7 +77,6 @@ pub enum TaskError {
     /// A request that makes no sense.
     #[error("{field} of the request is not valid: {reason}")]
     Invalid {
-        /// The field.
         field: &'static str,
         /// The fault, and what is accepted.
         reason: String,
@@ -85,16 +84,13 @@ pub enum TaskError {
     /// A JSON document in the request.
     #[error("{field} of the request is malformed")]
     Json {
-        /// The field.
         field: &'static str,
-        /// The cause.
         #[source]
         source: serde_json::Error,
     },
     /// The runtime options.
     #[error("the runtime options of the request cannot be used")]
     Options(#[source] OptionsError),
-    /// The bundle.
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
     /// The records of an earlier container of that name.
@@ -106,7 +102,6 @@ pub enum TaskError {
     /// The grant.
     #[error("GPU request refused (code {})", .0.refusal_code())]
     Gpu(#[source] GpuError),
-    /// The mediator.
     #[error("the container's GPUs cannot be shared")]
     Mediator(#[source] MediatorError),
     /// Its listeners.
@@ -114,17 +109,13 @@ pub enum TaskError {
         "driver calls of no further process can be mediated: processes are left of {most} that were started in the \
          container (its first one, execs, OOM scripts); end those that are not needed"
     )]
-    TooManyListeners {
-        /// The most.
-        most: usize,
-    },
+    TooManyListeners { most: usize },
     /// The helper. The words before the cause are those of containerd's own shim, which clients
     /// look for.
     #[error("OCI runtime {operation} failed")]
     Helper {
         /// create, start, exec or delete.
         operation: &'static str,
-        /// The cause.
         #[source]
         source: HelperError,
     },
@@ -158,7 +149,6 @@ pub enum TaskError {
     Cgroup {
         /// The action to be done.
         action: &'static str,
-        /// The cause.
         #[source]
         source: CgroupError,
     },
@@ -170,7 +160,6 @@ pub enum TaskError {
     Signal {
         /// The signal's number.
         signal: u32,
-        /// The cause.
         #[source]
         source: std::io::Error,
     },
@@ -189,10 +178,7 @@ pub enum TaskError {
     },
     /// A feature that egpu does not have.
     #[error("{feature} is not supported")]
-    Unsupported {
-        /// The feature.
-        feature: &'static str,
-    },
+    Unsupported { feature: &'static str },
     /// The answer could not be encoded.
     #[error("cannot encode the answer")]
     Encode(#[source] protobuf::Error),

@@ -157,7 +157,6 @@ impl Mediated {
         }
     }
 
-    /// Ends the mediator.
     pub(super) async fn end_mediator(&self) -> Result<(), TaskError> {
         let ended = self.mediator.end().await;
         if let Err(error) = &ended {

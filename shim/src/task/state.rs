@@ -32,15 +32,11 @@ pub enum State {
 /// A change of state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Start.
     Start,
     /// The process ended.
     Exit,
-    /// Pause.
     Pause,
-    /// Resume.
     Resume,
-    /// Delete.
     Delete,
 }
 
@@ -49,9 +45,7 @@ pub enum Change {
 pub enum Use {
     /// Adding or starting an exec in the container of this init.
     Exec,
-    /// Kill.
     Kill,
-    /// Update.
     Update,
 }
 

@@ -33,11 +33,8 @@ pub enum Hwcap<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Abi {
-    /// x86-64.
     X86_64,
-    /// i386.
     I386,
-    /// AArch64.
     Aarch64,
 }
 

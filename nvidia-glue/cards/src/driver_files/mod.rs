@@ -61,7 +61,6 @@ pub struct Library {
 pub struct HostFile {
     /// On the host.
     pub host: PathBuf,
-    /// In the container.
     pub container: PathBuf,
     /// It is wanted with any of these; empty: always.
     pub capabilities: DriverCapabilities,

@@ -11,7 +11,6 @@ pub(super) enum Report {
     DriverLoaded,
     /// An Xid of one card.
     Xid {
-        /// The card.
         card: PciBusId,
         /// Its consequence.
         meaning: Meaning,
@@ -90,9 +89,7 @@ pub(super) fn parse(message: &str) -> Option<Report> {
 /// One error report as it stands there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Xid<'a> {
-    /// The card.
     pub(super) card: PciBusId,
-    /// Its number.
     pub(super) number: u32,
     /// Text after the number.
     pub(super) words: &'a str,

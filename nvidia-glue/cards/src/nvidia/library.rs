@@ -18,7 +18,6 @@ pub enum DriverError {
         library.display()
     )]
     Start {
-        /// The library.
         library: PathBuf,
         /// NVML's answer.
         #[source]

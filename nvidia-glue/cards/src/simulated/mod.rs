@@ -148,7 +148,6 @@ pub(crate) mod tests {
         inventory(&[v100(count)]).unwrap()
     }
 
-    /// A MIG device.
     pub(crate) fn mig_device(index: u32, uuid: &str) -> MigDevice {
         let memory = Bytes(9 * Bytes::GIB);
         MigDevice { index, uuid: uuid.into(), gpu_instance: index + 7, compute_instance: 0, memory }

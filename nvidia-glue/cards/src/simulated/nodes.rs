@@ -33,9 +33,7 @@ pub struct SimulatedNodes {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make the simulated device node {}", path.display())]
 pub struct SimulatedNodesError {
-    /// The path.
     pub path: PathBuf,
-    /// The cause.
     #[source]
     pub source: io::Error,
 }

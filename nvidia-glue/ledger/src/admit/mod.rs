@@ -35,11 +35,9 @@ use waiting::{Wait, hypothetical_record};
 pub struct Admission<'a> {
     /// The node's cards.
     pub inventory: &'a Inventory,
-    /// Its request.
     pub request: &'a GpuRequest,
     /// The node's rules.
     pub limits: &'a Limits,
-    /// The container.
     pub container: &'a ContainerKey,
     /// The shim that answers for it.
     pub shim: ProcessId,

@@ -77,7 +77,6 @@ pub struct Waiter {
     pub shim: ProcessId,
     /// The order of coming.
     pub order: u64,
-    /// Its request.
     pub request: GpuRequest,
     /// Since when, RFC 3339.
     pub since: String,

@@ -22,7 +22,6 @@ pub struct Attachment<'a> {
     pub pod_uid: &'a str,
     /// Namespace of its pod likewise.
     pub pod_namespace: &'a str,
-    /// The container.
     pub container: &'a ContainerKey,
     /// Its name in the pod.
     pub name: &'a str,

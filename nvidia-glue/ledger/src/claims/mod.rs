@@ -33,7 +33,6 @@ pub struct ClaimAdmission<'a> {
     pub inventory: &'a Inventory,
     /// The node's rules.
     pub limits: &'a Limits,
-    /// The claim.
     pub claim: &'a Claim,
     /// Its requests for this node, each with its name and the cards that were allocated.
     pub requests: &'a [(String, GpuRequest)],

@@ -22,7 +22,6 @@ const UNCAPPED_PERCENT: u32 = 5;
 pub struct CardOffer {
     /// The card.
     pub uuid: String,
-    /// Memory.
     pub memory: Bytes,
     /// Percent of its time; `None`: its policy holds no caps.
     pub compute: Option<u32>,

@@ -40,7 +40,6 @@ pub(crate) enum PlannedCards {
 pub(crate) struct Planned {
     /// Position in the inventory's list.
     pub(crate) card: usize,
-    /// The demand.
     pub(crate) demand: CardDemand,
 }
 
@@ -62,7 +61,6 @@ pub enum SelectError {
     Unusable {
         /// The card's index.
         index: u32,
-        /// Its UUID.
         uuid: String,
         /// The problem.
         reason: String,
@@ -79,10 +77,7 @@ pub enum SelectError {
     #[error(
         "a quota on MIG device {device} was asked for: MIG devices are given whole; ask for one without a quota, or for a card without MIG"
     )]
-    MigQuota {
-        /// The device.
-        device: String,
-    },
+    MigQuota { device: String },
     /// More cards than there are.
     #[error("{asked} cards were asked for, and this node offers {offered}; ask for fewer (`egpu cards` lists them)")]
     TooFewCards {

@@ -8,7 +8,6 @@ use super::SelectError;
 /// Cards and MIG devices that a request means.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Targets<'a> {
-    /// These.
     Named(Vec<CardOrMig<'a>>),
     /// Some of these.
     Choose {

@@ -19,7 +19,6 @@ pub enum StoreError {
         action: &'static str,
         /// To what.
         path: PathBuf,
-        /// The cause.
         source: io::Error,
     },
     /// A record cannot be read, so what it grants is not known.
@@ -30,7 +29,6 @@ pub enum StoreError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// The cause.
         source: serde_json::Error,
     },
     /// A record of another version of egpu.

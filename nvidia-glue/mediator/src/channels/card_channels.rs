@@ -56,7 +56,6 @@ struct Channel {
 /// then.
 pub(crate) const MOST_OFFS: u32 = 4;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct CardChannels {
     throttle: Throttle,

@@ -1,5 +1,6 @@
-//! A channel (`NV_CHANNEL_ALLOC_PARAMS`, src/common/sdk/nvidia/inc/alloc/alloc_channel.h): the objects
-//! that its parameters name, which it goes with, keeps and tells, and what may not be named.
+//! A channel (`NV_CHANNEL_ALLOC_PARAMS`, src/common/sdk/nvidia/inc/alloc/alloc_channel.h): the
+//! objects that its parameters name, which it goes with, keeps and tells, and those that they may
+//! not name.
 
 use std::time::Duration;
 

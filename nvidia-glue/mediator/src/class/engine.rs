@@ -1,4 +1,4 @@
-//! An engine's object in a channel. With the first one of the graphics engine a context comes to be.
+//! An engine's object in a channel. The first one of the graphics engine brings a context.
 
 use std::time::Duration;
 

@@ -43,8 +43,8 @@ use crate::{
     locks::lock,
 };
 
-/// What the mediator decides about the objects of a class. A question about memory, time or rights
-/// has no default: each class answers it.
+/// Decisions about the objects of a class. A question about memory, time or rights has no default:
+/// each class answers it.
 pub(crate) trait ObjectClass: std::fmt::Debug + Sync {
     /// Checks what the parameters name, and returns what the object needs and is charged.
     ///
@@ -72,7 +72,7 @@ pub(crate) trait ObjectClass: std::fmt::Debug + Sync {
     }
 }
 
-/// What an allocation by class makes.
+/// Product of an allocation by class.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Handler {
     Client,

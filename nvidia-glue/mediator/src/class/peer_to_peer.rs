@@ -1,5 +1,5 @@
-//! A path between two cards, `NV50_P2P`. The subdevices that the parameters name are looked up in the
-//! program's own client: there are none of cards that are not granted.
+//! A path between two cards, `NV50_P2P`. The driver looks the subdevices that the parameters name
+//! up in the program's own client, which has none of a card that is not granted.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! GPU addresses: `NV50_MEMORY_VIRTUAL`, which can come with page tables, and `NV01_MEMORY_VIRTUAL`.
+//! GPU addresses: `NV50_MEMORY_VIRTUAL`, which can come with page tables, and
+//! `NV01_MEMORY_VIRTUAL`.
 
 use std::time::Duration;
 

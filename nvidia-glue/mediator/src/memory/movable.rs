@@ -27,7 +27,6 @@ pub(crate) struct Parking {
     pub(crate) table: Mutex<Table>,
 }
 
-/// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     objects: BTreeMap<ObjectName, Asked>,

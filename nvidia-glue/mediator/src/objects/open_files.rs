@@ -28,7 +28,6 @@ pub(crate) struct RetainedControlFile {
     pub(crate) clients: BTreeSet<Handle>,
 }
 
-/// A UVM file.
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedUvmFile {
     pub(crate) id: UvmFile,

@@ -79,7 +79,6 @@ pub(crate) struct Load {
 pub(crate) struct Used {
     /// `None`: not known, so that what the driver puts down to it counts.
     pub(crate) used_ppm: Option<u32>,
-    /// The share.
     pub(crate) share_ppm: u32,
 }
 

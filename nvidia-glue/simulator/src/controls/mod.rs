@@ -58,7 +58,6 @@ impl Control<'_, '_> {
 
 type ControlHandler = fn(&mut State, &mut Control<'_, '_>) -> Result<(), Status>;
 
-/// One control.
 struct ControlRow {
     command: u32,
     on: OnObject,

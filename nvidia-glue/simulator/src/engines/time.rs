@@ -89,7 +89,6 @@ pub(super) struct Submitted {
     pub(super) at_ns: u64,
 }
 
-/// One engine.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Engine {
     /// Time for which it worked, in all.

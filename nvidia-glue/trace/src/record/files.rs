@@ -20,7 +20,6 @@ pub(super) struct OpenFiles {
 pub(super) struct OpenNode {
     /// The node's file name.
     pub(super) name: String,
-    /// The node.
     pub(super) node: Node,
 }
 

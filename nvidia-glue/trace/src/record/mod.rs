@@ -37,7 +37,6 @@ pub enum RecordError {
     /// The program cannot be started.
     #[error("cannot run {program}", program = .program.display())]
     Run {
-        /// The program.
         program: PathBuf,
         /// The errno.
         #[source]

@@ -67,7 +67,6 @@ pub enum UpdateError {
     Systemd {
         /// The container's scope.
         unit: String,
-        /// The cause.
         #[source]
         source: SystemdError,
     },

@@ -26,7 +26,6 @@ pub(super) struct ConfigFiles {
     pub(super) files: Vec<ConfigFile>,
 }
 
-/// One file.
 #[derive(Debug, Clone)]
 pub(super) struct ConfigFile {
     pub(super) path: PathBuf,

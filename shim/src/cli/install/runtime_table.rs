@@ -30,7 +30,6 @@ pub(super) struct RuntimeTable<'a> {
     pub(super) form: Form,
     /// Pods' cgroups are made through systemd.
     pub(super) systemd_cgroup: bool,
-    /// The shim.
     pub(super) shim: &'a Path,
 }
 

@@ -224,7 +224,6 @@ struct SnapshotCache {
     last: Arc<Mutex<Option<(Instant, Bytes)>>>,
 }
 
-/// Error of a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum SnapshotError {
     Late,

@@ -34,7 +34,6 @@ const SENSORS_FRESH: Duration = Duration::from_secs(10);
 /// Number of events that are kept.
 const EVENTS: usize = 50;
 
-/// One look.
 #[derive(Debug)]
 pub(super) struct Look {
     /// Time of day, UTC.
@@ -46,7 +45,6 @@ pub(super) struct Look {
     pub(super) warnings: Vec<String>,
 }
 
-/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EventLine {
     /// Time of day, UTC.

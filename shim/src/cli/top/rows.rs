@@ -24,7 +24,6 @@ pub(super) enum RowKey {
     Waiting(ContainerKey),
 }
 
-/// A row.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Row<'a> {
     Card { card: &'a CardLine, is_folded: bool },

@@ -66,7 +66,6 @@ impl CardPlace {
     }
 }
 
-/// Scheduler of one card.
 #[derive(Debug)]
 pub(super) struct CardScheduler<C> {
     place: CardPlace,

@@ -4,7 +4,6 @@ use ratatui::{buffer::Buffer, layout::Rect, style::Style, text::Line};
 
 use super::put;
 
-/// A column.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Column<C> {
     pub(super) content: C,
