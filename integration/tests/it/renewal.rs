@@ -194,7 +194,7 @@ fn next_fields_are_kept(node: &Node) {
             (&true.into(), &true.into()),
             "{record}"
         );
-        assert_eq!((&record["version"], &record["format"]), (&1.into(), &(format + 1).into()));
+        assert_eq!((&record["version"], &record["format"]), (&format.into(), &(format + 1).into()));
     }
     assert_eq!(read(&state.join("settings.json"))["next_format"], true);
 }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_files_of_every_format_are_read() {
+    fn a_usage_file_is_read_as_it_was_written() {
         use testing::{fixture, is_fixture};
         let of_crate = env!("CARGO_MANIFEST_DIR");
         let directory = tempfile::tempdir().unwrap();
@@ -237,10 +237,8 @@ mod tests {
         UsageFile::create(&path).unwrap().write(&full).unwrap();
         let number = Usage::FORMAT.number;
         is_fixture(of_crate, &format!("usage-{number}"), &fs::read(&path).unwrap());
-        for number in 1..=number {
-            let read = UsageFile::parse(&fixture(of_crate, &format!("usage-{number}"))).unwrap().unwrap();
-            assert_eq!((read.calls, read.cards.len(), read.processes.len()), (14, 1, 1));
-        }
+        let read = UsageFile::parse(&fixture(of_crate, &format!("usage-{number}"))).unwrap().unwrap();
+        assert_eq!(read, full);
     }
 
     #[test]

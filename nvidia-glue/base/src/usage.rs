@@ -93,7 +93,7 @@ pub struct ProcessUsage {
 }
 
 impl Published for Usage {
-    const FORMAT: Format = Format::new(3, 1);
+    const FORMAT: Format = Format::new(3, 3);
 }
 
 /// The file in which a mediator publishes what its container uses.

@@ -14,7 +14,7 @@ use base::{
 pub type StatusFile = BlockFile<Status>;
 
 impl Published for Status {
-    const FORMAT: Format = Format::new(3, 1);
+    const FORMAT: Format = Format::new(3, 3);
 }
 
 /// Status of a mediator's scheduling.
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_files_of_every_format_are_read() {
+    fn a_status_file_is_read_as_it_was_written() {
         let of_crate = env!("CARGO_MANIFEST_DIR");
         let card = CardStatus {
             uuid: "GPU-039be7ea-a108-510e-6157-7374c95c0000".to_owned(),
@@ -224,10 +224,7 @@ mod tests {
         StatusFile::create(&path).unwrap().write(&status).unwrap();
         let number = Status::FORMAT.number;
         is_fixture(of_crate, &format!("status-{number}"), &std::fs::read(&path).unwrap());
-        for number in 1..=number {
-            let read = StatusFile::parse(&fixture(of_crate, &format!("status-{number}"))).unwrap().unwrap();
-            assert_eq!((read.process, read.priority), (5423, Some(ThreadPriority::RealTime)));
-            assert_eq!((read.cards[0].running, read.cards[0].edges), (Running::Closed, 2));
-        }
+        let read = StatusFile::parse(&fixture(of_crate, &format!("status-{number}"))).unwrap().unwrap();
+        assert_eq!(read, status);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     bind::{check_cgroups, strings},
     claim::{Claim, ClaimGrant},
     decision_log::{DecisionLog, Event, Line, chain},
-    formats::record_version,
+    formats::RECORD,
     grant_log::roll_back,
     index::Index,
     liveness::Population,
@@ -284,7 +284,7 @@ fn new_record(
     });
     let hypothetical = hypothetical_record(locked, admission, cards);
     Ok(Record {
-        version: record_version(admission.request.dialect, claim.is_some()),
+        version: RECORD.version,
         state: if claim.is_some() { GrantState::Prepared } else { GrantState::Pending },
         claim,
         grant_id,

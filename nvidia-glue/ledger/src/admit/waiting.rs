@@ -28,7 +28,7 @@ use crate::{
     AdmitError, AdmitErrorKind, CardGrant, ContainerKey, ContainerName, Crowd, GrantState, Ledger, ProcessId, Record,
     StoreError,
     crowd::{MAX_WAITERS, MAX_WAITERS_OF_OWNER},
-    formats::{RECORD, WAITER, waiter_version},
+    formats::{RECORD, WAITER},
     index::Index,
     select::{self, Plan},
     store::{Locked, Store, failed, stamp},
@@ -179,7 +179,7 @@ impl<'a> Wait<'a> {
             let began_us = self.ledger.node.now_us();
             let most_us = u64::try_from(self.patience.most.as_micros()).unwrap_or(u64::MAX);
             let waiter = Waiter {
-                version: waiter_version(admission.request.dialect),
+                version: WAITER.version,
                 format: WAITER.number,
                 container: admission.container.clone(),
                 pid_namespace: store.pid_namespace(),

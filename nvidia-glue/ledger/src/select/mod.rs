@@ -174,7 +174,6 @@ pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, 
 
 /// The policy that a card must have for this compute share.
 fn needed_policy(request: &GpuRequest, compute: ComputeShare) -> Result<Option<CardPolicy>, SelectError> {
-    use runtime_config::request::Dialect;
     match (request.policy, compute) {
         (Some(policy), ComputeShare::Cap { percent, .. }) if policy != CardPolicy::Fixed => {
             Err(SelectError::CapWithPolicy { percent: percent.get(), policy })
@@ -182,10 +181,7 @@ fn needed_policy(request: &GpuRequest, compute: ComputeShare) -> Result<Option<C
         (Some(policy), _) => Ok(Some(policy)),
         (None, ComputeShare::Cap { .. }) => Ok(Some(CardPolicy::Fixed)),
         // A weight of one is what everybody has; it needs nothing of the card.
-        (None, ComputeShare::Weight(weight)) if weight.get() > 1 => match request.dialect {
-            Dialect::AlibabaCgpu => Ok(Some(CardPolicy::Weighted)),
-            _ => Ok(Some(CardPolicy::Soft)),
-        },
-        (None, _) => Ok(None),
+        (None, ComputeShare::Weight(weight)) if weight.get() > 1 => Ok(Some(CardPolicy::Soft)),
+        (None, ComputeShare::Weight(_) | ComputeShare::Unlimited) => Ok(None),
     }
 }

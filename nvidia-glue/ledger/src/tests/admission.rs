@@ -6,7 +6,7 @@ use cards::{Distance, Health, MigDevice};
 use runtime_config::{
     config::MemoryScaling,
     request::{
-        CardRequest, Condition, Dialect, GpuRequest, Isolation, MemoryLimit, Operator, PerCard, Placement, Property,
+        CardRequest, Condition, GpuRequest, Isolation, MemoryLimit, Operator, PerCard, Placement, Property,
         Requirement, Share,
     },
 };
@@ -189,7 +189,7 @@ fn the_policy_belongs_to_the_card() {
 #[test]
 fn weights_count_slices_of_max_inst() {
     let bench = Bench::new(1);
-    let cgpu = |value| GpuRequest { dialect: Dialect::AlibabaCgpu, ..on(0, 1024, weight(value)) };
+    let cgpu = |value| with_policy(CardPolicy::Weighted, on(0, 1024, weight(value)));
     assert_eq!(bench.admit("a", &cgpu(10)).unwrap().cards[0].policy, CardPolicy::Weighted);
     let state = || bench.ledger.card_states(&bench.inventory, &bench.limits).unwrap().remove(0);
     assert_eq!((state().weights, state().free_weight, state().policy), (10, 6, Some(CardPolicy::Weighted)));

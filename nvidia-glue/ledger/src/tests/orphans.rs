@@ -5,6 +5,7 @@ use runtime_config::request::{CardRequest, GpuRequest, Share};
 
 use crate::{
     AdmitErrorKind, BindError, GrantState, Record, ReleaseError, ReleaseReason,
+    formats::RECORD,
     test_support::{Bench, NO_PATIENCE, SHIM, cap, cgroup, devices, key, part, process, request},
 };
 
@@ -278,7 +279,7 @@ fn a_record_that_is_not_understood_stops_everything_and_is_named() {
     bench.admit("a", &whole()).unwrap();
     let path = bench.directory.path().join("ledger").join(bench.files()[0].0.clone());
     let bytes = std::fs::read_to_string(&path).unwrap();
-    for wrong in [bytes.replace("\"version\": 1", "\"version\": 99"), "{".to_owned()] {
+    for wrong in [bytes.replace(&format!("\"version\": {}", RECORD.version), "\"version\": 99"), "{".to_owned()] {
         std::fs::write(path.with_extension("new"), wrong).unwrap();
         std::fs::rename(path.with_extension("new"), &path).unwrap();
         let error = bench.admit("b", &request(devices(&[0]), part(1, ComputeShare::Unlimited))).unwrap_err();
