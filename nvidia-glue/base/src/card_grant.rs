@@ -87,11 +87,6 @@ impl CardGrant {
         self.holds() && self.mig_uuid.is_none()
     }
 
-    /// Returns whether its holder is held to its share also when nobody else wants the card.
-    pub fn is_hard_cap(&self) -> bool {
-        is_hard_cap(self.policy, self.compute)
-    }
-
     /// `3.2 GiB compute=10%`, `the whole card`; `3.2 GiB compute=10% as a weight` where the card
     /// cannot hold it to a cap: for people.
     pub fn describe(&self) -> String {
@@ -102,38 +97,9 @@ impl CardGrant {
         }
     }
 
-    /// Slices of the card that it counts for, see [`weight_of`].
-    pub fn slices(&self) -> u32 {
-        weight_of(self.policy, self.compute)
-    }
-
     /// Returns whether it is a part of a card that others may have parts of.
     pub fn is_shared(&self) -> bool {
         self.holds() && !self.exclusive && self.mig_uuid.is_none()
-    }
-}
-
-/// Returns whether a share is one that its holder is held to also when nobody else wants the card.
-pub fn is_hard_cap(policy: CardPolicy, compute: ComputeShare) -> bool {
-    match policy {
-        CardPolicy::Fair => true,
-        CardPolicy::Fixed => compute != ComputeShare::Unlimited,
-        CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Native => false,
-    }
-}
-
-/// Slices of the card that a container counts for: what it weighs where cards are shared by weight
-/// or in equal parts, the slices it asked for on a `fixed` card. Hard caps and what shares a
-/// remainder count no slices.
-pub fn weight_of(policy: CardPolicy, compute: ComputeShare) -> u32 {
-    match (policy, compute) {
-        (CardPolicy::Native, _) => 0,
-        (CardPolicy::Fair | CardPolicy::Preemptive, _) => 1,
-        (CardPolicy::Weighted | CardPolicy::Soft | CardPolicy::Fixed, ComputeShare::Weight(weight)) => {
-            u32::from(weight.get())
-        }
-        (CardPolicy::Weighted | CardPolicy::Soft, _) => 1,
-        (CardPolicy::Fixed, _) => 0,
     }
 }
 

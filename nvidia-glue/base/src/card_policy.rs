@@ -58,12 +58,6 @@ impl CardPolicy {
     pub fn all_names() -> [&'static str; 6] {
         NAMES.map(|(name, _)| name)
     }
-
-    /// Returns whether it divides a card into slices, `max_inst` of them, of which weights count
-    /// some.
-    pub fn counts_slices(self) -> bool {
-        matches!(self, Self::Fair | Self::Preemptive | Self::Weighted | Self::Fixed)
-    }
 }
 
 /// Some of the policies.

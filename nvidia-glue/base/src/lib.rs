@@ -28,7 +28,7 @@ pub mod units;
 pub mod usage;
 pub mod waiting_thread;
 
-pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, describe, is_hard_cap, weight_of};
+pub use card_grant::{CardGrant, ComputeEnforcement, ComputeText, Enforcement, describe};
 pub use card_policy::{CardPolicies, CardPolicy};
 pub use clock::{now_us, real_time_ns};
 pub use container::ContainerKey;

@@ -1,9 +1,12 @@
 //! Demand of a container on one card, and whether the card can meet it. Pure.
 
-use base::{Bytes, CardPolicy, ComputeShare, ComputeText, describe, is_hard_cap, weight_of};
+use base::{Bytes, CardPolicy, ComputeShare, ComputeText, describe};
 use cards::Card;
 use runtime_config::config::HardCapsUnavailable;
-use schedule::layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts};
+use schedule::{
+    layout::{MIN_REMAINDER_PERCENT, PERIOD_PARTS, percent_parts},
+    policy::rules,
+};
 
 use crate::{CardGrant, ComputeEnforcement, Enforcement, Limits, card_sums::CardSums, floors, refusal::Refusal};
 
@@ -15,16 +18,12 @@ pub(super) fn compute_by(
     policy: CardPolicy,
     hard_caps: bool,
 ) -> ComputeEnforcement {
-    match policy {
-        _ if unlimited || enforcement != Enforcement::Mediated => ComputeEnforcement::None,
-        CardPolicy::Native => ComputeEnforcement::None,
-        CardPolicy::Soft => ComputeEnforcement::Slices,
-        CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed if hard_caps => {
-            ComputeEnforcement::Windows
-        }
-        CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Weighted | CardPolicy::Fixed => {
-            ComputeEnforcement::WeightsOnly
-        }
+    if unlimited || enforcement != Enforcement::Mediated {
+        return ComputeEnforcement::None;
+    }
+    match rules(policy).enforced_by {
+        ComputeEnforcement::Windows if !hard_caps => ComputeEnforcement::WeightsOnly,
+        by => by,
     }
 }
 
@@ -143,7 +142,7 @@ pub(super) fn check_hard_cap(
     limits: &Limits,
 ) -> Result<(), Refusal> {
     let is_refused = limits.hard_caps_unavailable == HardCapsUnavailable::Refuse;
-    if is_refused && !hard_caps && !demand.unlimited && is_hard_cap(policy, demand.compute) {
+    if is_refused && !hard_caps && !demand.unlimited && (rules(policy).is_hard_cap)(demand.compute) {
         return Err(Refusal::HardCap { asked: ComputeText(demand.compute).to_string() });
     }
     Ok(())
@@ -160,26 +159,26 @@ fn check_memory(card: &Card, sums: &CardSums, demand: &CardDemand, limits: &Limi
 
 pub(super) fn check_compute(sums: &CardSums, demand: &CardDemand, limits: &Limits) -> Result<(), Refusal> {
     let policy = demand.policy_on(sums, limits);
-    let mut after = sums.clone();
+    let (rules, mut after) = (rules(policy), sums.clone());
+    let slices = (rules.slices)(demand.compute);
     after.policy = Some(policy);
-    after.weights += weight_of(policy, demand.compute);
+    after.weights += slices;
     match demand.compute {
         ComputeShare::Cap { percent, .. } => after.caps_percent += u32::from(percent.get()),
         ComputeShare::Unlimited => after.uncapped += 1,
         ComputeShare::Weight(_) => {}
     }
-    // Weights of `soft` are relative to each other and nothing else.
-    if !matches!(policy, CardPolicy::Soft | CardPolicy::Native) && after.weights > limits.max_inst {
+    if rules.counts_slices && after.weights > limits.max_inst {
         let free = limits.max_inst.saturating_sub(sums.weights);
-        return Err(Refusal::Weight { asked: weight_of(policy, demand.compute), free, max_inst: limits.max_inst });
+        return Err(Refusal::Weight { asked: slices, free, max_inst: limits.max_inst });
     }
-    if policy != CardPolicy::Fixed {
+    if !rules.takes_caps {
         return Ok(());
     }
-    let taken = after.fixed_parts(limits);
+    let taken = after.promised_parts(limits);
     let percent = |parts: u64| u32::try_from(parts / (PERIOD_PARTS / 100)).unwrap_or(100);
     if taken > PERIOD_PARTS {
-        let before = sums.fixed_parts(limits);
+        let before = CardSums { policy: Some(policy), ..sums.clone() }.promised_parts(limits);
         return Err(Refusal::Compute {
             asked_percent: u32::try_from((taken - before).div_ceil(PERIOD_PARTS / 100)).unwrap_or(100),
             free_percent: percent(PERIOD_PARTS.saturating_sub(before)),

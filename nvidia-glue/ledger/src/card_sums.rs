@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use base::{Bytes, CardGrant, CardPolicy, ComputeShare, weight_of};
-use schedule::layout::{PERIOD_PARTS, percent_parts, ratio_parts};
+use base::{Bytes, CardGrant, CardPolicy, ComputeShare};
+use schedule::{
+    layout::PERIOD_PARTS,
+    policy::{Promised, rules},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::Limits;
@@ -14,7 +17,7 @@ pub(crate) struct CardSums {
     pub(crate) memory: Bytes,
     /// Sum of hard caps.
     pub(crate) caps_percent: u32,
-    /// Sum of weights, see [`weight_of`].
+    /// Sum of what the shares count for ([`Rules::slices`](schedule::policy::Rules)).
     pub(crate) weights: u32,
     /// Containers that share what the caps leave.
     pub(crate) uncapped: u32,
@@ -71,7 +74,7 @@ impl CardSums {
             return;
         }
         self.policy.get_or_insert(grant.policy);
-        self.weights += weight_of(grant.policy, grant.compute);
+        self.weights += (rules(grant.policy).slices)(grant.compute);
         match grant.compute {
             ComputeShare::Cap { percent, .. } => self.caps_percent += u32::from(percent.get()),
             ComputeShare::Unlimited => self.uncapped += 1,
@@ -84,12 +87,7 @@ impl CardSums {
         if self.exclusive {
             return 100;
         }
-        let parts = match self.policy {
-            Some(CardPolicy::Fixed) => self.fixed_parts(limits),
-            Some(CardPolicy::Fair) => ratio_parts(u64::from(self.weights), u64::from(limits.max_inst)),
-            _ => percent_parts(u64::from(self.caps_percent)),
-        };
-        u32::try_from(parts.div_ceil(PERIOD_PARTS / 100)).unwrap_or(100)
+        u32::try_from(self.promised_parts(limits).div_ceil(PERIOD_PARTS / 100)).unwrap_or(100)
     }
 
     /// Weight that can still be asked for.
@@ -101,8 +99,10 @@ impl CardSums {
         limits.max_inst.saturating_sub(self.weights).saturating_sub(caps)
     }
 
-    pub(crate) fn fixed_parts(&self, limits: &Limits) -> u64 {
-        percent_parts(u64::from(self.caps_percent)) + ratio_parts(u64::from(self.weights), u64::from(limits.max_inst))
+    /// Parts of a period that are promised.
+    pub(crate) fn promised_parts(&self, limits: &Limits) -> u64 {
+        let promised = Promised { caps_percent: self.caps_percent, slices: self.weights, max_inst: limits.max_inst };
+        self.policy.map_or(0, |policy| (rules(policy).promised_parts)(promised))
     }
 }
 

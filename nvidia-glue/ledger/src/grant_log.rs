@@ -19,7 +19,7 @@ pub(super) fn card_name(card: &Card) -> String {
 
 /// A warning where what was asked for as a cap is a weight.
 pub(super) fn weights_only_line(container: ContainerName<'_>, grant: &CardGrant) -> Option<Line> {
-    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && grant.is_hard_cap();
+    let is_degraded = grant.compute_by == ComputeEnforcement::WeightsOnly && schedule::policy::is_hard_cap(grant);
     is_degraded.then(|| {
         Line::new(Event::Warn, container)
             .field("card", grant.index)

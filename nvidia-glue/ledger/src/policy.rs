@@ -6,7 +6,7 @@
 
 use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US};
 use cards::{Card, Inventory};
-use schedule::can_be_laid_out;
+use schedule::{can_be_laid_out, policy::rules};
 
 use super::{
     CardDemand, CardSetting, ContainerName, Ledger, Limits, PolicyError, Refusal,
@@ -168,7 +168,7 @@ fn check_holding(
     limits: &Limits,
 ) -> Result<(), Refusal> {
     let grant = &holding.grant;
-    if matches!(grant.compute, ComputeShare::Cap { .. }) && policy != CardPolicy::Fixed {
+    if matches!(grant.compute, ComputeShare::Cap { .. }) && !rules(policy).takes_caps {
         return Err(Refusal::CapNeedsFixed);
     }
     let ask = CardDemand {

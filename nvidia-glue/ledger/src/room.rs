@@ -2,8 +2,9 @@
 
 use std::fmt;
 
-use base::{Bytes, CardPolicy};
+use base::Bytes;
 use cards::Card;
+use schedule::policy::{RoomUnit, rules};
 
 use super::{Limits, card_sums::CardSums};
 
@@ -27,14 +28,10 @@ impl CardRoom {
     pub(super) fn of(card: &Card, sums: &CardSums, limits: &Limits) -> Self {
         let grantable = limits.grantable(card.memory);
         let taken = if sums.exclusive { limits.device_split_count } else { sums.containers };
-        let time = match sums.policy {
-            Some(CardPolicy::Weighted | CardPolicy::Preemptive) => {
-                Some(Time::Weight(sums.free_weight(limits), limits.max_inst))
-            }
-            Some(CardPolicy::Soft | CardPolicy::Native) => None,
-            Some(CardPolicy::Fixed | CardPolicy::Fair) | None => {
-                Some(Time::Percent(100_u32.saturating_sub(sums.compute_percent(limits))))
-            }
+        let time = match sums.policy.map(|policy| rules(policy).room) {
+            Some(RoomUnit::Weight) => Some(Time::Weight(sums.free_weight(limits), limits.max_inst)),
+            Some(RoomUnit::Endless) => None,
+            Some(RoomUnit::Percent) | None => Some(Time::Percent(100_u32.saturating_sub(sums.compute_percent(limits)))),
         };
         Self {
             memory: (Bytes(grantable.0.saturating_sub(sums.memory.0)), grantable),

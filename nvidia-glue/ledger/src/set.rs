@@ -3,7 +3,7 @@
 use base::{CardPolicy, ComputeShare, ComputeText};
 use cards::{Card, Inventory};
 use runtime_config::request::{Isolation, MemoryLimit, PerCard, Share};
-use schedule::MOST_WINDOW_LOSS_US;
+use schedule::{MOST_WINDOW_LOSS_US, policy::rules};
 
 use super::{
     CardDemand, CardGrant, Change, ChangeError, ComputeEnforcement, ContainerKey, ContainerName, Enforcement, Ledger,
@@ -160,7 +160,7 @@ impl Ledger {
             for grant in record
                 .cards
                 .iter_mut()
-                .filter(|grant| grant.policy == CardPolicy::Weighted && grant.compute_by == ComputeEnforcement::Windows)
+                .filter(|grant| rules(grant.policy).shares_costs && grant.compute_by == ComputeEnforcement::Windows)
             {
                 let Some((_, loss_us)) = losses.iter().find(|(uuid, _)| *uuid == grant.uuid) else { continue };
                 let loss_us = (*loss_us).min(MOST_WINDOW_LOSS_US);
@@ -268,10 +268,7 @@ fn listed<'a, T>(
 fn needed_policy(has: CardPolicy, compute: ComputeShare) -> CardPolicy {
     match compute {
         ComputeShare::Cap { .. } => CardPolicy::Fixed,
-        ComputeShare::Weight(weight) if weight.get() > 1 => match has {
-            CardPolicy::Fixed | CardPolicy::Weighted | CardPolicy::Soft => has,
-            CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Native => CardPolicy::Weighted,
-        },
+        ComputeShare::Weight(weight) if weight.get() > 1 && !rules(has).takes_weights => CardPolicy::Weighted,
         ComputeShare::Weight(_) | ComputeShare::Unlimited => has,
     }
 }

@@ -41,6 +41,7 @@ mod parking;
 mod processes;
 mod raw;
 mod reclaim;
+mod requirements;
 mod session;
 mod setup;
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod meter;
 pub mod pacer;
 mod plan;
 mod plan_settings;
+pub mod policy;
 pub mod priority;
 mod residency;
 mod shares;

@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use base::{CardGrant, CardPolicy};
+use base::CardGrant;
 
 use super::plan_settings::PlanSettings;
 use super::{
@@ -16,7 +16,8 @@ use super::{
     layout::{
         Before, Layout, LayoutError, MIN_WINDOW_US, PERIOD_PARTS, Tenant, lay_out, length_us, percent_parts, scaled,
     },
-    shares::{ByCard, Hold, Member, View, by_card, holds, remainder_parts, remainders},
+    policy::{Hold, rules},
+    shares::{ByCard, Member, View, by_card, holds, remainder_parts, remainders},
 };
 
 /// A million parts are all of a card's time.
@@ -137,14 +138,11 @@ impl<'a> Group<'a> {
 
     /// Marks the windows of absent containers that the policy skips.
     fn skip_absent(&mut self) {
-        let cards: Vec<CardPolicy> = self
-            .cards
-            .values()
-            .map(|grants| grants.first().map_or(CardPolicy::Native, |(_, grant)| grant.policy))
-            .collect();
+        let skips_absent = |(_, grant): &(usize, &CardGrant)| rules(grant.policy).skips_absent;
+        let cards: Vec<bool> = self.cards.values().map(|grants| grants.first().is_some_and(skips_absent)).collect();
         for (member, holds) in self.members.iter().zip(&mut self.holds) {
             for (card, hold) in holds.iter_mut().filter(|_| !member.is_present) {
-                if matches!(hold, Hold::Window(_)) && cards.get(*card) == Some(&CardPolicy::Preemptive) {
+                if matches!(hold, Hold::Window(_)) && cards.get(*card) == Some(&true) {
                     *hold = Hold::Absent;
                 }
             }
@@ -189,7 +187,7 @@ impl<'a> Group<'a> {
             };
             let windows: Vec<(usize, u64, u64)> = grants
                 .iter()
-                .filter(|(_, grant)| grant.policy == CardPolicy::Weighted)
+                .filter(|(_, grant)| rules(grant.policy).shares_costs)
                 .filter_map(|(position, grant)| {
                     let cost_us = WINDOW_RAMP_US + grant.window_loss_us.min(MOST_WINDOW_LOSS_US);
                     Some((*position, of_member(*position)?, scaled(PERIOD_PARTS, cost_us, period_us)))

@@ -2,12 +2,13 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
+use base::{CardGrant, ComputeEnforcement, Priority};
 
 use super::plan_settings::PlanSettings;
 use super::{
     connected_cards::connected_cards,
-    layout::{MIN_REMAINDER_PERCENT, percent_parts, ratio_parts},
+    layout::{MIN_REMAINDER_PERCENT, percent_parts},
+    policy::{Hold, Sharer, rules},
 };
 
 /// A container that shares cards, as far as its time is concerned.
@@ -37,21 +38,6 @@ pub(super) enum View {
     Now,
 }
 
-/// Limit on a container's time on a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
-    /// Not at all.
-    Free,
-    /// To a window of so many parts of a period.
-    Window(u64),
-    /// To what the windows of others leave.
-    Remainder,
-    /// By time slices of that weight.
-    Weight(u32),
-    /// It is skipped.
-    Absent,
-}
-
 /// Positions in a list of members, and their grants, by card.
 pub(super) type ByCard<'a> = BTreeMap<&'a str, Vec<(usize, &'a CardGrant)>>;
 
@@ -72,32 +58,21 @@ pub(super) fn holds(
     settings: &PlanSettings,
     view: View,
 ) -> Vec<Hold> {
-    let max_inst = u64::from(settings.max_inst.max(1));
-    let weights: u64 = grants.iter().map(|(_, grant)| u64::from(grant.slices())).sum();
     let is_member = |position: usize, test: fn(&Member<'_>) -> bool| members.get(position).is_some_and(test);
     let counts = |position| view == View::Promised || is_member(position, |member| member.is_present);
     let present = grants.iter().filter(|(position, _)| counts(*position)).count() as u64;
     let is_alone = grants.len() == 1 && view == View::Now;
-    let one = |(position, grant): &(usize, &CardGrant)| {
-        let slices = u64::from(grant.slices());
-        if is_member(*position, |member| member.is_unlimited) {
+    let max_inst = settings.max_inst.max(1);
+    let one = |&(position, grant): &(usize, &CardGrant)| {
+        if is_member(position, |member| member.is_unlimited) {
             return Hold::Free;
         }
+        let rules = rules(grant.policy);
+        let sharer = Sharer { grant, grants, is_present: counts(position), present, is_alone, max_inst };
         if grant.compute_by == ComputeEnforcement::WeightsOnly {
-            return Hold::Weight(weight_instead(grant, grants, settings));
+            return Hold::Weight((rules.weight_instead)(&sharer));
         }
-        match (grant.policy, grant.compute) {
-            (CardPolicy::Fixed, ComputeShare::Cap { lifted_when_alone: true, .. }) if is_alone => Hold::Free,
-            (CardPolicy::Fixed, ComputeShare::Cap { percent, .. }) => Hold::Window(percent_parts(percent.get().into())),
-            (CardPolicy::Fixed, ComputeShare::Weight(_)) => Hold::Window(ratio_parts(slices, max_inst)),
-            (CardPolicy::Fixed, ComputeShare::Unlimited) => Hold::Remainder,
-            (CardPolicy::Fair, _) => Hold::Window(ratio_parts(1, max_inst)),
-            (CardPolicy::Preemptive, _) if !counts(*position) => Hold::Absent,
-            (CardPolicy::Preemptive, _) => Hold::Window(ratio_parts(1, present)),
-            (CardPolicy::Weighted, _) => Hold::Window(ratio_parts(slices, weights)),
-            (CardPolicy::Soft, _) => Hold::Weight(grant.slices().max(1)),
-            (CardPolicy::Native, _) => Hold::Free,
-        }
+        (rules.hold)(&sharer)
     };
     let mut holds: Vec<Hold> = grants.iter().map(one).collect();
     if !holds.iter().any(|hold| matches!(hold, Hold::Window(_))) {
@@ -107,27 +82,6 @@ pub(super) fn holds(
         }
     }
     holds
-}
-
-/// The weight, in hundredths of the card, of a container whose card cannot hold it to windows.
-fn weight_instead(grant: &CardGrant, grants: &[(usize, &CardGrant)], settings: &PlanSettings) -> u32 {
-    let max_inst = settings.max_inst.max(1);
-    let hundredths = |grant: &CardGrant| match grant.compute {
-        ComputeShare::Cap { percent, .. } => u32::from(percent.get()),
-        ComputeShare::Weight(_) => (grant.slices() * 100 / max_inst).max(1),
-        ComputeShare::Unlimited => 0,
-    };
-    match grant.policy {
-        CardPolicy::Fixed if grant.compute == ComputeShare::Unlimited => {
-            let taken: u32 = grants.iter().map(|(_, grant)| hundredths(grant)).sum();
-            let sharers = grants.iter().filter(|(_, grant)| grant.compute == ComputeShare::Unlimited).count();
-            let left = 100_u32.saturating_sub(taken) / u32::try_from(sharers.max(1)).unwrap_or(u32::MAX);
-            left.max(1)
-        }
-        CardPolicy::Fixed => hundredths(grant),
-        CardPolicy::Weighted | CardPolicy::Soft => grant.slices().max(1),
-        CardPolicy::Fair | CardPolicy::Preemptive | CardPolicy::Native => 1,
-    }
 }
 
 /// The cards, by number, of each set of containers that share remainders with each other: they do

@@ -4,6 +4,7 @@
 //! share -> leave to have it.
 
 use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
+use schedule::policy::rules;
 
 use super::{
     CardPolicy, CardRequest, ComputeShare, ContainerRequest, Dialect, GpuRequest, Isolation, PerCard, RequestError,
@@ -295,16 +296,16 @@ fn policy(terms: &Terms, compute: &PerCard<ComputeShare>, config: &Config) -> Re
         return Ok(if caps { Some(CardPolicy::Fixed) } else { terms.policy_of_weights });
     };
     let compute_said = terms.compute_said.as_ref().unwrap_or(&terms.said);
-    if caps && *policy != CardPolicy::Fixed {
+    if caps && !rules(*policy).takes_caps {
         let reason = "a percentage is a hard cap, which only the policy fixed holds";
         return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
     }
     if let Some(heaviest) = heaviest.filter(|weight| *weight > Weight::ONE) {
-        if !matches!(policy, CardPolicy::Weighted | CardPolicy::Fixed | CardPolicy::Soft) {
+        if !rules(*policy).takes_weights {
             let reason = "weights have a meaning under the policies weighted, fixed and soft only";
             return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
         }
-        if policy.counts_slices() && heaviest.get() > config.max_inst {
+        if rules(*policy).counts_slices && heaviest.get() > config.max_inst {
             let reason =
                 format!("under the policy {policy} a weight counts slices, of which a card has {}", config.max_inst);
             return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));

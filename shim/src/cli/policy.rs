@@ -5,7 +5,7 @@ use nvidia_glue::{
     decision_log::DecisionLog,
     inject,
     ledger::{CardSetting, CardState, Ledger, Limits, Record},
-    schedule::StatusFile,
+    schedule::{StatusFile, policy::rules},
 };
 use runtime_config::request::{CardPolicy, DeviceSelector};
 use serde::Serialize;
@@ -79,7 +79,7 @@ fn list(arguments: &PolicyArguments) -> Result<Exit, CliError> {
 /// Sets what is said of the card.
 pub(super) fn apply(node: &Node, card: &Card, setting: CardSetting, wait: bool) -> Result<PolicyChange, CliError> {
     let ledger = node.ledger()?;
-    if setting.policy == Some(CardPolicy::Preemptive) {
+    if setting.policy.is_some_and(|policy| rules(policy).skips_absent) {
         tell_present(node, &ledger, card)?;
     }
     let log = DecisionLog::new(&node.config.log_file, &node.config.state_dir);

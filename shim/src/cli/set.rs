@@ -4,10 +4,11 @@ use nvidia_glue::{
     base::amounts::human,
     decision_log::DecisionLog,
     ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record},
+    schedule::policy::rules,
 };
 use runtime_config::{
     Bytes, Percent, Weight,
-    request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
+    request::{ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
 };
 use serde::Serialize;
 
@@ -169,8 +170,7 @@ struct CardChange {
 /// Returns whether others never run in the time of the grant: the rest of a `fixed` card belongs to
 /// all containers without a cap.
 fn is_promised(grant: &CardGrant) -> bool {
-    let is_shared = grant.policy == CardPolicy::Fixed && grant.compute == ComputeShare::Unlimited;
-    grant.compute_by == ComputeEnforcement::Windows && !is_shared
+    grant.compute_by == ComputeEnforcement::Windows && !rules(grant.policy).shares_the_rest(grant.compute)
 }
 
 impl LimitChange {
@@ -262,6 +262,7 @@ impl LimitChange {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use runtime_config::request::CardPolicy;
 
     use super::*;
     use crate::cli::test_support;

@@ -142,6 +142,6 @@ fn card(
         monitored,
         whole: is_whole,
         is_capped: grant.compute_by == ComputeEnforcement::Windows,
-        needs_windows: grant.is_hard_cap() && unavailable == HardCapsUnavailable::Refuse,
+        needs_windows: nvidia_glue::schedule::policy::is_hard_cap(grant) && unavailable == HardCapsUnavailable::Refuse,
     })
 }

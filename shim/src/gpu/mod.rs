@@ -24,11 +24,12 @@ use nvidia_glue::{
     cards::{self, Inventory},
     decision_log::DecisionLog,
     ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason},
+    schedule::policy::rules,
     spec,
 };
 use runtime_config::{
     config::Config,
-    request::{self, CardPolicy, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
+    request::{self, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
 };
 use serde_json::Value;
 
@@ -180,7 +181,7 @@ impl Gpu {
         self.with_grant(id, bundle, move |ledger, key, _| {
             let failed = |source| GpuError::Present(Box::new(source));
             let record = ledger.record(key).map_err(failed)?;
-            let counts = |record: &Record| record.cards.iter().any(|card| card.policy == CardPolicy::Preemptive);
+            let counts = |record: &Record| record.cards.iter().any(|card| rules(card.policy).skips_absent);
             match record {
                 Some(record) if counts(&record) && record.present != present => {
                     ledger.set_present(key, present).map_err(failed)

@@ -2,6 +2,7 @@
 
 use base::{Bytes, CardPolicy, ComputeShare, Enforcement, Percent};
 use cards::{Card, Inventory};
+use schedule::policy::rules;
 
 use crate::{
     CardGrant, Ledger, Limits, StoreError,
@@ -60,7 +61,7 @@ fn offer(
     let sums = |holdings: &[Holding]| CardSums::of(holdings.iter().map(|holding| (&holding.grant, holding.group)));
     let (outside, all) = (sums(&others), index.sums(&card.uuid));
     let policy = all.policy.unwrap_or(limits.default_policy);
-    let compute = if all.policy.is_none_or(|policy| policy == CardPolicy::Fixed) {
+    let compute = if all.policy.is_none_or(|policy| rules(policy).takes_caps) {
         let consumed: u32 = claims.iter().map(|holding| consumed_percent(&holding.grant)).sum();
         // What a claim without a cap keeps, it keeps for all who have none.
         let is_kept = outside.uncapped == 0 || claims.iter().any(|holding| !is_cap(holding.grant.compute));

@@ -12,6 +12,7 @@ use base::{Bytes, CardPolicy, ComputeShare};
 use cards::{Card, Inventory, ResolveError};
 pub(crate) use place::{Candidate, ranked};
 use runtime_config::request::{CardCountError, GpuRequest, Share, UnsatisfiedRequirement};
+use schedule::policy::rules;
 use targets::Targets;
 
 use crate::CardDemand;
@@ -175,7 +176,7 @@ pub(crate) fn plan(inventory: &Inventory, request: &GpuRequest) -> Result<Plan, 
 /// The policy that a card must have for this compute share.
 fn needed_policy(request: &GpuRequest, compute: ComputeShare) -> Result<Option<CardPolicy>, SelectError> {
     match (request.policy, compute) {
-        (Some(policy), ComputeShare::Cap { percent, .. }) if policy != CardPolicy::Fixed => {
+        (Some(policy), ComputeShare::Cap { percent, .. }) if !rules(policy).takes_caps => {
             Err(SelectError::CapWithPolicy { percent: percent.get(), policy })
         }
         (Some(policy), _) => Ok(Some(policy)),

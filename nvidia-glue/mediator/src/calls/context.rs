@@ -13,10 +13,10 @@ use driver::DeviceFile;
 
 use crate::{
     Session,
-    calls::object_alloc::AllocAbort,
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     memory::context_buffers::UNTOLD,
+    requirements::AllocAbort,
 };
 
 impl Session {

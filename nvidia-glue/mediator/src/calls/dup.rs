@@ -4,14 +4,14 @@ use abi::{decode::Dup, params::NVOS55_PARAMETERS};
 use account::ObjectName;
 use driver::Holder;
 
-use super::object_alloc::Charge;
 use crate::{
     Answer, Session,
-    calls::object_alloc::{AllocRequirements, AllocSource, ObjectAlloc},
+    calls::object_alloc::{AllocSource, ObjectAlloc},
     channels::SchedulingRole,
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     objects::topology::ObjectRole,
+    requirements::{AllocRequirements, Charge},
 };
 
 impl Session {

@@ -13,11 +13,12 @@ use driver::Holder;
 
 use crate::{
     Answer, Session,
-    calls::object_alloc::{AllocRequirements, AllocSource, Charge, ObjectAlloc},
+    calls::object_alloc::{AllocSource, ObjectAlloc},
     channels::driver_time::scrubbing,
     class::may_be_placed,
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
+    requirements::{AllocRequirements, Charge},
     view,
     view::memory::ShownMemory,
 };

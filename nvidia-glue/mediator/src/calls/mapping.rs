@@ -13,10 +13,11 @@ use driver::{FileField, Holder};
 
 use crate::{
     Answer, CallerError, Session,
-    calls::{object_alloc::AllocAbort, schedule::MOST_IDLE_US},
+    calls::schedule::MOST_IDLE_US,
     in_flight::{CallEnd, InFlightCall, errno},
     locks::lock,
     objects::named_locks::LockName,
+    requirements::AllocAbort,
     view,
     view::card_utilization::PAGE,
 };

@@ -14,10 +14,11 @@ mod heap;
 mod mapping;
 #[cfg(feature = "parking")]
 mod movable;
-pub(crate) mod object_alloc;
+mod object_alloc;
 mod pin;
 mod preemption;
 mod quota;
+mod root_clients;
 mod schedule;
 mod uvm;
 mod view;

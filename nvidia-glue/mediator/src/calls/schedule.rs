@@ -21,7 +21,6 @@ use schedule::EdgeError;
 
 use crate::{
     Answer, Session,
-    calls::object_alloc::AllocAbort,
     channels::{
         card_channels::{CardChannels, Engine},
         gate::{CardGate, DEFAULT_SLICE_US, GateGuard, MOST_SLICE_US, MOST_WAIT},
@@ -29,6 +28,7 @@ use crate::{
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     objects::named_locks::LockName,
+    requirements::AllocAbort,
 };
 
 /// Exceptions that a debugger wants to hear of, where it has not said: all (ctrl83dedebug.h).

@@ -7,7 +7,7 @@ use abi::{Handle, params::NV_VASPACE_ALLOCATION_PARAMETERS as Params};
 use account::Kind;
 
 use super::{INVALID, NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd};
+use crate::{in_flight::CallEnd, requirements::AllocRequirements};
 
 /// `NV_VASPACE_ALLOCATION_FLAGS_*` (nvos.h): all but `ENABLE_NVLINK_ATS` (4), `IS_FLA` (9),
 /// `PTETABLE_HEAP_MANAGED` (13), `ENABLE_NVLINK_ATS_TEST` (14).

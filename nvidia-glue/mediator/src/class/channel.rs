@@ -10,12 +10,12 @@ use account::{Kind, ObjectName};
 use super::{NewObject, ObjectClass, SavedFields, handles};
 use crate::{
     Session,
-    calls::object_alloc::AllocRequirements,
     channels::{SchedulingRole, driver_time, gate::Userd},
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     memory::context_buffers,
     objects::topology::ObjectRole,
+    requirements::AllocRequirements,
 };
 
 /// Bytes of a USERD (`NV_RAMUSERD_CHAN_SIZE`, Volta and later).

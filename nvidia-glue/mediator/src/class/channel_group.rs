@@ -8,11 +8,11 @@ use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
 use crate::{
-    calls::object_alloc::AllocRequirements,
     channels::{SchedulingRole, driver_time},
     in_flight::CallEnd,
     memory::context_buffers,
     objects::topology::ObjectRole,
+    requirements::AllocRequirements,
 };
 
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use abi::Handle;
 use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd, memory::kernel_mappings::ContextDmaFields};
+use crate::{in_flight::CallEnd, memory::kernel_mappings::ContextDmaFields, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct ContextDma;

@@ -6,7 +6,7 @@ use abi::{Handle, params::NV_CTXSHARE_ALLOCATION_PARAMETERS as Params};
 use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd};
+use crate::{in_flight::CallEnd, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct ContextShare;

@@ -13,9 +13,9 @@ use account::{Kind, ObjectName};
 
 use super::{INVALID, NewObject, ObjectClass, SavedFields};
 use crate::{
-    calls::object_alloc::{AllocAbort, AllocRequirements},
     in_flight::CallEnd,
     locks::lock,
+    requirements::{AllocAbort, AllocRequirements},
 };
 
 #[derive(Debug)]

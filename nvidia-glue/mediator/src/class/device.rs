@@ -11,7 +11,7 @@ use abi::{Handle, Status, memory, params::NV0080_ALLOC_PARAMETERS as Params};
 use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd, objects::topology::ObjectRole};
+use crate::{in_flight::CallEnd, objects::topology::ObjectRole, requirements::AllocRequirements};
 
 /// `NV_DEVICE_ALLOCATION_FLAGS_VASPACE_PTABLE_PMA_MANAGED` (nvos.h).
 const PAGE_TABLES_OF_ALL_MEMORY: u32 = 0x1000;

@@ -7,8 +7,8 @@ use account::{Kind, ObjectName};
 
 use super::{NewObject, ObjectClass, SavedFields};
 use crate::{
-    calls::object_alloc::{AllocAbort, AllocRequirements},
     in_flight::CallEnd,
+    requirements::{AllocAbort, AllocRequirements},
 };
 
 #[derive(Debug)]

@@ -18,8 +18,8 @@ use account::Kind;
 use super::{INVALID, NewObject, ObjectClass, SavedFields};
 use crate::{
     Session,
-    calls::object_alloc::AllocRequirements,
     in_flight::{CallEnd, InFlightCall},
+    requirements::AllocRequirements,
 };
 
 /// `NV01_EVENT_WITHOUT_EVENT_DATA` (nvos.h).

@@ -29,10 +29,10 @@ use base::Bytes;
 use super::{INVALID, NewObject, ObjectClass, SavedFields};
 use crate::{
     Answer, Session,
-    calls::object_alloc::{AllocRequirements, Charge},
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
     objects::{named_locks::LockName, topology::ObjectRole},
+    requirements::{AllocRequirements, Charge},
 };
 
 /// `NV00F8_ALLOC_FLAGS_FLEXIBLE_FLA`: memory is attached later.

@@ -15,7 +15,6 @@ mod mps;
 mod peer_to_peer;
 mod plain;
 mod reference;
-mod root;
 mod shared_data;
 mod subdevice;
 mod system_memory;
@@ -38,9 +37,9 @@ pub(crate) use video_memory::may_be_placed;
 
 use crate::{
     Session,
-    calls::object_alloc::{AllocAbort, AllocRequirements, Charge},
     in_flight::{CallEnd, InFlightCall},
     locks::lock,
+    requirements::{AllocAbort, AllocRequirements, Charge},
 };
 
 /// Decisions about the objects of a class. A question about memory, time or rights has no default:

@@ -6,9 +6,7 @@ use abi::{Handle, params::NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS as Params};
 use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{
-    calls::object_alloc::AllocRequirements, in_flight::CallEnd, locks::lock, memory::kernel_mappings::are_small,
-};
+use crate::{in_flight::CallEnd, locks::lock, memory::kernel_mappings::are_small, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct MemoryReference;

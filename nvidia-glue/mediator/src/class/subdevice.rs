@@ -6,7 +6,7 @@ use abi::Handle;
 use account::Kind;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd, objects::topology::ObjectRole};
+use crate::{in_flight::CallEnd, objects::topology::ObjectRole, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct Subdevice;

@@ -8,7 +8,7 @@ use base::Bytes;
 use driver::Holder;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, in_flight::CallEnd};
+use crate::{in_flight::CallEnd, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct SystemMemory;

@@ -11,7 +11,7 @@ use base::Bytes;
 use driver::Holder;
 
 use super::{NewObject, ObjectClass, SavedFields};
-use crate::{calls::object_alloc::AllocRequirements, channels::driver_time::scrubbing, in_flight::CallEnd};
+use crate::{channels::driver_time::scrubbing, in_flight::CallEnd, requirements::AllocRequirements};
 
 #[derive(Debug)]
 pub(super) struct VideoMemory;

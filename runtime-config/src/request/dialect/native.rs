@@ -2,6 +2,7 @@
 //! annotation takes the place of its variable.
 
 use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
+use schedule::policy::rules;
 
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
@@ -268,8 +269,7 @@ fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(
     let priorities = [("high", Priority::High), ("low", Priority::Low)];
     let priority = source.joined("priority", |statement| statement.word(&priorities), lower_priority)?;
     terms.priority = priority.unwrap_or_default();
-    let exclusive = [CardPolicy::Fair, CardPolicy::Preemptive, CardPolicy::Weighted];
-    let is_promised = terms.policy.as_ref().is_some_and(|(policy, _)| exclusive.contains(policy));
+    let is_promised = terms.policy.as_ref().is_some_and(|(policy, _)| rules(*policy).promises_time());
     if terms.priority == Priority::Low && (is_promised || source.any(COMPUTE).is_some()) {
         let warning = "a low priority has no effect where a container has a part of the card's time to itself: it keeps that, and gets no more";
         terms.warnings.push(warning.to_owned());

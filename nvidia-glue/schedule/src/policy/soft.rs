@@ -1,0 +1,20 @@
+//! `soft` (cGPU 4): shares by weight among those that have work, by time slices.
+
+use base::ComputeEnforcement;
+
+use super::{Hold, RoomUnit, Rules, weight_or_one};
+
+pub(super) const RULES: Rules = Rules {
+    takes_caps: false,
+    takes_weights: true,
+    counts_slices: false,
+    skips_absent: false,
+    shares_costs: false,
+    room: RoomUnit::Endless,
+    enforced_by: ComputeEnforcement::Slices,
+    slices: weight_or_one,
+    is_hard_cap: |_| false,
+    promised_parts: |_| 0,
+    hold: |of| Hold::Weight(of.slices().max(1)),
+    weight_instead: |of| of.slices().max(1),
+};
