@@ -33,6 +33,7 @@ fn rows(text: &str) -> Result<BTreeMap<u32, [String; 2]>, &str> {
             continue;
         }
         let row = line.strip_prefix("0x").and_then(|line| line.split_once(' '));
+        let row = row.filter(|(_, name)| !name.is_empty());
         let row = row.and_then(|(id, name)| Some((u32::from_str_radix(id, 16).ok()?, name)));
         let (Some((id, name)), Some(why)) = (row, &why) else { return Err(line) };
         if rows.insert(id, [name.to_owned(), why.clone()]).is_some() {

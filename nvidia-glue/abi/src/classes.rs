@@ -15,7 +15,7 @@ pub struct Class {
     pub name: &'static str,
     /// Meaning of an object of it to the mediator.
     pub kind: ClassKind,
-    /// Bytes of its largest parameter struct in any known release; 0: it takes none.
+    /// Bytes of its largest parameter struct in any known release; 0: it takes none, or is refused.
     pub params_size: u16,
 }
 
@@ -144,7 +144,7 @@ pub const GENERATIONS: std::ops::RangeInclusive<u32> = 0xc300..=0xcfff;
 /// The row of a class; `None`: not known, to be refused with [`Status::INVALID_CLASS`] and counted,
 /// because it could obtain memory.
 pub fn class(id: u32) -> Option<Class> {
-    static TABLES: [&[Class]; 2] = [CLASSES, REFUSED];
+    static TABLES: [&[Class]; 2] = [REFUSED, CLASSES];
     TABLES.iter().find_map(|rows| rows.get(rows.binary_search_by_key(&id, |row| row.id).ok()?)).copied()
 }
 

@@ -160,7 +160,7 @@ fn strictly_rising<T: PartialOrd + std::fmt::Debug>(values: impl Iterator<Item =
 }
 
 #[test]
-fn tables_have_each_number_once_with_a_name() {
+fn tables_have_each_number_once() {
     strictly_rising(ESCAPES.iter().map(|escape| escape.number));
     strictly_rising(CLASSES.iter().map(|class| class.id));
     strictly_rising(UVM_COMMANDS.iter().map(|command| command.command));

@@ -1,4 +1,4 @@
-//! Files of every format that egpu has written, kept beside the code that reads them.
+//! Files of each format that egpu writes, kept beside the code that reads them.
 
 use std::{env, fs, path::Path};
 

@@ -258,7 +258,8 @@ include!(concat!(env!("OUT_DIR"), "/refused_controls.rs"));
 /// The row of a control; `None`: not known. What to do then is what [`rule_of`] says.
 pub fn control(id: u32) -> Option<ControlRow> {
     static ALL: [&[ControlRow]; 5] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER, REFUSED];
-    let tables = [ALL.get(table_of(id)), ALL.last()];
+    // What is refused is, should another table have it, too.
+    let tables = [ALL.last(), ALL.get(table_of(id))];
     let find = |rows: &&'static [ControlRow]| rows.get(rows.binary_search_by_key(&id, |row| row.id).ok()?);
     tables.into_iter().flatten().find_map(find).copied()
 }

@@ -206,6 +206,12 @@ fn what_reveals_or_schedules_never_just_passes() {
     }
 }
 
+/// Their rows are found by the words of the reason.
+#[test]
+fn the_calls_of_debuggers_and_profilers_are_reported() {
+    assert_eq!(controls().filter(ControlRow::is_refused_to_tools).count(), 17);
+}
+
 #[test]
 fn unknown_controls_are_refused_unless_they_go_to_the_firmware() {
     assert!(matches!(rule_of(0x2080_7f7f), ControlRule::Refuse(Status::NOT_SUPPORTED, _)));

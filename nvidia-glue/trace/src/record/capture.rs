@@ -4,6 +4,7 @@ use std::{fs::File, io, os::unix::fs::FileExt};
 
 use abi::{
     Abi, Call, Decoded, Node, Row,
+    classes::ClassKind,
     decode::{self, Alloc, Control},
     escapes::command_size,
     layout::{Descriptor, Pointer, read_u32},
@@ -11,7 +12,7 @@ use abi::{
 
 use crate::{Traced, TracedBuffer};
 
-/// Bytes that are copied of the parameters of a class that the tables do not know.
+/// Bytes that are copied of the parameters of a class whose size the tables do not know.
 const UNKNOWN_PARAMS: usize = 256;
 
 /// A process's memory.
@@ -92,7 +93,8 @@ impl Captured {
         }
         match self.call {
             Some(Call::Alloc(alloc)) => {
-                let length = if alloc.class().is_some() { alloc.buffer_size() } else { UNKNOWN_PARAMS };
+                let is_described = alloc.class().is_some_and(|class| !matches!(class.kind, ClassKind::Refused(..)));
+                let length = if is_described { alloc.buffer_size() } else { UNKNOWN_PARAMS };
                 self.add(memory, None, Alloc::PARAMS_AT, alloc.params, length);
                 self.add(memory, None, Alloc::RIGHTS_AT, alloc.rights, Alloc::RIGHTS_SIZE);
             }
