@@ -174,7 +174,7 @@ mod tests {
     fn record(grant: &str, mib: u64, mediator: ProcessId) -> Record {
         let mut record: Record = serde_json::from_slice(&testing::fixture(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"),
-            "record-4.json",
+            "record-5.json",
         ))
         .unwrap();
         grant.clone_into(&mut record.grant_id);
