@@ -161,7 +161,6 @@ pub(super) fn check_compute(sums: &CardSums, demand: &CardDemand, limits: &Limit
     let policy = demand.policy_on(sums, limits);
     let (rules, mut after) = (rules(policy), sums.clone());
     let slices = (rules.slices)(demand.compute);
-    after.policy = Some(policy);
     after.weights += slices;
     match demand.compute {
         ComputeShare::Cap { percent, .. } => after.caps_percent += u32::from(percent.get()),
@@ -175,10 +174,10 @@ pub(super) fn check_compute(sums: &CardSums, demand: &CardDemand, limits: &Limit
     if !rules.takes_caps {
         return Ok(());
     }
-    let taken = after.promised_parts(limits);
+    let taken = (rules.promised_parts)(after.promised(limits));
     let percent = |parts: u64| u32::try_from(parts / (PERIOD_PARTS / 100)).unwrap_or(100);
     if taken > PERIOD_PARTS {
-        let before = CardSums { policy: Some(policy), ..sums.clone() }.promised_parts(limits);
+        let before = (rules.promised_parts)(sums.promised(limits));
         return Err(Refusal::Compute {
             asked_percent: u32::try_from((taken - before).div_ceil(PERIOD_PARTS / 100)).unwrap_or(100),
             free_percent: percent(PERIOD_PARTS.saturating_sub(before)),

@@ -87,7 +87,8 @@ impl CardSums {
         if self.exclusive {
             return 100;
         }
-        u32::try_from(self.promised_parts(limits).div_ceil(PERIOD_PARTS / 100)).unwrap_or(100)
+        let parts = self.policy.map_or(0, |policy| (rules(policy).promised_parts)(self.promised(limits)));
+        u32::try_from(parts.div_ceil(PERIOD_PARTS / 100)).unwrap_or(100)
     }
 
     /// Weight that can still be asked for.
@@ -99,10 +100,8 @@ impl CardSums {
         limits.max_inst.saturating_sub(self.weights).saturating_sub(caps)
     }
 
-    /// Parts of a period that are promised.
-    pub(crate) fn promised_parts(&self, limits: &Limits) -> u64 {
-        let promised = Promised { caps_percent: self.caps_percent, slices: self.weights, max_inst: limits.max_inst };
-        self.policy.map_or(0, |policy| (rules(policy).promised_parts)(promised))
+    pub(crate) fn promised(&self, limits: &Limits) -> Promised {
+        Promised { caps_percent: self.caps_percent, slices: self.weights, max_inst: limits.max_inst }
     }
 }
 

@@ -8,7 +8,7 @@ use super::plan_settings::PlanSettings;
 use super::{
     connected_cards::connected_cards,
     layout::{MIN_REMAINDER_PERCENT, percent_parts},
-    policy::{Hold, Sharer, rules},
+    policy::{Hold, Sharer, rules, slices},
 };
 
 /// A container that shares cards, as far as its time is concerned.
@@ -62,13 +62,14 @@ pub(super) fn holds(
     let counts = |position| view == View::Promised || is_member(position, |member| member.is_present);
     let present = grants.iter().filter(|(position, _)| counts(*position)).count() as u64;
     let is_alone = grants.len() == 1 && view == View::Now;
+    let all_slices = grants.iter().map(|(_, grant)| u64::from(slices(grant))).sum();
     let max_inst = settings.max_inst.max(1);
     let one = |&(position, grant): &(usize, &CardGrant)| {
         if is_member(position, |member| member.is_unlimited) {
             return Hold::Free;
         }
         let rules = rules(grant.policy);
-        let sharer = Sharer { grant, grants, is_present: counts(position), present, is_alone, max_inst };
+        let sharer = Sharer { grant, grants, is_present: counts(position), present, all_slices, is_alone, max_inst };
         if grant.compute_by == ComputeEnforcement::WeightsOnly {
             return Hold::Weight((rules.weight_instead)(&sharer));
         }

@@ -257,11 +257,9 @@ include!(concat!(env!("OUT_DIR"), "/refused_controls.rs"));
 
 /// The row of a control; `None`: not known. What to do then is what [`rule_of`] says.
 pub fn control(id: u32) -> Option<ControlRow> {
-    static ALL: [&[ControlRow]; 5] = [client::CLIENT, device::DEVICE, subdevice::SUBDEVICE, other::OTHER, REFUSED];
+    let find = |rows: &'static [ControlRow]| rows.get(rows.binary_search_by_key(&id, |row| row.id).ok()?).copied();
     // What is refused is, should another table have it, too.
-    let tables = [ALL.last(), ALL.get(table_of(id))];
-    let find = |rows: &&'static [ControlRow]| rows.get(rows.binary_search_by_key(&id, |row| row.id).ok()?);
-    tables.into_iter().flatten().find_map(find).copied()
+    find(REFUSED).or_else(|| find(TABLES.get(table_of(id))?))
 }
 
 /// Returns the index in [`TABLES`] of the controls of this one's class.

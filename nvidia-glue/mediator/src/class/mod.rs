@@ -11,8 +11,6 @@ mod device;
 mod engine;
 mod event;
 mod fabric;
-mod mps;
-mod peer_to_peer;
 mod plain;
 mod reference;
 mod shared_data;
@@ -25,7 +23,7 @@ use std::time::Duration;
 
 use abi::{
     Handle, Status,
-    classes::{ClassKind, EventKind},
+    classes::{ClassKind, EventKind, MPS_COMPUTE},
     decode::Alloc,
     layout::{read_u32, write_u32},
     memory::{Layout, MemoryRequest},
@@ -102,10 +100,13 @@ pub(crate) fn handler(kind: ClassKind) -> Result<Handler, Status> {
         ClassKind::MemoryReference => &reference::MemoryReference,
         ClassKind::FabricMemory => &fabric::FabricMemory,
         ClassKind::Debugger => &debugger::Debugger,
-        ClassKind::PeerToPeer => &peer_to_peer::PeerToPeer,
+        // The driver looks the subdevices that its parameters name up in the program's own client,
+        // which has none of a card that is not granted.
+        ClassKind::PeerToPeer => &plain::Plain(Kind::Other),
         ClassKind::ContextDma => &context_dma::ContextDma,
-        ClassKind::Mps => &mps::Mps,
-        ClassKind::Plain => &plain::Plain,
+        // The accounts can be asked whether there is one.
+        ClassKind::Mps => &plain::Plain(Kind::Engine(MPS_COMPUTE)),
+        ClassKind::Plain => &plain::Plain(Kind::Other),
     };
     Ok(Handler::Object(class))
 }

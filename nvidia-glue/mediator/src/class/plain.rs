@@ -1,4 +1,4 @@
-//! Objects that decide nothing and hold no memory of note.
+//! Objects that only count: nothing is decided about them, and they hold no memory of note.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::{NewObject, ObjectClass, SavedFields};
 use crate::{in_flight::CallEnd, requirements::AllocRequirements};
 
 #[derive(Debug)]
-pub(super) struct Plain;
+pub(super) struct Plain(pub(super) Kind);
 
 impl ObjectClass for Plain {
     fn requirements(&self, new: &NewObject<'_, '_>) -> Result<AllocRequirements, CallEnd> {
-        Ok(new.counted(Kind::Other))
+        Ok(new.counted(self.0))
     }
 
     fn override_params(&self, _client: Handle, _params: &mut [u8]) -> Result<SavedFields, CallEnd> {

@@ -90,6 +90,8 @@ pub(crate) struct Sharer<'a> {
     pub(crate) is_present: bool,
     /// So many of them.
     pub(crate) present: u64,
+    /// Sum of what the shares of the card count for.
+    pub(crate) all_slices: u64,
     /// It is the only one, and may use the whole card.
     pub(crate) is_alone: bool,
     pub(crate) max_inst: u32,
@@ -105,6 +107,11 @@ pub const fn rules(policy: CardPolicy) -> &'static Rules {
         CardPolicy::Soft => &soft::RULES,
         CardPolicy::Native => &native::RULES,
     }
+}
+
+/// Slices of its card that a grant counts for.
+pub(crate) fn slices(grant: &CardGrant) -> u32 {
+    (rules(grant.policy).slices)(grant.compute)
 }
 
 /// Returns whether the holder of a grant is held to its share also when nobody else wants the card.
@@ -127,12 +134,7 @@ impl Rules {
 impl Sharer<'_> {
     /// Slices that its share counts for.
     fn slices(&self) -> u32 {
-        (rules(self.grant.policy).slices)(self.grant.compute)
-    }
-
-    /// Slices of all who share the card.
-    fn all_slices(&self) -> u64 {
-        self.grants.iter().map(|(_, grant)| u64::from((rules(grant.policy).slices)(grant.compute))).sum()
+        slices(self.grant)
     }
 
     /// A window of one of so many equal parts.

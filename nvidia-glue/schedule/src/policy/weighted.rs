@@ -16,6 +16,6 @@ pub(super) const RULES: Rules = Rules {
     slices: weight_or_one,
     is_hard_cap: |_| false,
     promised_parts: |_| 0,
-    hold: |of| Hold::Window(ratio_parts(of.slices().into(), of.all_slices())),
+    hold: |of| Hold::Window(ratio_parts(of.slices().into(), of.all_slices)),
     weight_instead: |of| of.slices().max(1),
 };
