@@ -8,6 +8,24 @@ use runtime_config::{
 use crate::golden::{check, check_source, config, source};
 
 #[test]
+fn caps_and_weights_are_for_the_policies_that_have_a_use_for_them() {
+    for (policy, caps, weights) in [
+        ("fair", false, false),
+        ("preemptive", false, false),
+        ("weighted", false, true),
+        ("fixed", true, true),
+        ("soft", false, true),
+        ("native", false, false),
+    ] {
+        for (asked, is_taken) in [("EGPU_COMPUTE=30%", caps), ("EGPU_WEIGHT=4", weights)] {
+            let policy = format!("EGPU_POLICY={policy}");
+            let answer = parse(&source(&[asked, &policy]), &Config::default());
+            assert_eq!(answer.is_ok(), is_taken, "{asked} {policy}");
+        }
+    }
+}
+
+#[test]
 fn variables() {
     check(
         &Config::default(),

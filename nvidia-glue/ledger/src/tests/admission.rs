@@ -199,6 +199,29 @@ fn weights_count_slices_of_max_inst() {
     assert_eq!(state().free_weight, 0);
 }
 
+/// A second container is refused for its memory, and told what is left.
+#[test]
+fn what_a_policy_promises_and_what_it_leaves_are_told_in_its_own_unit() {
+    let unlimited = ComputeShare::Unlimited;
+    for (policy, share, promised, time) in [
+        (CardPolicy::Fair, unlimited, 7, "93% of its time, "),
+        (CardPolicy::Preemptive, unlimited, 0, "weight 15 of 16, "),
+        (CardPolicy::Weighted, weight(4), 0, "weight 12 of 16, "),
+        (CardPolicy::Fixed, cap(25), 25, "75% of its time, "),
+        (CardPolicy::Fixed, weight(4), 25, "75% of its time, "),
+        (CardPolicy::Soft, weight(4), 0, ""),
+        (CardPolicy::Native, unlimited, 0, ""),
+    ] {
+        let bench = Bench::new(1);
+        bench.admit("a", &with_policy(policy, on(0, 1024, share))).unwrap();
+        let state = bench.ledger.card_states(&bench.inventory, &bench.limits).unwrap().remove(0);
+        assert_eq!(state.compute_granted_percent, promised, "{policy}");
+        let told = bench.admit("b", &with_policy(policy, on(0, 1 << 20, unlimited))).unwrap_err().for_pod();
+        assert!(told.contains(&format!("of memory, {time}")), "{policy}: {told}");
+        assert_eq!(told.contains("of its time, ") || told.contains("weight "), !time.is_empty(), "{policy}: {told}");
+    }
+}
+
 #[test]
 fn on_a_fixed_card_weights_and_caps_are_shares_of_the_same_time() {
     let bench = Bench::new(1);
