@@ -260,7 +260,7 @@ impl Program {
 
     fn ioctl(&self, session: &Session, (fd, command): (i32, u32), args: &[u8]) {
         self.memory.borrow_mut()[..args.len()].copy_from_slice(args);
-        let (answer, _) = session.handle_undoably(self, &Trapped::Ioctl { fd, command, argument: 0 });
+        let (answer, _) = session.handle_with_sequel(self, &Trapped::Ioctl { fd, command, argument: 0 });
         assert_eq!(answer, Answer::Return(0));
     }
 

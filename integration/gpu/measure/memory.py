@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from measure import cost, floor
+from measure import cost, floor, managed
 from measure.figures import at_least, at_most
 from measure.node import NCCL, NCCL_OPTIONS
 from measure.settings import select
@@ -329,7 +329,7 @@ def whole(suite):
         node.stop("whole")
 
 
-PARTS = [quota, frames, vendor, random, cost.launches, cost.initialisation, cost.allocation,
+PARTS = [quota, frames, vendor, random, managed.managed, cost.launches, cost.initialisation, cost.allocation,
          cost.training, floor.floor, pinned, large, many, sixteen, whole]
 
 

@@ -69,6 +69,12 @@ def nvidia_smi(*arguments):
     return ""
 
 
+def tool(name):
+    """Finds a program of the CUDA toolkit; None where there is none."""
+    path = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
+    return shutil.which(name, path=path)
+
+
 def command_lines():
     """Yields (pid, command line) of all processes but this one."""
     for path in glob.glob("/proc/[0-9]*/cmdline"):

@@ -1,6 +1,8 @@
 """Samples NVML's account of a card's processes until standard input ends.
 
-usage: python3 -m measure.nvml CARD LIMIT_BYTES
+usage: python3 -m measure.nvml CARD LIMIT_BYTES [card]
+With "card", the whole card's memory in use, beyond what it was at the start: managed memory is no
+process's.
 Prints how many samples were taken, the largest sum, and how many were above the limit. Exit
 status 1 when one was.
 """
@@ -17,18 +19,35 @@ class Process(ctypes.Structure):
                 ("gpu_instance", ctypes.c_uint), ("compute_instance", ctypes.c_uint)]
 
 
-def main(card, limit):
+class Memory(ctypes.Structure):
+    """nvmlMemory_t"""
+
+    _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
+
+
+def used_by_processes(nvml, device, table=(Process * 512)()):
+    count = ctypes.c_uint(512)
+    found = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), table)
+    assert found == 0, found
+    return sum(one.used for one in table[: count.value] if one.used != 2**64 - 1)
+
+
+def used_of_card(nvml, device):
+    memory = Memory()
+    assert nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
+    return memory.used
+
+
+def main(card, limit, of_card):
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     assert nvml.nvmlInit_v2() == 0
     device = ctypes.c_void_p()
     assert nvml.nvmlDeviceGetHandleByIndex_v2(card, ctypes.byref(device)) == 0
-    table = (Process * 512)()
+    used_now = used_of_card if of_card else used_by_processes
+    before = used_now(nvml, device) if of_card else 0
     samples, most, above = 0, 0, 0
     while not select.select([sys.stdin], [], [], 0.002)[0]:
-        count = ctypes.c_uint(512)
-        found = nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), table)
-        assert found == 0, found
-        used = sum(one.used for one in table[: count.value] if one.used != 2**64 - 1)
+        used = used_now(nvml, device) - before
         samples += 1
         most = max(most, used)
         above += used > limit
@@ -38,4 +57,4 @@ def main(card, limit):
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), "card" in sys.argv[3:]))

@@ -6,7 +6,7 @@ mod escapes;
 mod uvm;
 
 pub use calls::*;
-pub use uvm::{Range, UvmCall, UvmMemory, UvmObject};
+pub use uvm::{HOST_UUID, Range, UvmCall, UvmMemory, UvmObject};
 
 use self::{escapes::escape_call, uvm::uvm_call};
 use super::{

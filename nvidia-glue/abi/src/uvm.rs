@@ -111,12 +111,13 @@ const R595: DriverRelease = DriverRelease::new(595, 0, 0);
 /// Sizes and offsets are those that a C compiler gives for the headers of every release from
 /// 525.47.04 to 595.45.04. A command is executed by the mediator when it names an object of the
 /// resource manager, or begins or ends something that keeps memory allocated, or says what a later
-/// mapping is (a semaphore pool is host memory), or is counted: its struct must not change after
-/// the check. The others work on the caller's own address space only, and several of them look
-/// pages up in the address space of the process that makes the call (`current->mm`, and
-/// `uvm_va_space_mm_or_current_retain()` where the UVM file does not hold on to one), so they must
-/// be made in its place. The command's number cannot be changed by a racing thread: it is in a
-/// register. A reason must hold for any contents of the struct.
+/// mapping is (a semaphore pool is host memory), or may bring managed memory onto a card, or is
+/// counted: its struct must not change after the check. The others work on the caller's own address
+/// space only, and several of them look pages up in the address space of the process that makes the
+/// call (`current->mm`, and `uvm_va_space_mm_or_current_retain()` where the UVM file does not hold
+/// on to one), so they must be made in its place; so must advice about memory that is not managed.
+/// The command's number cannot be changed by a racing thread: it is in a register. A reason must
+/// hold for any contents of the struct.
 pub const UVM_COMMANDS: &[UvmCommand] = &[
     row("UVM_CREATE_RANGE_GROUP", 23, UvmRule::Execute, &[layout(16, Some(8))]),
     row("UVM_DESTROY_RANGE_GROUP", 24, UvmRule::Execute, &[layout(16, Some(8))]),
@@ -193,46 +194,36 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
     row(
         "UVM_PREVENT_MIGRATION_RANGE_GROUPS",
         40,
-        UvmRule::Continue("moves or prepares managed pages, which were charged when they were mapped"),
+        UvmRule::Continue(
+            "moves or prepares managed pages, which were charged when they were mapped, or stay on the host",
+        ),
         &[layout(272, Some(264))],
     ),
     row(
         "UVM_ALLOW_MIGRATION_RANGE_GROUPS",
         41,
-        UvmRule::Continue("moves or prepares managed pages, which were charged when they were mapped"),
+        UvmRule::Continue(
+            "moves or prepares managed pages, which were charged when they were mapped, or stay on the host",
+        ),
         &[layout(272, Some(264))],
     ),
     row(
         "UVM_SET_PREFERRED_LOCATION",
         42,
-        UvmRule::Continue(
-            "moves or prepares managed pages, which were charged when they were mapped; ordinary pages are the caller's own and looked up in its address space",
-        ),
+        UvmRule::Execute,
         &[
             layout(40, Some(32)).in_releases(Releases::before(R550)),
             layout(40, Some(36)).in_releases(Releases::since(R550)),
         ],
     ),
-    row(
-        "UVM_UNSET_PREFERRED_LOCATION",
-        43,
-        UvmRule::Continue(
-            "moves or prepares managed pages, which were charged when they were mapped; ordinary pages are the caller's own and looked up in its address space",
-        ),
-        &[layout(24, Some(16))],
-    ),
-    row(
-        "UVM_ENABLE_READ_DUPLICATION",
-        44,
-        UvmRule::Continue(
-            "copies managed pages, which were charged when they were mapped, to each card that is registered",
-        ),
-        &[layout(24, Some(16))],
-    ),
+    row("UVM_UNSET_PREFERRED_LOCATION", 43, UvmRule::Execute, &[layout(24, Some(16))]),
+    row("UVM_ENABLE_READ_DUPLICATION", 44, UvmRule::Execute, &[layout(24, Some(16))]),
     row(
         "UVM_DISABLE_READ_DUPLICATION",
         45,
-        UvmRule::Continue("moves or prepares managed pages, which were charged when they were mapped"),
+        UvmRule::Continue(
+            "moves or prepares managed pages, which were charged when they were mapped, or stay on the host",
+        ),
         &[layout(24, Some(16))],
     ),
     row(
@@ -242,20 +233,8 @@ pub const UVM_COMMANDS: &[UvmCommand] = &[
         &[layout(40, Some(32))],
     ),
     row("UVM_UNSET_ACCESSED_BY", 47, UvmRule::Continue("ends what UVM_SET_ACCESSED_BY began"), &[layout(40, Some(32))]),
-    row(
-        "UVM_MIGRATE",
-        51,
-        UvmRule::Continue(
-            "moves or prepares managed pages, which were charged when they were mapped; ordinary pages are the caller's own, looked up in its address space, and make way for any allocation",
-        ),
-        &[layout(80, Some(72))],
-    ),
-    row(
-        "UVM_MIGRATE_RANGE_GROUP",
-        53,
-        UvmRule::Continue("moves or prepares managed pages, which were charged when they were mapped"),
-        &[layout(32, Some(24))],
-    ),
+    row("UVM_MIGRATE", 51, UvmRule::Execute, &[layout(80, Some(72))]),
+    row("UVM_MIGRATE_RANGE_GROUP", 53, UvmRule::Execute, &[layout(32, Some(24))]),
     row(
         "UVM_ENABLE_SYSTEM_WIDE_ATOMICS",
         54,

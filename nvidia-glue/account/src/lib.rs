@@ -43,7 +43,7 @@ mod tree;
 mod types;
 
 pub use accounts::{
-    Accounts, AllocRequest, ClientReservation, CommitError, Committed, Counts, Freed, Hold, ManagedDrift,
+    Accounts, AllocRequest, ClientReservation, CommitError, Committed, Contended, Counts, Freed, Hold, ManagedDrift,
     ManagedReservation, ManagedSync, Mapping, NotCommitted, ObjectView, PageTableReservation, Placement, ProcessEnd,
     Reservation,
 };

@@ -348,6 +348,14 @@ impl<'a> InFlightCall<'a> {
         Ok(())
     }
 
+    /// Sets the driver's verdict in its place.
+    pub(crate) fn set_status(&mut self, status: Status) {
+        if let Some(place) = self.row.status_at().and_then(|at| self.args.get_mut(at..at + 4)) {
+            place.copy_from_slice(&status.0.to_le_bytes());
+        }
+        self.has_failed = !status.is_ok();
+    }
+
     /// Writes back what has changed: buffers first, then the struct with its status.
     pub(crate) fn finish(&self) -> Result<Answer, CallEnd> {
         let mut is_asked = false;

@@ -56,7 +56,7 @@ const TRANSIT: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(5)]
 
 pub use base::{GrantedCard, Pid};
 pub use caller::{Caller, CallerError, Number, Numbers};
-pub use calls::dispatch::Undo;
+pub use calls::sequel::{Sequel, Undo};
 pub use observer::{Drift, DriftKind, Observer, OverMemoryEvent, Shortage, UnknownKind};
 #[cfg(feature = "parking")]
 pub use parking::{Copier, Copying, ParkError, Parked, Piece, StillParked};

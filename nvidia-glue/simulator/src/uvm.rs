@@ -280,11 +280,15 @@ fn at_addresses(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
 }
 
 /// Accepts a migration. No memory moves: there is none. userSpaceStart and -Length say that all was
-/// done.
+/// done. Without a length, the call only releases a semaphore (`uvm_api_migrate`).
 fn migrate(_: &mut State, call: &mut Call<'_>) -> Result<(), Status> {
-    first_addresses(call.args)?;
-    put(call.args, UVM_MIGRATE_PARAMS::userSpaceStart, 0);
-    put(call.args, UVM_MIGRATE_PARAMS::userSpaceLength, 0);
+    type Args = UVM_MIGRATE_PARAMS;
+    let only_wakes = get(call.args, Args::length) == 0 && get(call.args, Args::semaphoreAddress) != 0;
+    if !only_wakes {
+        first_addresses(call.args)?;
+    }
+    put(call.args, Args::userSpaceStart, 0);
+    put(call.args, Args::userSpaceLength, 0);
     Ok(())
 }
 

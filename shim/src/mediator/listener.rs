@@ -216,7 +216,7 @@ impl Listener {
                 return;
             }
         };
-        let (answer, undo) = session.handle_undoably(&caller, &stopped);
+        let (answer, sequel) = session.handle_with_sequel(&caller, &stopped);
         let response = match answer {
             Answer::Return(value) => Response::Return(value),
             Answer::Errno(errno) => Response::Errno(errno),
@@ -224,10 +224,9 @@ impl Listener {
             // The caller waits until it is killed.
             Answer::KillCaller => return,
         };
-        if !self.respond(notification, response)
-            && let Some(undo) = undo
-        {
-            session.undo(undo);
+        let is_heard = self.respond(notification, response);
+        if let Some(sequel) = sequel {
+            session.answered(sequel, is_heard);
         }
     }
 

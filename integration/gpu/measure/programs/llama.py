@@ -4,9 +4,9 @@ import os
 import re
 import shutil
 
-from measure.node import call, host_environment
+from measure.node import call, host_environment, tool
 from measure.programs.compare import outcome
-from measure.programs.places import NO_FOLDER, SIDES, python_path, tool, versions
+from measure.programs.places import NO_FOLDER, SIDES, python_path, versions
 from measure.programs.tools import show
 
 NAME = "llama.cpp server"

@@ -3,7 +3,6 @@
 import glob
 import json
 import os
-import shutil
 
 from measure.memory import card
 from measure.node import NCCL, NCCL_OPTIONS
@@ -69,9 +68,3 @@ def versions(folder):
             return json.load(file)
     except OSError:
         return {}
-
-
-def tool(name):
-    """Finds a program of the CUDA toolkit; None where there is none."""
-    path = f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin"
-    return shutil.which(name, path=path)

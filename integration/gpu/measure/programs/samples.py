@@ -6,9 +6,9 @@ import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from measure.node import call, host_environment
+from measure.node import call, host_environment, tool
 from measure.programs.compare import FAILED, PASSED, SKIPPED, settled
-from measure.programs.places import NO_FOLDER, SIDES, tool, versions
+from measure.programs.places import NO_FOLDER, SIDES, versions
 
 NAME = "cuda-samples"
 # A sample that the machine is not made for says so by this exit status.

@@ -5,9 +5,9 @@ import re
 import shutil
 import subprocess
 
-from measure.node import DRIVER, call, host_environment
+from measure.node import DRIVER, call, host_environment, tool
 from measure.programs.compare import outcome
-from measure.programs.places import SIDES, TIME_IS_OVER, tool
+from measure.programs.places import SIDES, TIME_IS_OVER
 
 CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FOUND = re.compile("(?:ERROR SUMMARY: |RACECHECK SUMMARY: )([0-9]+) ")

@@ -87,11 +87,34 @@ pub enum UvmCall {
     ValidateVaRange(Range),
     /// `UVM_ALLOC_SEMAPHORE_POOL`.
     SemaphorePool(Range),
+    /// Advice that may bring managed memory onto a card: `UVM_SET_PREFERRED_LOCATION`,
+    /// `UVM_UNSET_PREFERRED_LOCATION`, `UVM_ENABLE_READ_DUPLICATION`.
+    Advise(Range),
+    /// `UVM_DISABLE_READ_DUPLICATION`: libcuda's first word on managed memory that it is about to
+    /// use.
+    DisableReadDuplication(Range),
+    /// `UVM_MIGRATE`.
+    Migrate {
+        /// Addresses.
+        range: Range,
+        /// The card, or [`HOST_UUID`].
+        destination: [u8; 16],
+    },
+    /// `UVM_MIGRATE_RANGE_GROUP`.
+    MigrateGroup {
+        /// The card, or [`HOST_UUID`].
+        destination: [u8; 16],
+    },
     /// Any other command on a range of addresses.
     Ranged(Range),
     /// A command of which only the row matters.
     Other,
 }
+
+/// UUID by which UVM's commands name the host (`NV_PROCESSOR_UUID_CPU_DEFAULT`,
+/// kernel-open/nvidia-uvm/nvCpuUuid.c).
+pub const HOST_UUID: [u8; 16] =
+    [0xa6, 0x5e, 0x0f, 0x4e, 0xd7, 0xd4, 0x7b, 0xa2, 0x50, 0x47, 0x41, 0x2c, 0x14, 0x2a, 0x77, 0x73];
 
 /// An RM object that a UVM call names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,15 +206,17 @@ pub(super) fn uvm_call(command: &'static UvmCommand, layout: &'static UvmLayout,
         UVM_MAP_EXTERNAL_SPARSE => UvmCall::MapSparse { range: range(), uuid: fields.get(Unmap::gpuUuid) },
         UVM_MM_INITIALIZE => UvmCall::MmInitialize { uvm_fd: fields.get(UVM_MM_INITIALIZE_PARAMS::uvmFd) },
         UVM_ALLOC_DEVICE_P2P => UvmCall::DeviceP2p(memory(layout, fields)),
-        UVM_SET_PREFERRED_LOCATION
-        | UVM_UNSET_PREFERRED_LOCATION
-        | UVM_ENABLE_READ_DUPLICATION
-        | UVM_DISABLE_READ_DUPLICATION
-        | UVM_SET_ACCESSED_BY
-        | UVM_UNSET_ACCESSED_BY
-        | UVM_MIGRATE
-        | UVM_POPULATE_PAGEABLE
-        | UVM_DISCARD => UvmCall::Ranged(range()),
+        UVM_SET_PREFERRED_LOCATION | UVM_UNSET_PREFERRED_LOCATION | UVM_ENABLE_READ_DUPLICATION => {
+            UvmCall::Advise(range())
+        }
+        UVM_DISABLE_READ_DUPLICATION => UvmCall::DisableReadDuplication(range()),
+        UVM_MIGRATE => {
+            UvmCall::Migrate { range: range(), destination: fields.get(UVM_MIGRATE_PARAMS::destinationUuid) }
+        }
+        UVM_MIGRATE_RANGE_GROUP => {
+            UvmCall::MigrateGroup { destination: fields.get(UVM_MIGRATE_RANGE_GROUP_PARAMS::destinationUuid) }
+        }
+        UVM_SET_ACCESSED_BY | UVM_UNSET_ACCESSED_BY | UVM_POPULATE_PAGEABLE | UVM_DISCARD => UvmCall::Ranged(range()),
         UVM_SET_RANGE_GROUP => {
             type Args = UVM_SET_RANGE_GROUP_PARAMS;
             UvmCall::Ranged(fields.range(Args::requestedBase, Args::length))

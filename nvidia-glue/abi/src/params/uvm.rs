@@ -44,19 +44,22 @@ params! {
     UVM_PREVENT_MIGRATION_RANGE_GROUPS_PARAMS [272] { rmStatus: u32 @264 }
     UVM_ALLOW_MIGRATION_RANGE_GROUPS_PARAMS [272] { rmStatus: u32 @264 }
     UVM_SET_PREFERRED_LOCATION_PARAMS_525 = "UVM_SET_PREFERRED_LOCATION_PARAMS" [40] before R550 {
-        requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @32,
+        requestedBase: u64 @0, length: u64 @8, preferredLocation: [u8; 16] @16, rmStatus: u32 @32,
     }
-    UVM_SET_PREFERRED_LOCATION_PARAMS [40] since R550 { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @36 }
+    UVM_SET_PREFERRED_LOCATION_PARAMS [40] since R550 {
+        requestedBase: u64 @0, length: u64 @8, preferredLocation: [u8; 16] @16, preferredCpuNumaNode: i32 @32,
+        rmStatus: u32 @36,
+    }
     UVM_UNSET_PREFERRED_LOCATION_PARAMS [24] { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @16 }
     UVM_ENABLE_READ_DUPLICATION_PARAMS [24] { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @16 }
     UVM_DISABLE_READ_DUPLICATION_PARAMS [24] { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @16 }
     UVM_SET_ACCESSED_BY_PARAMS [40] { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @32 }
     UVM_UNSET_ACCESSED_BY_PARAMS [40] { requestedBase: u64 @0, length: u64 @8, rmStatus: u32 @32 }
     UVM_MIGRATE_PARAMS [80] {
-        base: u64 @0, length: u64 @8, userSpaceStart: u64 @56, userSpaceLength: u64 @64,
-        rmStatus: u32 @72,
+        base: u64 @0, length: u64 @8, destinationUuid: [u8; 16] @16, flags: u32 @32, semaphoreAddress: u64 @40,
+        semaphorePayload: u32 @48, userSpaceStart: u64 @56, userSpaceLength: u64 @64, rmStatus: u32 @72,
     }
-    UVM_MIGRATE_RANGE_GROUP_PARAMS [32] { rangeGroupId: u64 @0, rmStatus: u32 @24 }
+    UVM_MIGRATE_RANGE_GROUP_PARAMS [32] { rangeGroupId: u64 @0, destinationUuid: [u8; 16] @8, rmStatus: u32 @24 }
     UVM_ENABLE_SYSTEM_WIDE_ATOMICS_PARAMS [20] { gpu_uuid: [u8; 16] @0, rmStatus: u32 @16 }
     UVM_MAP_DYNAMIC_PARALLELISM_REGION_PARAMS [40] { base: u64 @0, length: u64 @8, rmStatus: u32 @32 }
     UVM_UNMAP_EXTERNAL_PARAMS [40] { base: u64 @0, length: u64 @8, gpuUuid: [u8; 16] @16, rmStatus: u32 @32 }

@@ -4,15 +4,19 @@
 //! A range is made by `mmap` of a UVM file, which the kernel executes in the caller's own context:
 //! nobody says whether it has happened. So a range counts from before its `mmap`, and is only
 //! believed to be gone when the process's mappings, read after its thread has come back from the
-//! `mmap`, do not show it. Each range is charged on every card in full. Within one address space
-//! the charge is that of the union of all ranges: a mapping that replaces another one at its
-//! address needs no room of its own. Crumbs are charged more than their bytes ([`blocks`]).
+//! `mmap`, do not show it. Each range is charged on every card, in full where it may come to lie
+//! there, else for its page tables ([`host`]). Within one address space the charge is that of the
+//! union of all ranges: a mapping that replaces another one at its address needs no room of its
+//! own. Crumbs are charged more than their bytes ([`blocks`]).
 
 mod blocks;
+mod host;
 mod ranges;
 mod sync;
 
 use base::{Pid, units::Bytes};
+pub use host::Contended;
+use host::Place;
 pub(super) use ranges::Managed;
 use ranges::{Range, RangeState};
 pub use sync::{ManagedDrift, ManagedSync, Mapping};
@@ -31,13 +35,15 @@ pub struct ManagedReservation {
     process: Pid,
     start: u64,
     length: u64,
-    padding: u128,
+    place: Place,
+    charge: u128,
     armed: Armed,
 }
 
 impl ManagedReservation {
-    fn charge(&self) -> u128 {
-        u128::from(self.length) + self.padding
+    /// Returns whether it is to lie on the host.
+    pub fn is_on_host(&self) -> bool {
+        self.place != Place::Card
     }
 }
 
@@ -53,14 +59,24 @@ impl Accounts {
         if self.managed.len() >= self.limits.managed_ranges as usize {
             return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
         }
-        let padding = Span::new(start, length.0).map_or(0, |span| blocks::padding(span, false));
-        let charge = u128::from(length.0) + padding;
+        let charge = Place::Card.charge_of(start, length);
         self.managed_fits(saturated(charge))?;
         let tables = self.managed.page_tables().saturating_add(cost(length.0));
         self.cards.all().try_for_each(|card| self.page_tables_fit(card, tables))?;
+        Ok(self.reserve_in(Place::Card, process, (start, length), charge))
+    }
+
+    fn reserve_in(
+        &mut self,
+        place: Place,
+        process: Pid,
+        (start, length): (u64, Bytes),
+        charge: u128,
+    ) -> ManagedReservation {
         self.charge_everywhere(process, charge);
         self.managed.reserved += 1;
-        Ok(ManagedReservation { process, start, length: length.0, padding, armed: Armed::new(&self.abandoned) })
+        self.managed.reserved_on_host += usize::from(place != Place::Card);
+        ManagedReservation { process, start, length: length.0, place, charge, armed: Armed::new(&self.abandoned) }
     }
 
     /// Returns whether `length` bytes of managed memory would fit now.
@@ -73,43 +89,60 @@ impl Accounts {
 
     /// Cancels the reservation of a `mmap` that will not be executed.
     pub fn cancel_managed(&mut self, reservation: ManagedReservation) {
-        self.discharge_everywhere(reservation.process, reservation.charge());
+        self.discharge_everywhere(reservation.process, reservation.charge);
         self.managed.reserved = self.managed.reserved.saturating_sub(1);
+        let on_host = usize::from(reservation.place != Place::Card);
+        self.managed.reserved_on_host = self.managed.reserved_on_host.saturating_sub(on_host);
         reservation.armed.disarm();
     }
 
     /// Charges a `mmap` that `thread` is about to execute in `mm`. It stays charged until a
     /// [`ManagedSync`] begun after [`Accounts::thread_called`] for that thread misses it.
-    pub fn commit_managed(&mut self, reservation: ManagedReservation, mm: Mm, file: UvmFile, thread: i32) {
-        let Some(span) = Span::new(reservation.start, reservation.length) else {
-            // Empty or wrapping: the kernel refuses it.
-            return self.cancel_managed(reservation);
-        };
-        let mut range = Range {
-            process: reservation.process,
-            file: Some(file),
-            is_cut: false,
-            state: RangeState::Pending { thread, epoch: self.managed.epoch },
-        };
-        self.discharge_everywhere(reservation.process, reservation.padding);
+    ///
+    /// # Errors
+    /// When another thread maps managed memory there, and either is to lie on the host: which of
+    /// them comes to stand there, nobody can tell. The reservation is cancelled.
+    pub fn commit_managed(
+        &mut self,
+        reservation: ManagedReservation,
+        mm: Mm,
+        file: UvmFile,
+        thread: i32,
+    ) -> Result<(), Contended> {
+        let ManagedReservation { process, start, length, place, .. } = reservation;
+        self.cancel_managed(reservation);
+        // What is empty or wraps the kernel refuses.
+        let Some(span) = Span::new(start, length) else { return Ok(()) };
+        if self.managed.is_contended(mm, span, thread, place) {
+            return Err(Contended);
+        }
+        let state = RangeState::Pending { thread, epoch: self.managed.epoch };
+        let mut range = Range { process, file: Some(file), is_cut: false, place, state };
+        let mut on_cards = Vec::new();
         for cut in self.managed.cut(mm, span) {
             match cut.value.state {
                 RangeState::Pending { thread: other, .. } if other != thread => {
                     self.managed.supersede(mm, cut.span, cut.value);
                 }
-                RangeState::Pending { .. } | RangeState::Settled(_) => {
-                    self.discharge_everywhere(cut.value.process, cut.span.length());
-                }
+                RangeState::Pending { .. } | RangeState::Settled(_) => {}
             }
             if cut.value.file != Some(file) {
                 // Should the `mmap` fail, what was there stays, and keeps its own file.
                 range.file = None;
             }
+            // And its place.
+            if cut.value.place == Place::Card && place != Place::Card {
+                on_cards.push(cut.span);
+            }
         }
-        self.managed.insert(mm, span, range);
-        self.charge_padding();
-        self.managed.reserved = self.managed.reserved.saturating_sub(1);
-        reservation.armed.disarm();
+        for span in sync::gaps(std::iter::once(span), &on_cards) {
+            self.managed.insert(mm, span, range);
+        }
+        for span in on_cards {
+            self.managed.insert(mm, span, Range { place: Place::Card, is_cut: true, ..range });
+        }
+        self.update_charges();
+        Ok(())
     }
 
     /// Records a `mmap` that `thread` is about to execute in `mm`, of a file that is not UVM's
@@ -150,22 +183,19 @@ impl Accounts {
         for (_, span, range) in of_space {
             let charged: Vec<_> = self.managed.of(mm).map(|(span, _)| span).collect();
             for span in sync::gaps(std::iter::once(span), &charged) {
-                self.charge_everywhere(range.process, span.length());
                 self.managed.insert(mm, span, range);
                 added += span.length();
             }
         }
-        self.charge_padding();
+        self.update_charges();
         saturated(added)
     }
 
     /// Records that `thread` has made another call, or is gone: each of its `mmap` calls has
     /// returned. Cheap when there was none.
     pub fn thread_called(&mut self, thread: i32) {
-        for (process, length) in self.managed.settle(thread) {
-            self.discharge_everywhere(process, length);
-        }
-        self.charge_padding();
+        self.managed.settle(thread);
+        self.update_charges();
     }
 
     /// Threads whose `mmap` is not known to have returned. Before a comparison with what processes
@@ -187,8 +217,7 @@ impl Accounts {
 
     fn discharge_all(&mut self, file: Option<UvmFile>) -> u128 {
         let mut released = 0_u128;
-        self.managed.zombie_tables.remove(&file);
-        for (process, length) in self.managed.zombies.remove(&file).unwrap_or_default() {
+        for (process, length) in self.managed.zombies.remove(&file).unwrap_or_default().charges {
             self.discharge_everywhere(process, length);
             released += length;
         }
@@ -202,14 +231,13 @@ impl Accounts {
             self.managed.add_zombie(span, range);
             return 0;
         }
-        self.discharge_everywhere(range.process, span.length());
         span.length()
     }
 
-    /// Charges the changed padding of the ranges, over the limit, too: a part of a range that was
+    /// Charges what has changed of the ranges, over the limit, too: a part of a range that was
     /// unmapped may have freed nothing.
-    fn charge_padding(&mut self) {
-        for (process, change) in self.managed.take_padding() {
+    fn update_charges(&mut self) {
+        for (process, change) in self.managed.take_changes() {
             match u128::try_from(change) {
                 Ok(more) => self.charge_everywhere(process, more),
                 Err(_) => self.discharge_everywhere(process, change.unsigned_abs()),

@@ -18,7 +18,7 @@ use std::sync::{Arc, atomic::AtomicU64};
 use abi::Handle;
 use base::Bytes;
 use foldhash::{HashMap, HashSet};
-pub use managed::{ManagedDrift, ManagedReservation, ManagedSync, Mapping};
+pub use managed::{Contended, ManagedDrift, ManagedReservation, ManagedSync, Mapping};
 pub use objects::{Committed, Freed, Placement};
 pub use page_tables::PageTableReservation;
 pub use query::{Counts, ObjectView, ProcessEnd};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    api::{Bytes, ExportFile, Mapping, Mm, Pid, UvmFile},
+    api::{Bytes, ExportFile, ManagedReservation, Mapping, Mm, Pid, UvmFile},
     program::{Look, Program},
     world::{Mmap, PAGE, PAGES_OF_A_BLOCK, Vma, World},
 };
@@ -46,7 +46,7 @@ impl Program<'_> {
             self.behind |= !copies.is_empty();
             self.copied |= !copies.is_empty();
             for (key, file) in copies {
-                self.world.vmas.insert(key, Vma { file, enabled: false });
+                self.world.vmas.insert(key, Vma { file, enabled: false, is_on_host: false });
             }
         }
         Some(())
@@ -58,7 +58,7 @@ impl Program<'_> {
         // Of a file that is shared, ranges count as kept whose `mmap` never happened, or that were
         // unmapped since the last look.
         let of_mm = self.mapped_of.range((mm, 0)..=(mm, u64::MAX));
-        self.mixed |= of_mm.into_iter().any(|(_, &file)| self.world.uvm[file].shared);
+        self.mixed |= of_mm.into_iter().any(|(_, &(file, _))| self.world.uvm[file].shared);
         // Of what fork has copied, the file is not known: it may be one of those.
         self.mixed |= self.copied && self.world.uvm.iter().any(|file| file.alive && file.shared);
         self.world.exit(process);
@@ -118,12 +118,68 @@ impl Program<'_> {
             self.accounts.cancel_managed(reservation);
             return None;
         }
+        let is_on_host = false;
+        self.commit_mmap(reservation, Mmap { process, thread, mm, file, page, pages, is_on_host })
+    }
+
+    fn commit_mmap(&mut self, reservation: ManagedReservation, mmap: Mmap) -> Option<()> {
+        let Mmap { thread, mm, file, page, pages, .. } = mmap;
+        self.accounts.commit_managed(reservation, Mm(mm), UvmFile(file as u64), thread).ok()?;
+        let new = (file, mmap.is_on_host);
         for page in page..page + pages {
-            self.mixed |= *self.mapped_of.entry((mm, page)).or_insert(file) != file;
+            self.mixed |= *self.mapped_of.entry((mm, page)).or_insert(new) != new;
         }
-        self.accounts.commit_managed(reservation, Mm(mm), UvmFile(file as u64), thread);
-        self.world.mmaps.push(Mmap { process, thread, mm, file, page, pages });
+        self.world.mmaps.push(mmap);
         self.behind = true;
+        Some(())
+    }
+
+    /// The same of a range that is to stay on the host.
+    pub(super) fn mmap_on_host(&mut self) -> Option<()> {
+        let (process, file) = (self.process()?, self.uvm()?);
+        let thread = process * 2 + i32::from(self.byte() % 2);
+        if self.world.mmaps.iter().any(|mmap| mmap.thread == thread) {
+            return None;
+        }
+        let (page, pages) = self.span();
+        let mm = *self.world.processes.get(&process)?;
+        self.accounts.thread_called(thread);
+        let reservation = self.accounts.reserve_managed_on_host(Pid(process), page * PAGE, Bytes(pages * PAGE))?;
+        self.commit_mmap(reservation, Mmap { process, thread, mm, file, page, pages, is_on_host: true })
+    }
+
+    /// The driver is told of ranges that are to stay on the host, where it can be.
+    pub(super) fn tell(&mut self) -> Option<()> {
+        for (mm, part) in self.accounts.untold_managed() {
+            let pages = part.start / PAGE..(part.start + part.length) / PAGE;
+            let files: BTreeSet<usize> =
+                pages.filter_map(|page| Some(self.world.vmas.get(&(mm.0, page))?.file)).collect();
+            match files.iter().collect::<Vec<_>>().as_slice() {
+                [] => {}
+                [file] => self.accounts.managed_was_told(mm, UvmFile(**file as u64), part, Bytes(0)),
+                _ => {
+                    let charged = self.accounts.managed_cannot_be_told(mm, part);
+                    self.may_exceed = self.may_exceed.map(|may| may || charged.0 > 0);
+                    self.behind = true;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// A call brings onto cards what is on the host, as far as that fits.
+    pub(super) fn move_to_cards(&mut self) -> Option<()> {
+        let file = self.uvm()?;
+        let (page, pages) = self.span();
+        let parts = self.accounts.move_managed_to_cards(UvmFile(file as u64), page * PAGE, pages * PAGE).ok()?;
+        let is_meant = |at: u64| parts.iter().any(|part| (part.start..part.start + part.length).contains(&(at * PAGE)));
+        for (_, vma) in self.world.vmas.iter_mut().filter(|((_, at), _)| is_meant(*at)) {
+            vma.is_on_host &= vma.file != file;
+            // The account does not know whose it is.
+            self.mixed |= vma.is_on_host;
+        }
+        // It is moved before it is there.
+        self.mixed |= self.world.mmaps.iter().any(|mmap| mmap.is_on_host);
         Some(())
     }
 
@@ -132,10 +188,10 @@ impl Program<'_> {
         if index >= self.world.mmaps.len() {
             return None;
         }
-        let Mmap { mm, file, page, pages, .. } = self.world.mmaps.swap_remove(index);
+        let Mmap { mm, file, page, pages, is_on_host, .. } = self.world.mmaps.swap_remove(index);
         if !self.byte().is_multiple_of(4) {
             for page in page..page + pages {
-                self.world.vmas.insert((mm, page), Vma { file, enabled: true });
+                self.world.vmas.insert((mm, page), Vma { file, enabled: true, is_on_host });
             }
         }
         self.world.close_unheld();

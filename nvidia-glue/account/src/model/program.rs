@@ -101,12 +101,12 @@ pub(super) struct Program<'a> {
     pub(super) behind: bool,
     /// A handle came again before its end was reported: what it named stays charged for longer.
     pub(super) stale: bool,
-    /// By page: the file that it was ever mapped of.
-    pub(super) mapped_of: BTreeMap<(u64, u64), usize>,
+    /// By page: the file that it was ever mapped of, and whether it was to stay on the host.
+    pub(super) mapped_of: BTreeMap<(u64, u64), (usize, bool)>,
     /// fork has copied managed memory.
     pub(super) copied: bool,
-    /// The account has to assume more than there is for longer: two files were mapped at one
-    /// address, or a file that is shared by a process that has ended.
+    /// The account has to assume more than there is for longer: two files, or places, were
+    /// mapped at one address, or a file that is shared by a process that has ended.
     pub(super) mixed: bool,
     /// A card may be over its limit: that was lowered, or an object could not be freed again.
     pub(super) may_exceed: [bool; CHARGED.len()],
@@ -194,7 +194,7 @@ impl Program<'_> {
 
     pub(super) fn step(&mut self, operation: u8) -> Option<()> {
         // Programs that were written before are to stay what they were.
-        match if operation < 235 { operation % 48 } else { operation } {
+        match if operation < 232 { operation % 48 } else { operation } {
             0 | 1 => self.new_client(),
             2 | 3 => self.reserve(),
             4 | 5 => self.execute(),
@@ -238,6 +238,9 @@ impl Program<'_> {
             251 | 252 => self.make_channel().and_then(|()| self.register_channel()),
             253 => self.unregister_channel(),
             254 | 255 => self.context(CHANNEL),
+            232 => self.mmap_on_host(),
+            233 => self.tell(),
+            234 => self.move_to_cards(),
             235 => self.addresses(),
             236 => self.pin(),
             237 => self.pin().and_then(|()| self.settle_pin()),
@@ -272,7 +275,7 @@ impl Program<'_> {
             // What is left of a range that was cut is charged more than before.
             let exceeds = usage.used.0 > usage.limit.0 + padding;
             assert!(!exceeds || self.may_exceed[at] || self.mixed, "card {card} is over its limit");
-            self.may_exceed[at] &= exceeds;
+            self.may_exceed[at] &= usage.used > usage.limit;
             assert!(usage.high_water >= usage.used);
         }
         for card in [0, 1, FOREIGN] {

@@ -87,6 +87,8 @@ pub(super) struct Vma {
     pub(super) file: usize,
     /// Not a copy that fork made.
     pub(super) enabled: bool,
+    /// Calls alone can bring it onto a card.
+    pub(super) is_on_host: bool,
 }
 
 /// A `mmap` that was let through and that the kernel has not executed yet.
@@ -98,6 +100,7 @@ pub(super) struct Mmap {
     pub(super) file: usize,
     pub(super) page: u64,
     pub(super) pages: u64,
+    pub(super) is_on_host: bool,
 }
 
 #[derive(Debug, Default)]
@@ -277,7 +280,7 @@ impl World {
 
     /// Bytes of managed memory, which may be on any card.
     pub(super) fn managed(&self) -> u64 {
-        let mapped = self.vmas.values().filter(|vma| vma.enabled).count() as u64;
+        let mapped = self.vmas.values().filter(|vma| vma.enabled && !vma.is_on_host).count() as u64;
         (mapped + self.zombies.values().sum::<u64>()) * PAGE
     }
 
@@ -331,7 +334,7 @@ impl World {
             let (gone, left) = std::mem::take(&mut self.vmas).into_iter().partition(|&((of, _), _)| of == mm);
             self.vmas = left;
             let gone: BTreeMap<(u64, u64), Vma> = gone;
-            for vma in gone.values().filter(|vma| vma.enabled && self.uvm[vma.file].shared) {
+            for vma in gone.values().filter(|vma| vma.enabled && !vma.is_on_host && self.uvm[vma.file].shared) {
                 *self.zombies.entry(vma.file).or_default() += 1;
             }
         }

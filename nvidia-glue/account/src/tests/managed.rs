@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 fn mmap(accounts: &mut Accounts, start: u64, length: u64) -> Result<(), Refusal> {
     let reservation = accounts.reserve_managed(PROCESS, start * MIB, mib(length))?;
-    accounts.commit_managed(reservation, SPACE, FILE, THREAD);
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD).unwrap();
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn it_goes_with_its_address_space() {
     let mut sync = accounts.begin_sync();
     accounts.set_managed(&mut sync, Mm(2), Pid(7), &[]);
     let reservation = accounts.reserve_managed(Pid(8), 0, mib(10)).unwrap();
-    accounts.commit_managed(reservation, Mm(3), FILE, 8);
+    accounts.commit_managed(reservation, Mm(3), FILE, 8).unwrap();
     assert_eq!(accounts.finish_sync(sync), mib(50));
     // An address space made since is not gone.
     assert_eq!(used(&accounts), mib(10));
@@ -134,7 +134,7 @@ fn a_file_that_is_mapped_keeps_its_external_mappings() {
     assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(12), true));
     // Another file's range at its address may never come to be.
     let reservation = accounts.reserve_managed(PROCESS, 10 * MIB, mib(2)).unwrap();
-    accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD);
+    accounts.commit_managed(reservation, SPACE, UvmFile(2), THREAD).unwrap();
     assert_eq!((used(&accounts), accounts.is_uvm_file_kept(FILE)), (mib(12), true));
     accounts.thread_called(THREAD);
     look(&mut accounts, &[]);
@@ -179,7 +179,7 @@ fn what_the_kernel_refuses_is_not_charged() {
     let mut accounts = accounts();
     mmap(&mut accounts, u64::MAX / MIB, 2).unwrap();
     let reservation = accounts.reserve_managed(PROCESS, 0, Bytes(0)).unwrap();
-    accounts.commit_managed(reservation, SPACE, FILE, THREAD);
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD).unwrap();
     assert_eq!((used(&accounts), accounts.counts().managed_ranges, accounts.abandoned()), (Bytes(0), 0, 0));
 }
 
@@ -190,7 +190,7 @@ fn two_threads_at_one_address_are_charged_for_both_until_both_are_back() {
         let mut accounts = accounts();
         mmap(&mut accounts, 10, 20).unwrap();
         let reservation = accounts.reserve_managed(PROCESS, 16 * MIB, mib(10)).unwrap();
-        accounts.commit_managed(reservation, SPACE, FILE, OTHER);
+        accounts.commit_managed(reservation, SPACE, FILE, OTHER).unwrap();
         assert_eq!(used(&accounts), mib(30), "either may fail");
         accounts
     };
@@ -240,7 +240,7 @@ fn what_is_mapped_in_crumbs_is_charged_by_a_block_for_each() {
     let page = |at: u64| 10 * MIB + at * 4096;
     for at in 0..50 {
         let reservation = accounts.reserve_managed(PROCESS, page(at), Bytes(4096)).unwrap();
-        accounts.commit_managed(reservation, SPACE, FILE, THREAD);
+        accounts.commit_managed(reservation, SPACE, FILE, THREAD).unwrap();
         assert_eq!(used(&accounts), mib(2 * (at + 1)));
     }
     assert!(matches!(accounts.reserve_managed(PROCESS, page(50), Bytes(4096)), Err(Refusal::OverQuota(_))));

@@ -124,7 +124,7 @@ fn managed_memory_that_lies_far_apart() {
     let most = 32 * mib(1).0 + limit.0 / 128;
     let map = |accounts: &mut Accounts, place: u64| -> Result<(), Refusal> {
         let reservation = accounts.reserve_managed(PROCESS, place * STRETCH, Bytes(4096))?;
-        accounts.commit_managed(reservation, Mm(1), UVM, 7);
+        accounts.commit_managed(reservation, Mm(1), UVM, 7).unwrap();
         Ok(())
     };
     let mapped = (0..1 << 14).take_while(|place| map(&mut accounts, *place).is_ok()).count() as u64;
@@ -148,6 +148,6 @@ fn managed_memory_side_by_side() {
     [CARD, Card(1)].into_iter().for_each(|card| accounts.set_limit(card, mib(16 << 10)).unwrap());
     for place in 0..4096 {
         let reservation = accounts.reserve_managed(PROCESS, place * 4096, Bytes(4096)).unwrap();
-        accounts.commit_managed(reservation, Mm(1), UVM, 7);
+        accounts.commit_managed(reservation, Mm(1), UVM, 7).unwrap();
     }
 }

@@ -3,25 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use abi::{Call, Handle, Node, Status, Undecodable, decode, decode::Decoded, escapes::Action};
-use account::ObjectName;
 use base::Pid;
 use driver::{DeviceFile, same_open_file};
 
+use super::sequel::{Sequel, Undo};
 use crate::{
     Answer, Caller, Session, Trapped, UnknownKind,
     in_flight::{CallEnd, InFlightCall, device_file, zeroes},
     locks::lock,
     session::failures::FailedCall,
 };
-
-/// Objects that were made in a call, to be unmade if nobody hears of it. Keeps the caller's file
-/// open.
-#[derive(Debug)]
-pub struct Undo {
-    file: DeviceFile,
-    made: Vec<ObjectName>,
-    pinning: Option<Handle>,
-}
 
 /// Returns whether a command is one of those that a control file or a card's takes
 /// (`NV_IOCTL_MAGIC`), by its bare number; else UVM's.
@@ -33,22 +24,20 @@ impl Session {
     /// The whole way of one call. May block for as long as the caller's memory does; any number of
     /// threads may be in it.
     pub fn handle(&self, caller: &dyn Caller, stopped: &Trapped) -> Answer {
-        self.handle_undoably(caller, stopped).0
+        self.handle_with_sequel(caller, stopped).0
     }
 
-    /// The same, and what to give to [`Session::undo`] should the answer not reach the caller
-    /// (`ENOENT` from `SECCOMP_IOCTL_NOTIF_SEND`): without `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`
-    /// a signal interrupts a call that has been executed, and the program makes it again.
-    pub fn handle_undoably(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Undo>) {
-        let mut undo = None;
+    /// The same, and what to give to [`Session::answered`] once the answer is sent.
+    pub fn handle_with_sequel(&self, caller: &dyn Caller, stopped: &Trapped) -> (Answer, Option<Sequel>) {
+        let mut sequel = None;
         #[cfg(feature = "parking")]
         let _call = self.call_begins();
         self.counters.calls.fetch_add(1, Ordering::Relaxed);
         lock(&self.objects.accounts).thread_called(caller.thread());
         let answer = self.settle_pins_before_call(caller).and_then(|()| match *stopped {
-            Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut undo),
+            Trapped::Ioctl { fd, command, argument } => self.ioctl(caller, (fd, command, argument), &mut sequel),
             Trapped::Mmap { .. } => {
-                self.mmap(caller, stopped).inspect_err(|end| self.report_shortage(*end, "mmap", false))
+                self.mmap(caller, stopped, &mut sequel).inspect_err(|end| self.report_shortage(*end, "mmap", false))
             }
         });
         let answer = answer.unwrap_or_else(|end| match end {
@@ -61,16 +50,7 @@ impl Session {
         if answer == Answer::KillCaller {
             self.counters.kills.fetch_add(1, Ordering::Relaxed);
         }
-        (answer, undo)
-    }
-
-    /// The caller will never hear of what was made for it.
-    pub fn undo(&self, undo: Undo) {
-        let Undo { file, made, pinning } = undo;
-        made.into_iter().for_each(|made| self.unmake(&file, made));
-        if let Some(pinning) = pinning {
-            self.undo_pinning(pinning);
-        }
+        (answer, sequel)
     }
 
     /// Returns the calling process, and reports it to the observer if it is new.
@@ -89,7 +69,7 @@ impl Session {
         &self,
         caller: &dyn Caller,
         (fd, command, argument): (i32, u32, u64),
-        undo: &mut Option<Undo>,
+        sequel: &mut Option<Sequel>,
     ) -> Result<Answer, CallEnd> {
         // Not the driver's file, says a check that another thread of the caller may make wrong by
         // the time that the kernel looks: so it is never continued.
@@ -109,7 +89,8 @@ impl Session {
         }
         let made = std::mem::take(&mut flight.made);
         let pinning = flight.pinning;
-        *undo = (!made.is_empty() || pinning.is_some()).then(|| Undo { file: flight.file.clone(), made, pinning });
+        let undo = (!made.is_empty() || pinning.is_some()).then(|| Undo { file: flight.file.clone(), made, pinning });
+        *sequel = undo.map(Sequel::Undo);
         self.report_shortage_of(&flight, &result);
         Ok(result.unwrap_or_else(|end| flight.end(end)))
     }

@@ -95,6 +95,11 @@ impl Session {
 
     /// Asks the accounts; if there is no room, looks for what is gone meanwhile, and asks again.
     pub(crate) fn reserve<T>(&self, pid: Pid, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, CallEnd> {
+        self.ask_for_room(ask).map_err(|refusal| self.refused(pid, refusal))
+    }
+
+    /// The same, where a refusal is not the end.
+    pub(crate) fn ask_for_room<T>(&self, ask: impl Fn(&mut Accounts) -> Result<T, Refusal>) -> Result<T, Refusal> {
         /// For files of processes that have just ended to be closed.
         const PAUSES: [Duration; 3] = [Duration::ZERO, Duration::from_millis(5), Duration::from_millis(50)];
         let mut answer = ask(&mut lock(&self.objects.accounts));
@@ -111,6 +116,6 @@ impl Session {
             self.reclaim();
             answer = ask(&mut lock(&self.objects.accounts));
         }
-        answer.map_err(|refusal| self.refused(pid, refusal))
+        answer
     }
 }

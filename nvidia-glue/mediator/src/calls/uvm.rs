@@ -1,4 +1,4 @@
-//! `/dev/nvidia-uvm`: mappings that keep memory allocated, and managed memory.
+//! `/dev/nvidia-uvm`: mappings that keep memory allocated.
 
 use abi::{
     Handle, Node, Status,
@@ -6,13 +6,12 @@ use abi::{
     escapes::Action,
     params::{UVM_MAP_EXTERNAL_ALLOCATION_PARAMS, UVM_MAP_EXTERNAL_ALLOCATION_PARAMS_525, UvmGpuMappingAttributes},
 };
-use account::{Accounts, Card, ManagedReservation, Mm, ObjectName, UvmFile};
-use base::{Bytes, Pid};
-use driver::{DeviceFile, Holder};
+use account::{Card, ObjectName};
+use base::Bytes;
 
 use crate::{
-    Answer, Caller, CallerError, Session, Trapped,
-    in_flight::{CallEnd, InFlightCall, driver_file, errno},
+    Answer, Session,
+    in_flight::{CallEnd, InFlightCall, errno},
     locks::lock,
     objects::named_locks::LockName,
 };
@@ -43,6 +42,10 @@ impl Session {
             UvmCall::DestroyRangeGroup => self.destroy_range_group(flight),
             UvmCall::MmInitialize { uvm_fd } => self.mm_initialize(flight, uvm_fd),
             UvmCall::SemaphorePool(range) => self.semaphore_pool(flight, range),
+            UvmCall::Advise(range) => self.advise(flight, range),
+            UvmCall::DisableReadDuplication(range) => self.about_to_use(flight, range),
+            UvmCall::Migrate { range, destination } => self.migrate(flight, range, destination),
+            UvmCall::MigrateGroup { destination } => self.migrate_group(flight, destination),
             UvmCall::Deinitialize
             | UvmCall::ValidateVaRange(_)
             | UvmCall::Ranged(_)
@@ -81,57 +84,6 @@ impl Session {
             lock(&self.objects.accounts).uvm_mm_file(file, kept, flight.pid);
         }
         self.pass_or_continue(flight)
-    }
-
-    /// The number of the file that a call is made on.
-    fn uvm_file(&self, flight: &InFlightCall<'_>) -> Result<UvmFile, CallEnd> {
-        self.known_uvm_file(&flight.file, flight.pid)
-    }
-
-    /// The number of a UVM file. If there are too many, those that nobody has any more are looked
-    /// for first.
-    fn known_uvm_file(&self, file: &DeviceFile, pid: Pid) -> Result<UvmFile, CallEnd> {
-        let known = lock(&self.objects.files).uvm(file, pid);
-        match known {
-            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
-                self.drop_unheld_uvm_files(|_| true);
-                lock(&self.objects.files).uvm(file, pid).map_err(errno)
-            }
-            known => known.map_err(errno),
-        }
-    }
-
-    /// The files that a call names. Not while anything is locked: the caller's descriptors may be a
-    /// while in coming.
-    fn duplicate_named(&self, flight: &mut InFlightCall<'_>) -> Result<(), CallEnd> {
-        flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())
-    }
-
-    /// Does `work` while nobody else works on the file, nor gives it up; then writes back what came
-    /// of it.
-    fn in_order(
-        &self,
-        flight: &mut InFlightCall<'_>,
-        file: UvmFile,
-        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
-    ) -> Result<Answer, CallEnd> {
-        self.in_order_with(flight, file, &[], work)
-    }
-
-    fn in_order_with(
-        &self,
-        flight: &mut InFlightCall<'_>,
-        file: UvmFile,
-        also: &[LockName],
-        work: impl FnOnce(&mut InFlightCall<'_>) -> Result<(), CallEnd>,
-    ) -> Result<Answer, CallEnd> {
-        let names: Vec<LockName> = also.iter().copied().chain([LockName::Uvm(file)]).collect();
-        self.objects.locks.with(&names, || {
-            // It was given up meanwhile: the process has closed it.
-            let is_known = lock(&self.objects.files).knows_uvm(file);
-            if is_known { work(flight) } else { Err(CallEnd::Errno(libc::EBADF)) }
-        })?;
-        flight.finish()
     }
 
     fn register_gpu(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
@@ -390,94 +342,4 @@ impl Session {
             Ok(())
         })
     }
-
-    /// A shared mapping at an offset: managed memory if it is of a UVM file. Charged before the
-    /// kernel makes it.
-    pub(crate) fn mmap(&self, caller: &dyn Caller, stopped: &Trapped) -> Result<Answer, CallEnd> {
-        let Trapped::Mmap { address, length, flags, fd, offset } = *stopped else {
-            return Err(CallEnd::Errno(libc::EINVAL));
-        };
-        // Whose file it is, another thread may change before the kernel looks; where it goes,
-        // nobody. UVM maps managed memory only where address and offset are the same. Where nothing
-        // is fixed, the kernel rounds the address down to a page.
-        let is_there = address - address % page_size() == offset;
-        let file = match driver_file(self.driver.as_ref(), caller, fd) {
-            Ok(file) => file,
-            Err(end) if is_there => return Err(end),
-            // The kernel finds no file either; should it by then, a scan finds the mapping.
-            Err(_) => return self.mmap_of_another(caller, flags, (offset, length)),
-        };
-        let Some(file) = file.filter(|file| file.node == Node::Uvm) else {
-            // A program that maps another file has no reason to choose the offset as the address.
-            // One that leaves the address to the kernel has: what comes of that is left to scans.
-            return if is_there {
-                Err(CallEnd::Errno(libc::EINVAL))
-            } else {
-                self.mmap_of_another(caller, flags, (offset, length))
-            };
-        };
-        if !is_there && is_placed(flags) {
-            return Err(CallEnd::Errno(libc::EINVAL));
-        }
-        let pid = self.known_caller(caller)?;
-        let id = self.known_uvm_file(&file, pid)?;
-        let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
-        let memory = self.managed.address_space(self.processes.as_ref(), pid, caller.thread()).map_err(errno)?;
-        if !caller.is_waiting() {
-            return Err(CallerError::Gone.into());
-        }
-        self.has_room_for_mapping()?;
-        let reservation = self.reserve(pid, |accounts| accounts.reserve_managed(pid, offset, Bytes(length)))?;
-        self.commit_mapping(id, reservation, (memory, caller.thread()))
-    }
-
-    /// The kernel is about to map managed memory of a file at an address, for a thread: not one
-    /// that was given up meanwhile.
-    pub(crate) fn commit_mapping(
-        &self,
-        id: UvmFile,
-        reservation: ManagedReservation,
-        (memory, thread): (Mm, i32),
-    ) -> Result<Answer, CallEnd> {
-        self.objects.locks.with(&[LockName::Uvm(id)], || {
-            let is_known = lock(&self.objects.files).knows_uvm(id);
-            let mut accounts = lock(&self.objects.accounts);
-            if !is_known {
-                accounts.cancel_managed(reservation);
-                return Err(CallEnd::Errno(libc::EBADF));
-            }
-            accounts.commit_managed(reservation, memory, id, thread);
-            Ok(Answer::Continue)
-        })
-    }
-
-    /// Of a file that is not UVM's, unless another thread exchanges it: then, where the kernel may
-    /// place it, it can be managed memory that nobody has charged. So it is known from now on in
-    /// whose memory to look for it, whoever has that by then.
-    fn mmap_of_another(&self, caller: &dyn Caller, flags: u32, (start, length): (u64, u64)) -> Result<Answer, CallEnd> {
-        if !is_placed(flags) {
-            let of = (caller.pid()?, caller.thread());
-            let memory = self.managed.address_space(self.processes.as_ref(), of.0, of.1).map_err(errno)?;
-            let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
-            let ask = |accounts: &mut Accounts| accounts.may_map_managed(memory, of, start, length);
-            let answer = ask(&mut lock(&self.objects.accounts));
-            if answer.is_err() {
-                self.managed.scan(&self.scan_env());
-                self.reserve(of.0, ask)?;
-            }
-        }
-        Ok(Answer::Continue)
-    }
-}
-
-/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it
-/// maps up to them.
-fn page_size() -> u64 {
-    u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
-}
-
-/// Returns whether a mapping goes where it is asked to, or nowhere.
-fn is_placed(flags: u32) -> bool {
-    let placed = libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE;
-    flags & placed.cast_unsigned() != 0
 }

@@ -463,6 +463,17 @@ impl ManagedMemory {
         }
     }
 
+    /// Managed memory that is mapped in an address space now. `None`: nobody has it.
+    pub(crate) fn mappings(&self, mm: Mm) -> Option<std::io::Result<Vec<Mapping>>> {
+        let space = lock(&self.spaces).all.get(&mm).cloned()?;
+        Some(space.view.uvm_mappings().map(|mappings| managed(&mappings)))
+    }
+
+    /// Notes what came to be charged because nothing could be done about it.
+    pub(crate) fn add_uncharged(&self, mm: Mm, bytes: Bytes, since: Duration) {
+        lock(&self.spaces).add_uncharged(mm, bytes.0, since);
+    }
+
     /// Returns the memory that was found since the last time.
     pub(crate) fn take_uncharged(&self) -> Option<Drift> {
         let found = std::mem::take(&mut *lock(&self.uncharged));

@@ -17,6 +17,7 @@ use driver::{DeviceFile, Driver, OwnClient, open_own_client};
 
 use crate::{
     Drift, Observer, Processes, SessionError, SessionSetup, UnknownKind,
+    calls::managed_on_host::LeftUntold,
     channels::{Channels, gate::CardGate},
     grant::{Grant, OwnCard},
     in_flight::CallEnd,
@@ -58,6 +59,7 @@ pub struct Session {
     pub(crate) grant: Grant,
     pub(crate) objects: Objects,
     pub(crate) managed: ManagedMemory,
+    pub(crate) left_untold: LeftUntold,
     pub(crate) pinned: PinnedMemory,
     pub(crate) host_mappings: HostMappings,
     pub(crate) channels: Channels,
@@ -159,6 +161,7 @@ impl Session {
             own,
             objects: Objects::new(accounts),
             managed: ManagedMemory::default(),
+            left_untold: LeftUntold::default(),
             pinned: PinnedMemory::default(),
             host_mappings,
             channels: Channels::new(gates),

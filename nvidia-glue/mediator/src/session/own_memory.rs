@@ -120,6 +120,10 @@ fn takes_room(call: &Call) -> bool {
             | UvmCall::UnmapExternal { .. }
             | UvmCall::Free { .. }
             | UvmCall::ValidateVaRange(_)
+            | UvmCall::Advise(_)
+            | UvmCall::DisableReadDuplication(_)
+            | UvmCall::Migrate { .. }
+            | UvmCall::MigrateGroup { .. }
             | UvmCall::Ranged(_)
             | UvmCall::Other => false,
         },

@@ -378,10 +378,10 @@ fn an_answer_that_nobody_took_is_undone() {
     let stopped =
         Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
     for _ in 0..3 {
-        let (answer, undo) = container.session.handle_undoably(&program, &stopped);
+        let (answer, sequel) = container.session.handle_with_sequel(&program, &stopped);
         assert_eq!(answer, Answer::Return(0));
         assert_eq!(container.used(0), LIMIT);
-        container.session.undo(undo.unwrap());
+        container.session.answered(sequel.unwrap(), false);
         assert_eq!(container.used(0), 0);
         program.poke(argument, &args);
         program.poke(args_params(&args), &memory_params(LIMIT));
@@ -392,7 +392,7 @@ fn an_answer_that_nobody_took_is_undone() {
         command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE),
         argument: free,
     };
-    assert!(container.session.handle_undoably(&program, &stopped).1.is_none());
+    assert!(container.session.handle_with_sequel(&program, &stopped).1.is_none());
 }
 
 /// Returns where the parameters of an allocation are.

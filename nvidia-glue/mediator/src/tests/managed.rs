@@ -29,13 +29,13 @@ fn it_is_charged_on_every_card_before_it_is_mapped() {
     assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
     assert_eq!((container.used(0), container.used(1)), (16 * MIB, 16 * MIB));
     program.map_uvm(AT, 16 * MIB);
-    assert_eq!(program.mmap(uvm, AT + LIMIT, LIMIT, AT + LIMIT), Answer::Errno(libc::ENOMEM));
-    assert_eq!(container.used(0), 16 * MIB);
+    program.context(0).memory(LIMIT - 16 * MIB).unwrap();
+    assert_eq!(program.mmap(uvm, AT + LIMIT, BLOCK, AT + LIMIT), Answer::Errno(libc::ENOMEM), "not even page tables");
     assert_eq!(container.session.reconcile(), []);
-    assert_eq!(container.used(0), 16 * MIB, "it is there");
+    assert_eq!(container.used(0), LIMIT, "it is there");
     // Unmapped: found when room is needed.
     program.unmap_uvm(AT);
-    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
+    assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
     assert_eq!(container.used(0), LIMIT);
 }
 

@@ -17,6 +17,7 @@ mod host_mappings;
 mod lent;
 mod managed;
 mod managed_free;
+mod managed_on_host;
 mod memory;
 mod monitor;
 mod neighbours;

@@ -689,8 +689,8 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     let argument = program.put(&pin_args(&context, 0x70, MIB));
     for _ in 0..3 {
         let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
-        let (_, undo) = container.session.handle_undoably(&program, &stopped);
-        container.session.undo(undo.unwrap());
+        let (_, sequel) = container.session.handle_with_sequel(&program, &stopped);
+        container.session.answered(sequel.unwrap(), false);
         assert_eq!((host(&container), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
     }
     let staged = program.take(argument);

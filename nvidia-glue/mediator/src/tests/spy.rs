@@ -12,6 +12,7 @@ use abi::{
         NVA06C_CTRL_CMD_SET_TIMESLICE, NVA06F_CTRL_CMD_GPFIFO_SCHEDULE,
     },
     layout::{read_u32, read_u64, write_u32},
+    uvm::UVM_SET_PREFERRED_LOCATION,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -27,7 +28,7 @@ use schedule::Gate;
 use simulator::SimulatedDriver;
 
 use super::world::{Container, Context, GIB, Machine};
-use crate::locks::lock;
+use crate::{UvmMapping, locks::lock};
 
 pub(super) const SCHEDULE_GROUP: u32 = NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
 pub(super) const SET_TIMESLICE: u32 = NVA06C_CTRL_CMD_SET_TIMESLICE;
@@ -129,7 +130,9 @@ pub(super) struct Spy {
     refused: Mutex<HashMap<u32, Status>>,
     refused_though_done: Mutex<HashMap<u32, Status>>,
     answers: Mutex<HashMap<u32, Vec<u8>>>,
-    uvm_seen: Mutex<Vec<u32>>,
+    uvm_seen: Mutex<Vec<(u32, Vec<u8>)>>,
+    /// Managed memory that UVM knows, if it is told so.
+    managed: Mutex<Option<Vec<UvmMapping>>>,
     /// With where its status is.
     uvm_refused: Mutex<HashMap<u32, (usize, Status)>>,
     free_refused: Mutex<Option<Status>>,
@@ -155,6 +158,7 @@ impl Spy {
             refused_though_done: Mutex::default(),
             answers: Mutex::default(),
             uvm_seen: Mutex::default(),
+            managed: Mutex::default(),
             uvm_refused: Mutex::default(),
             free_refused: Mutex::default(),
             stays: Mutex::default(),
@@ -233,7 +237,24 @@ impl Spy {
 
     /// The commands of UVM's that have come since it was last asked.
     pub(super) fn uvm_seen(&self) -> Vec<u32> {
+        self.uvm_calls().into_iter().map(|(command, _)| command).collect()
+    }
+
+    /// The same, with the structs.
+    pub(super) fn uvm_calls(&self) -> Vec<(u32, Vec<u8>)> {
         std::mem::take(&mut lock(&self.uvm_seen))
+    }
+
+    /// From now on UVM knows this managed memory alone, and refuses advice about any other.
+    pub(super) fn has_managed(&self, ranges: &[(u64, u64)]) {
+        let known = ranges.iter().map(|&(address, length)| UvmMapping { address, length, offset: address });
+        *lock(&self.managed) = Some(known.collect());
+    }
+
+    fn knows_managed(&self, args: &[u8]) -> bool {
+        let (base, length) = (read_u64(args, 0).unwrap(), read_u64(args, 8).unwrap());
+        let is_within = |known: &UvmMapping| known.address <= base && base + length <= known.address + known.length;
+        lock(&self.managed).as_ref().is_none_or(|known| known.iter().any(is_within))
     }
 
     pub(super) fn refuse_nothing(&self) {
@@ -317,7 +338,11 @@ impl Driver for Spy {
         if file.node != Node::Uvm {
             lock(&self.escapes).push((command.to_le_bytes()[0], args.to_vec()));
         } else {
-            lock(&self.uvm_seen).push(command);
+            lock(&self.uvm_seen).push((command, args.to_vec()));
+            if command == UVM_SET_PREFERRED_LOCATION && !self.knows_managed(args) {
+                assert!(write_u32(args, 36, Status::INVALID_ADDRESS.0));
+                return Ok(0);
+            }
             if let Some((at, status)) = lock(&self.uvm_refused).get(&command) {
                 assert!(write_u32(args, *at, status.0));
                 return Ok(0);

@@ -27,7 +27,7 @@ use testing::NoForks;
 
 use crate::{
     AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent,
-    Processes, Session, SessionError, SessionSetup, Shortage, Trapped, UnknownKind, UvmMapping,
+    Processes, Sequel, Session, SessionError, SessionSetup, Shortage, Trapped, UnknownKind, UvmMapping,
     clock::tests::TestClock, locks::lock,
 };
 
@@ -574,6 +574,12 @@ impl<'a> Program<'a> {
     pub(super) fn mmap(&self, fd: i32, address: u64, length: u64, offset: u64) -> Answer {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         self.handle(Trapped::Mmap { address, length, flags: flags.cast_unsigned(), fd, offset })
+    }
+
+    /// The same; and what is left to do then.
+    pub(super) fn mmap_with_sequel(&self, fd: i32, address: u64, length: u64) -> (Answer, Option<Sequel>) {
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED).cast_unsigned();
+        self.container.session.handle_with_sequel(self, &Trapped::Mmap { address, length, flags, fd, offset: address })
     }
 
     /// `NV_ESC_RM_ALLOC` of `class`; its parameters are changed in place.

@@ -3,11 +3,11 @@
 use std::hash::Hash;
 
 use base::Pid;
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 
 use super::{
     super::page_tables::{cost, cost_of},
-    blocks,
+    host::Place,
     sync::gaps,
 };
 use crate::{
@@ -23,12 +23,14 @@ pub(in super::super) struct Range {
     pub(super) file: Option<UvmFile>,
     /// It is what is left of a larger one.
     pub(super) is_cut: bool,
+    pub(super) place: Place,
     pub(super) state: RangeState,
 }
 
 impl Range {
-    fn padding(&self, span: Span) -> i128 {
-        i128::try_from(blocks::padding(span, self.is_cut)).unwrap_or(i128::MAX)
+    /// Bytes of each card that it is charged.
+    pub(super) fn charge(&self, span: Span) -> u128 {
+        self.place.charge(span, self.is_cut)
     }
 }
 
@@ -54,20 +56,33 @@ pub(in super::super) struct Managed {
     /// Mappings of files that may be UVM's by the time at which the kernel looks. Charged when
     /// nobody can look whether they are.
     pub(super) possible: Vec<(Mm, Span, Range)>,
-    /// Changes of what ranges are charged beyond their bytes, which are not yet added to the cards.
-    padding: HashMap<Pid, i128>,
+    /// Changes of what ranges are charged, which are not yet added to the cards.
+    changes: HashMap<Pid, i128>,
     /// Number of ranges of each file and each process.
     by_file: HashMap<Option<UvmFile>, usize>,
     by_process: HashMap<Pid, usize>,
     pub(super) reserved: usize,
+    /// Of these, those on the host.
+    pub(super) reserved_on_host: usize,
+    /// Threads that advise the driver about memory that is not managed, for all that is known.
+    pub(super) advisers: HashSet<i32>,
     /// Number of the latest comparison with what is mapped.
     pub(super) epoch: u64,
     /// Number of the last comparison that released something.
     pub(super) released_in: u64,
-    /// Bytes whose process is gone but whose file keeps them.
-    pub(super) zombies: HashMap<Option<UvmFile>, HashMap<Pid, u128>>,
-    /// Bytes of page tables of those, at the worst.
-    pub(super) zombie_tables: HashMap<Option<UvmFile>, u128>,
+    /// Ranges whose process is gone but whose file keeps them.
+    pub(super) zombies: HashMap<Option<UvmFile>, Zombies>,
+}
+
+/// Ranges of a file that have outlived their processes.
+#[derive(Debug, Default)]
+pub(super) struct Zombies {
+    /// Bytes that are charged.
+    pub(super) charges: HashMap<Pid, u128>,
+    /// Bytes of page tables of those on cards, at the worst.
+    tables: u128,
+    /// There are some on the host.
+    pub(super) on_host: bool,
 }
 
 impl Managed {
@@ -76,11 +91,13 @@ impl Managed {
         self.ranges.len().max(self.pending_spans) + self.overtaken.len() + self.reserved
     }
 
-    /// Bytes of page tables that all of it may need on each card.
+    /// Bytes of page tables that all of it may need on each card, beyond those that are charged.
     pub(super) fn page_tables(&self) -> u128 {
-        let ranges = cost_of(self.ranges.iter().map(|(mm, span, _)| (mm, span)));
+        let on_cards = self.ranges.iter().filter(|(_, _, range)| range.place == Place::Card);
         let overtaken: u128 = self.overtaken.iter().map(|(_, span, _)| cost(saturated(span.length()).0)).sum();
-        ranges + overtaken + self.zombie_tables.values().sum::<u128>()
+        cost_of(on_cards.map(|(mm, span, _)| (mm, span)))
+            + overtaken
+            + self.zombies.values().map(|zombies| zombies.tables).sum::<u128>()
     }
 
     /// Returns whether a range may keep `file` open.
@@ -113,11 +130,40 @@ impl Managed {
         self.ranges.iter()
     }
 
+    /// The ranges of `mm` that overlap `span`.
+    pub(super) fn overlapping(&self, mm: Mm, span: Span) -> impl Iterator<Item = (Span, Range)> {
+        self.ranges.overlapping(mm, span)
+    }
+
+    /// Returns whether a `mmap` of another thread than `thread` may come to stand at part of `span`.
+    pub(super) fn is_contended(&self, mm: Mm, span: Span, thread: i32, place: Place) -> bool {
+        let is_rival = |range: &Range| {
+            let is_pending = matches!(range.state, RangeState::Pending { thread: of, .. } if of != thread);
+            is_pending && (range.place != Place::Card || place != Place::Card)
+        };
+        let overtaken = self.overtaken.iter().filter(|(of, at, _)| *of == mm && at.common(span).is_some());
+        let mut all =
+            self.ranges.overlapping(mm, span).map(|(_, range)| range).chain(overtaken.map(|(.., range)| *range));
+        all.any(|range| is_rival(&range))
+    }
+
+    /// Changes what is known of a range; the file that it is of, too.
+    pub(super) fn change(&mut self, mm: Mm, span: Span, change: impl FnOnce(&mut Range)) {
+        let Some(range) = self.ranges.value_mut(mm, span.first) else { return };
+        let before = *range;
+        change(range);
+        let after = *range;
+        self.add_charge(before.process, -signed(before.charge(span)));
+        self.add_charge(after.process, signed(after.charge(span)));
+        self.count(&before, -1);
+        self.count(&after, 1);
+    }
+
     /// Adds a range; what it overlaps must have been cut out.
     pub(super) fn insert(&mut self, mm: Mm, span: Span, range: Range) {
         self.ranges.insert(mm, span, range);
         self.count(&range, 1);
-        self.pad(range.process, range.padding(span));
+        self.add_charge(range.process, signed(range.charge(span)));
         if let RangeState::Pending { thread, .. } = range.state {
             self.pending.entry(thread).or_default().push((mm, span));
             self.pending_spans += 1;
@@ -132,26 +178,24 @@ impl Managed {
             self.count(&cut.value, isize::from(cut.remain) - 1);
         }
         for (whole, range) in wholes {
-            self.pad(range.process, -range.padding(whole));
+            self.add_charge(range.process, -signed(range.charge(whole)));
             for left in gaps(std::iter::once(whole), &[span]) {
                 if let Some(left) = self.ranges.value_mut(mm, left.first) {
                     left.is_cut = true;
                 }
-                self.pad(range.process, Range { is_cut: true, ..range }.padding(left));
+                self.add_charge(range.process, signed(Range { is_cut: true, ..range }.charge(left)));
             }
         }
         cuts
     }
 
-    fn pad(&mut self, process: Pid, change: i128) {
-        if change != 0 {
-            *self.padding.entry(process).or_default() += change;
-        }
+    fn add_charge(&mut self, process: Pid, change: i128) {
+        *self.changes.entry(process).or_default() += change;
     }
 
     /// Returns the changes to be added to the cards.
-    pub(super) fn take_padding(&mut self) -> HashMap<Pid, i128> {
-        std::mem::take(&mut self.padding)
+    pub(super) fn take_changes(&mut self) -> HashMap<Pid, i128> {
+        std::mem::take(&mut self.changes)
     }
 
     fn count(&mut self, range: &Range, more: isize) {
@@ -162,7 +206,9 @@ impl Managed {
     /// Keeps the charge of a part that another thread's `mmap` has replaced, as this range's thread
     /// may yet map it.
     pub(super) fn supersede(&mut self, mm: Mm, span: Span, range: Range) {
-        self.overtaken.push((mm, span, Range { is_cut: true, ..range }));
+        let range = Range { is_cut: true, ..range };
+        self.add_charge(range.process, signed(range.charge(span)));
+        self.overtaken.push((mm, span, range));
     }
 
     /// Restores overtaken ranges where they are seen to be mapped and no other range is.
@@ -171,11 +217,14 @@ impl Managed {
             std::mem::take(&mut self.overtaken).into_iter().partition(|(of, ..)| *of == mm);
         self.overtaken = others;
         for (mm, span, range) in of_space {
+            self.add_charge(range.process, -signed(range.charge(span)));
             let taken: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
             let free = gaps(std::iter::once(span), &taken);
             let there: Vec<Span> =
                 free.iter().flat_map(|free| seen.iter().filter_map(|seen| free.common(*seen))).collect();
-            self.overtaken.extend(gaps(std::iter::once(span), &there).into_iter().map(|left| (mm, left, range)));
+            for left in gaps(std::iter::once(span), &there) {
+                self.supersede(mm, left, range);
+            }
             for span in there {
                 self.insert(mm, span, range);
             }
@@ -185,14 +234,14 @@ impl Managed {
     /// Adds a mapping that is to be looked at once its thread is back.
     pub(super) fn add_possible(&mut self, mm: Mm, span: Span, (process, thread): (Pid, i32)) {
         let state = RangeState::Pending { thread, epoch: self.epoch };
-        self.possible.push((mm, span, Range { process, file: None, is_cut: false, state }));
+        self.possible.push((mm, span, Range { process, file: None, is_cut: false, place: Place::Card, state }));
         self.pending.entry(thread).or_default();
     }
 
-    /// Settles the ranges of a thread whose calls have returned. Returns the double charges of
-    /// those that others have overtaken: process and bytes.
-    pub(super) fn settle(&mut self, thread: i32) -> Vec<(Pid, u128)> {
-        let Some(spans) = self.pending.remove(&thread) else { return Vec::new() };
+    /// Settles the ranges of a thread whose calls have returned.
+    pub(super) fn settle(&mut self, thread: i32) {
+        self.advisers.remove(&thread);
+        let Some(spans) = self.pending.remove(&thread) else { return };
         self.pending_spans = self.pending_spans.saturating_sub(spans.len());
         for (mm, span) in spans {
             let of_thread =
@@ -211,8 +260,8 @@ impl Managed {
         }
         let (back, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.overtaken).into_iter().partition(is_back);
         self.overtaken = waiting;
-        let mut twice = Vec::new();
         for (mm, span, range) in back {
+            self.add_charge(range.process, -signed(range.charge(span)));
             let others: Vec<Span> = self.ranges.overlapping(mm, span).map(|(other, _)| other).collect();
             // What stands there may be this one: a comparison that began before it was back has not
             // seen it.
@@ -223,29 +272,38 @@ impl Managed {
                     *state = RangeState::Settled(self.epoch);
                 }
             }
-            let alone = gaps(std::iter::once(span), &others);
-            let left = alone.iter().map(|span| span.length()).sum::<u128>();
             // It may be there, and nothing else is: the next comparison shows it.
-            for span in alone {
+            for span in gaps(std::iter::once(span), &others) {
                 self.insert(mm, span, Range { state: RangeState::Settled(self.epoch), ..range });
             }
-            twice.push((range.process, span.length().saturating_sub(left)));
         }
-        twice
     }
 
     pub(super) fn pending_threads(&self) -> Vec<i32> {
-        self.pending.keys().copied().collect()
+        self.pending.keys().chain(&self.advisers).copied().collect()
+    }
+
+    /// Returns whether the thread's calls are not known to have returned.
+    pub(super) fn is_pending(&self, thread: i32) -> bool {
+        self.pending.contains_key(&thread)
     }
 
     /// Keeps the charge of a removed range, whose process is gone, under its file.
     pub(super) fn add_zombie(&mut self, span: Span, range: Range) {
-        let Range { file, process, .. } = range;
-        self.pad(process, range.padding(span));
-        let charge = span.length() + blocks::padding(span, range.is_cut);
-        *self.zombies.entry(file).or_default().entry(process).or_default() += charge;
-        *self.zombie_tables.entry(file).or_default() += cost(saturated(span.length()).0);
+        let place = range.place.of_zombie();
+        let charge = Range { place, ..range }.charge(span);
+        self.add_charge(range.process, signed(charge));
+        let zombies = self.zombies.entry(range.file).or_default();
+        *zombies.charges.entry(range.process).or_default() += charge;
+        match place {
+            Place::Card => zombies.tables += cost(saturated(span.length()).0),
+            Place::Host { .. } => zombies.on_host = true,
+        }
     }
+}
+
+fn signed(bytes: u128) -> i128 {
+    i128::try_from(bytes).unwrap_or(i128::MAX)
 }
 
 fn count<K: Eq + Hash + Copy>(counts: &mut HashMap<K, usize>, key: K, more: isize) {

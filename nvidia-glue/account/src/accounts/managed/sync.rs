@@ -6,6 +6,7 @@ use base::{Pid, units::Bytes};
 
 use super::{
     super::Accounts,
+    host::Place,
     ranges::{Range, RangeState},
 };
 use crate::{Mm, cards::saturated, intervals::Span};
@@ -77,7 +78,6 @@ impl Accounts {
         let settled = self.managed.of(mm).filter(|(_, range)| settled_before(range, sync.epoch));
         for span in gaps(settled.map(|(span, _)| span), &seen) {
             for cut in self.managed.cut(mm, span) {
-                self.discharge_everywhere(cut.value.process, cut.span.length());
                 released += cut.span.length();
             }
         }
@@ -92,12 +92,11 @@ impl Accounts {
         // since.
         let overtaken = sync.epoch < self.managed.released_in;
         for span in gaps(joined(&seen).into_iter(), &charged).into_iter().filter(|_| !overtaken) {
-            self.charge_everywhere(process, span.length());
             let state = RangeState::Settled(sync.epoch);
-            self.managed.insert(mm, span, Range { process, file: None, is_cut: false, state });
+            self.managed.insert(mm, span, Range { process, file: None, is_cut: false, place: Place::Card, state });
             found.push(Mapping { start: span.first, length: saturated(span.length()).0 });
         }
-        self.charge_padding();
+        self.update_charges();
         ManagedDrift { released: saturated(released), found }
     }
 
@@ -116,7 +115,7 @@ impl Accounts {
             }
             self.managed.released_in = self.managed.released_in.max(epoch);
         }
-        self.charge_padding();
+        self.update_charges();
         saturated(released)
     }
 }

@@ -1,0 +1,172 @@
+//! Telling the driver that managed memory is to stay on the host.
+//!
+//! The kernel makes a range when the caller gets to it, and nobody says when that is: so the driver
+//! is told again and again from the answer on, until it knows the range. What the card may have got
+//! of it before is charged: nothing within 500 us, and no more than 128 MiB for each millisecond
+//! after (docs/driver-facts.md), since the last look that found nothing.
+
+use std::{sync::Mutex, time::Duration};
+
+use abi::{
+    Status,
+    decode::HOST_UUID,
+    encode,
+    layout::read_u32,
+    params::UVM_SET_PREFERRED_LOCATION_PARAMS as Set,
+    uvm::{UVM_SET_PREFERRED_LOCATION, uvm_command},
+};
+use account::{Mapping, Mm, UvmFile};
+use base::Bytes;
+use driver::{DeviceFile, DriverCall};
+
+use crate::{Session, locks::lock, objects::named_locks::LockName};
+
+/// From then on it is asked what is mapped, too: it may be a part, or of another file.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// From then on it is left to the next reconciliation.
+const LONGEST: Duration = Duration::from_secs(10);
+const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+/// Time in which a card that waits for an address gets nothing of what comes to be there.
+const UNNOTICED: Duration = Duration::from_micros(500);
+/// Most that it gets in a microsecond after that.
+const BYTES_PER_US: u64 = (128 << 20) / 1000;
+
+/// A range that is about to be mapped and is to stay on the host.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Untold {
+    pub(crate) mm: Mm,
+    pub(crate) range: Mapping,
+    pub(crate) file: UvmFile,
+    /// Who maps it.
+    pub(crate) thread: i32,
+}
+
+/// Ranges that were given up for the time being, each with when it was not there yet.
+#[derive(Debug, Default)]
+pub(crate) struct LeftUntold(Mutex<Vec<(Untold, Duration)>>);
+
+impl Session {
+    /// Tells the driver as soon as the range is there.
+    pub(crate) fn tell_when_mapped(&self, untold: Untold) {
+        let clock = self.reclaim_throttle.clock.as_ref();
+        let began = clock.now();
+        let mut clean = began;
+        loop {
+            let looked = clock.now();
+            let elapsed = looked.saturating_sub(began);
+            if self.is_settled(&untold, clean, elapsed >= PATIENCE) {
+                return;
+            }
+            clean = looked;
+            if elapsed >= LONGEST {
+                lock(&self.left_untold.0).push((untold, clean));
+                return;
+            }
+            clock.wait((elapsed / 16).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+        }
+    }
+
+    /// The same of all ranges that were left.
+    pub(crate) fn tell_left(&self) {
+        let left = std::mem::take(&mut *lock(&self.left_untold.0));
+        for (untold, clean) in left {
+            let looked = self.reclaim_throttle.clock.now();
+            if !self.is_settled(&untold, clean, true) {
+                lock(&self.left_untold.0).push((untold, looked));
+            }
+        }
+    }
+
+    /// Tells the driver if the range is there. Returns whether that is all: it was told, or the
+    /// range will never be there. `clean`: when it was not there yet. `looks`: it is looked for what
+    /// is mapped, too.
+    fn is_settled(&self, untold: &Untold, clean: Duration, looks: bool) -> bool {
+        let Untold { mm, range, file, thread } = *untold;
+        // Asked before the look: what it has mapped, the look shows.
+        let has_returned = looks && self.has_returned(thread);
+        if self.tell(file, range) {
+            let stray = self.stray_since(clean);
+            lock(&self.objects.accounts).managed_was_told(mm, file, range, stray);
+            return true;
+        }
+        if !looks {
+            return false;
+        }
+        match self.managed.mappings(mm) {
+            // Nobody has it.
+            None => true,
+            Some(Err(_)) => false,
+            Some(Ok(mapped)) => {
+                let parts = parts_of(range, &mapped);
+                self.tell_parts(mm, range, &parts, clean);
+                has_returned || !parts.is_empty()
+            }
+        }
+    }
+
+    fn has_returned(&self, thread: i32) -> bool {
+        !lock(&self.objects.accounts).is_mapping_managed(thread) || !self.processes.is_thread_running(thread)
+    }
+
+    /// Tells the driver of each part of a range, of whichever file it is.
+    fn tell_parts(&self, mm: Mm, range: Mapping, parts: &[Mapping], clean: Duration) {
+        let files: Vec<UvmFile> = lock(&self.objects.files).all_uvm().iter().rev().map(|kept| kept.id).collect();
+        let file_of = |part: &Mapping| files.iter().copied().find(|file| self.tell(*file, *part));
+        let mut told: Vec<Option<UvmFile>> = parts.iter().map(file_of).collect();
+        told.dedup();
+        match *told.as_slice() {
+            [] => {}
+            [Some(file)] => {
+                let stray = self.stray_since(clean);
+                lock(&self.objects.accounts).managed_was_told(mm, file, range, stray);
+            }
+            // No honest program comes to this: it exchanges the file while it maps it.
+            _ => {
+                let charged = lock(&self.objects.accounts).managed_cannot_be_told(mm, range);
+                self.managed.add_uncharged(mm, charged, self.reclaim_throttle.clock.now());
+            }
+        }
+    }
+
+    /// Bytes that a card may have got of a range that was not there at `clean`.
+    fn stray_since(&self, clean: Duration) -> Bytes {
+        let window = self.reclaim_throttle.clock.now().saturating_sub(clean);
+        let noticed = if window > UNNOTICED { window } else { Duration::ZERO };
+        Bytes(u64::try_from(noticed.as_micros()).unwrap_or(u64::MAX).saturating_mul(BYTES_PER_US))
+    }
+
+    /// Sets the preferred location of a range of a file to the host. `false`: the driver does not
+    /// know the range, or not as a whole.
+    fn tell(&self, id: UvmFile, range: Mapping) -> bool {
+        self.objects.locks.with(&[LockName::Uvm(id)], || {
+            let kept = lock(&self.objects.files).all_uvm().into_iter().find(|kept| kept.id == id);
+            kept.is_some_and(|kept| self.prefer_host(&kept.file, range))
+        })
+    }
+
+    fn prefer_host(&self, file: &DeviceFile, Mapping { start, length }: Mapping) -> bool {
+        let mut args = encode!(Set {
+            requestedBase: start,
+            length: length,
+            preferredLocation: HOST_UUID,
+            // Whichever is near.
+            preferredCpuNumaNode: -1,
+        });
+        let layout = uvm_command(UVM_SET_PREFERRED_LOCATION).and_then(|row| row.layout(self.abi));
+        let Some(status_at) = layout.and_then(|layout| layout.status) else { return false };
+        let call = DriverCall { command: UVM_SET_PREFERRED_LOCATION, args: &mut args, buffers: &mut [], files: &[] };
+        let is_done = self.driver.ioctl(file, call).is_ok();
+        is_done && read_u32(&args, usize::from(status_at)) == Some(Status::OK.0)
+    }
+}
+
+/// Parts of a range that are mapped.
+fn parts_of(range: Mapping, mapped: &[Mapping]) -> Vec<Mapping> {
+    let end = |of: &Mapping| of.start.saturating_add(of.length);
+    let common = |part: &Mapping| {
+        let (first, last) = (part.start.max(range.start), end(part).min(end(&range)));
+        (first < last).then(|| Mapping { start: first, length: last - first })
+    };
+    mapped.iter().filter_map(common).collect()
+}
