@@ -1,6 +1,6 @@
 /* Managed memory, more of it than a quota has room for; says what it did, and whether it was right.
  *
- *   nvcc -O2 -arch=native -o managed_load managed_load.cu
+ *   nvcc -O2 -arch=native -Xlinker --export-dynamic -o managed_load managed_load.cu
  *   managed_load sum MIB          written by the processor, added to by the card, summed up by the processor
  *   managed_load tiles MIB        the same, moved to the card and back in tiles of 64 MiB
  *   managed_load advice MIB       each advice there is; what it answers when it is asked for it again
@@ -12,18 +12,19 @@
  *   managed_load touch MIB        time of cudaMallocManaged, and of a kernel's first touch
  *   managed_load random SEED STEPS MIB   all of these in any order
  *   managed_load wait MIB         an attack: kernels wait for the addresses of ranges that come to be
- *   managed_load cut MIB          the same, and each range is at once unmapped in part
+ *   managed_load cut MIB          the same, of which a part is unmapped before a kernel hears of it; libcuda is told that it failed
  *   managed_load hold MIB SECONDS the card uses it again and again
  * Exit status: 0, 1 (wrong), 2 (out of memory).
  */
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <sys/mman.h>
-#include <thread>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <vector>
 
@@ -262,7 +263,6 @@ static void ordinary(u64 bytes) {
 }
 
 static void touch(u64 bytes) {
-    std::vector<double> makes, touches;
     MUST(cudaFree(0));
     for (int round = 0; round < 5; round++) {
         double begin = seconds();
@@ -289,34 +289,39 @@ static void at_random(unsigned seed, u64 steps, u64 most) {
     }
 }
 
-/* Kernels wait for the addresses of 64 ranges, which another thread may cut as soon as they are there. */
-static void wait(u64 bytes, bool cuts) {
-    u64 *box;
+/* What libcuda maps of managed memory goes through here: a kernel hears of it before anybody else, and it may be cut. */
+static u64 *box, *left;
+static std::atomic<bool> is_told, cuts;
+extern "C" void *mmap(void *at, size_t length, int protection, int flags, int file, off_t offset) noexcept {
+    void *mapped = (void *)syscall(SYS_mmap, at, length, protection, flags, file, offset);
+    if (is_told && mapped != MAP_FAILED && (flags & MAP_SHARED) && offset && (u64)mapped == (u64)offset) {
+        is_told = false;
+        box[1] = cuts ? length / 2 : length;
+        if (cuts) munmap((char *)mapped + length - 2 * MIB, 2 * MIB), munmap((char *)mapped + length / 2, PAGE);
+        __atomic_store_n(&box[0], (u64)mapped, __ATOMIC_SEQ_CST);
+        if (cuts) return left = (u64 *)mapped, errno = ENOMEM, MAP_FAILED;
+    }
+    return mapped;
+}
+
+/* A kernel waits for the address of a range that comes to be. */
+static void wait(u64 bytes) {
     MUST(cudaHostAlloc(&box, PAGE, cudaHostAllocMapped));
     cudaStream_t stream;
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    u64 *likely = managed(bytes);
-    MUST(cudaFree(likely));
     for (int round = 0; round < 16; round++) {
-        box[0] = 0, box[1] = bytes;
+        box[0] = 0;
         wait_and_write<<<64, 256, 0, stream>>>(box);
         MUST(cudaGetLastError());
         usleep(20000);
-        std::atomic<bool> done(false);
-        /* Where the last one was, the next one is. */
-        std::thread cutter([&] {
-            while (cuts && !done) munmap((char *)likely + bytes - 2 * MIB, 2 * MIB), munmap((char *)likely + bytes / 2, PAGE);
-        });
-        __atomic_store_n(&box[0], (u64)likely, __ATOMIC_SEQ_CST);
+        is_told = true;
         u64 *data;
         cudaError_t error = cudaMallocManaged(&data, bytes);
-        done = true;
-        cutter.join();
-        if (error != cudaSuccess) printf("round %d: %s\n", round, cudaGetErrorString(error)), exit(2);
-        if (data != likely) __atomic_store_n(&box[0], (u64)data, __ATOMIC_SEQ_CST), likely = data;
-        error = cudaDeviceSynchronize();
-        if (error != cudaSuccess) printf("round %d: %s\n", round, cudaGetErrorString(error)), exit(cuts ? 0 : 1);
-        MUST(cudaFree(data));
+        if (is_told) __atomic_store_n(&box[1], 0, __ATOMIC_SEQ_CST), __atomic_store_n(&box[0], 1, __ATOMIC_SEQ_CST);
+        MUST(cudaDeviceSynchronize());
+        if (cuts && left) munmap(left, bytes), left = nullptr, cudaGetLastError();
+        else if (error != cudaSuccess) printf("round %d: %s\n", round, cudaGetErrorString(error)), exit(2);
+        else MUST(cudaFree(data));
     }
 }
 
@@ -338,7 +343,7 @@ int main(int count, char **arguments) {
     double begin = seconds();
     bool known = true;
     if (what == "random") at_random(number(2), number(3), number(4) * MIB);
-    else if (what == "wait" || what == "cut") wait(number(2) * MIB, what == "cut");
+    else if (what == "wait" || what == "cut") cuts = what == "cut", wait(number(2) * MIB);
     else if (what == "hold") hold(number(2) * MIB, number(3));
     else {
         known = false;

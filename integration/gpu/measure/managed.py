@@ -24,7 +24,7 @@ def built(node):
     if not nvcc:
         return None
     load = f"{node.tools}/managed_load"
-    print(node.on_host(nvcc, "-O2", "-arch=native", "-o", load, f"{node.folder}/managed_load.cu",
+    print(node.on_host(nvcc, "-O2", "-arch=native", "-Xlinker", "--export-dynamic", "-o", load, f"{node.folder}/managed_load.cu",
                        errors=True))
     return load if node.exists(load) else None
 

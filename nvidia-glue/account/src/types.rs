@@ -235,6 +235,8 @@ pub enum Counted {
     RangeGroups,
     /// Ranges of managed memory.
     ManagedRanges,
+    /// Threads that advise the driver about memory that is not managed.
+    Advisers,
     /// Events that wake files.
     OsEvents,
     /// Mappings of the host's memory for the processor.
@@ -265,6 +267,7 @@ impl std::fmt::Display for Counted {
             Self::Pinned => "pieces of pinned memory",
             Self::RangeGroups => "groups of ranges of managed memory",
             Self::ManagedRanges => "ranges of managed memory",
+            Self::Advisers => "threads that advise the driver about ordinary memory",
             Self::OsEvents => "events that wake files",
             Self::HostMappings => "mappings of the host's memory",
             Self::PageTableKib => "KiB of page tables",

@@ -56,14 +56,20 @@ impl Accounts {
     /// When it does not fit on one of the cards, or there are too many ranges, or they lie too far
     /// apart (page tables).
     pub fn reserve_managed(&mut self, process: Pid, start: u64, length: Bytes) -> Result<ManagedReservation, Refusal> {
-        if self.managed.len() >= self.limits.managed_ranges as usize {
-            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit: self.limits.managed_ranges });
-        }
+        self.ranges_fit(1)?;
         let charge = Place::Card.charge_of(start, length);
         self.managed_fits(saturated(charge))?;
         let tables = self.managed.page_tables().saturating_add(cost(length.0));
         self.cards.all().try_for_each(|card| self.page_tables_fit(card, tables))?;
         Ok(self.reserve_in(Place::Card, process, (start, length), charge))
+    }
+
+    fn ranges_fit(&self, more: usize) -> Result<(), Refusal> {
+        let limit = self.limits.managed_ranges;
+        if self.managed.len() + more <= limit as usize {
+            return Ok(());
+        }
+        Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit })
     }
 
     fn reserve_in(

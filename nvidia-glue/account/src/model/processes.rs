@@ -144,7 +144,7 @@ impl Program<'_> {
         let (page, pages) = self.span();
         let mm = *self.world.processes.get(&process)?;
         self.accounts.thread_called(thread);
-        let reservation = self.accounts.reserve_managed_on_host(Pid(process), page * PAGE, Bytes(pages * PAGE))?;
+        let reservation = self.accounts.reserve_managed_on_host(Pid(process), page * PAGE, Bytes(pages * PAGE)).ok()?;
         self.commit_mmap(reservation, Mmap { process, thread, mm, file, page, pages, is_on_host: true })
     }
 

@@ -77,12 +77,10 @@ impl Session {
         };
         // What it has unmapped since the last look is not there any more.
         self.managed.look_again(&self.scan_env(), pid);
-        let mut accounts = lock(&self.objects.accounts);
         // That is the host's memory already.
-        let is_pool = accounts.pools(file).iter().any(|(base, _)| *base == start);
-        let on_host = (!is_pool).then(|| accounts.reserve_managed_on_host(pid, start, length)).flatten();
-        drop(accounts);
-        on_host.ok_or_else(|| self.refused(pid, refusal))
+        let is_pool = lock(&self.objects.accounts).pools(file).iter().any(|(base, _)| *base == start);
+        let on_host = || self.ask_for_room(|accounts| accounts.reserve_managed_on_host(pid, start, length)).ok();
+        (!is_pool).then(on_host).flatten().ok_or_else(|| self.refused(pid, refusal))
     }
 
     /// The kernel is about to map managed memory of a file at an address, for a thread: not one
@@ -126,7 +124,7 @@ impl Session {
 
 /// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it
 /// maps up to them.
-fn page_size() -> u64 {
+pub(super) fn page_size() -> u64 {
     u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
 }
 

@@ -27,7 +27,7 @@ use crate::{
 const BLOCK: u64 = 2 << 20;
 
 impl Session {
-    /// Where memory is to lie, or whether it may be copied to each card that reads it.
+    /// Says where memory is to lie, or whether it may be copied to each card that reads it.
     pub(super) fn advise(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.while_it_lasts(file, &[], || {

@@ -1,11 +1,17 @@
 //! Telling the driver that managed memory is to stay on the host.
 //!
 //! The kernel makes a range when the caller gets to it, and nobody says when that is: so the driver
-//! is told again and again from the answer on, until it knows the range. What the card may have got
-//! of it before is charged: nothing within 500 us, and no more than 128 MiB for each millisecond
-//! after (docs/driver-facts.md), since the last look that found nothing.
+//! is told again and again from the answer on, until it knows the range, as a rule for a tenth of a
+//! millisecond. What the card may have got of it before is charged, since the last look that found
+//! nothing: a kernel that waits for the address has nothing within 500 us, and 57 MiB for each
+//! millisecond after (docs/driver-facts.md).
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    collections::VecDeque,
+    hash::{BuildHasher, RandomState},
+    sync::Mutex,
+    time::Duration,
+};
 
 use abi::{
     Status,
@@ -19,6 +25,7 @@ use account::{Mapping, Mm, UvmFile};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall};
 
+use super::managed::page_size;
 use crate::{Session, locks::lock, objects::named_locks::LockName};
 
 /// From then on it is asked what is mapped, too: it may be a part, or of another file.
@@ -29,8 +36,14 @@ const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 /// Time in which a card that waits for an address gets nothing of what comes to be there.
 const UNNOTICED: Duration = Duration::from_micros(500);
-/// Most that it gets in a microsecond after that.
+/// Charged for each microsecond after that.
 const BYTES_PER_US: u64 = (128 << 20) / 1000;
+
+/// Places in which it is asked for a part of a range.
+const PROBES: u32 = 4;
+const BLOCK: u64 = 2 << 20;
+/// Pieces of a range that are tried, to find those that are there.
+const MOST_PIECES: u32 = 2000;
 
 /// A range that is about to be mapped and is to stay on the host.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +51,7 @@ pub(crate) struct Untold {
     pub(crate) mm: Mm,
     pub(crate) range: Mapping,
     pub(crate) file: UvmFile,
-    /// Who maps it.
+    /// Thread that maps it.
     pub(crate) thread: i32,
 }
 
@@ -79,8 +92,8 @@ impl Session {
     }
 
     /// Tells the driver if the range is there. Returns whether that is all: it was told, or the
-    /// range will never be there. `clean`: when it was not there yet. `looks`: it is looked for what
-    /// is mapped, too.
+    /// range will never be there. `clean`: when it was not there yet. `looks`: what is mapped is
+    /// looked at, too.
     fn is_settled(&self, untold: &Untold, clean: Duration, looks: bool) -> bool {
         let Untold { mm, range, file, thread } = *untold;
         // Asked before the look: what it has mapped, the look shows.
@@ -90,7 +103,7 @@ impl Session {
             lock(&self.objects.accounts).managed_was_told(mm, file, range, stray);
             return true;
         }
-        if !looks {
+        if !looks && !self.is_cut(file, range) {
             return false;
         }
         match self.managed.mappings(mm) {
@@ -99,8 +112,35 @@ impl Session {
             Some(Err(_)) => false,
             Some(Ok(mapped)) => {
                 let parts = parts_of(range, &mapped);
-                self.tell_parts(mm, range, &parts, clean);
-                has_returned || !parts.is_empty()
+                if parts.is_empty() { has_returned } else { self.tell_parts(mm, range, &parts, clean) }
+            }
+        }
+    }
+
+    /// Returns whether part of a range is there, which is not there as a whole: in a few places,
+    /// by chance. Who leaves so little that this does not find it has little.
+    fn is_cut(&self, file: UvmFile, range: Mapping) -> bool {
+        (0..PROBES).any(|_| {
+            let page = RandomState::new().hash_one(()) % (range.length / page_size()).max(1);
+            let start = range.start + page * page_size();
+            if !self.tell(file, Mapping { start, length: page_size() }) {
+                return false;
+            }
+            self.tell_pieces(file, range);
+            true
+        })
+    }
+
+    /// Tells the driver of what is there of a range, as far as it is in large pieces: the largest
+    /// first.
+    fn tell_pieces(&self, file: UvmFile, range: Mapping) {
+        let mut pieces = VecDeque::from([range]);
+        for _ in 0..MOST_PIECES {
+            let Some(piece) = pieces.pop_front() else { return };
+            let half = piece.length / 2 / BLOCK * BLOCK;
+            if half > 0 && !self.tell(file, piece) {
+                pieces.push_back(Mapping { length: half, ..piece });
+                pieces.push_back(Mapping { start: piece.start + half, length: piece.length - half });
             }
         }
     }
@@ -109,30 +149,32 @@ impl Session {
         !lock(&self.objects.accounts).is_mapping_managed(thread) || !self.processes.is_thread_running(thread)
     }
 
-    /// Tells the driver of each part of a range, of whichever file it is.
-    fn tell_parts(&self, mm: Mm, range: Mapping, parts: &[Mapping], clean: Duration) {
+    /// Tells the driver of each part of a range, of whichever file it is. `false`: there are others
+    /// by now.
+    fn tell_parts(&self, mm: Mm, range: Mapping, parts: &[Mapping], clean: Duration) -> bool {
         let files: Vec<UvmFile> = lock(&self.objects.files).all_uvm().iter().rev().map(|kept| kept.id).collect();
         let file_of = |part: &Mapping| files.iter().copied().find(|file| self.tell(*file, *part));
         let mut told: Vec<Option<UvmFile>> = parts.iter().map(file_of).collect();
         told.dedup();
-        match *told.as_slice() {
-            [] => {}
-            [Some(file)] => {
-                let stray = self.stray_since(clean);
-                lock(&self.objects.accounts).managed_was_told(mm, file, range, stray);
-            }
-            // No honest program comes to this: it exchanges the file while it maps it.
-            _ => {
-                let charged = lock(&self.objects.accounts).managed_cannot_be_told(mm, range);
-                self.managed.add_uncharged(mm, charged, self.reclaim_throttle.clock.now());
-            }
+        if let [Some(file)] = *told.as_slice() {
+            let stray = self.stray_since(clean);
+            lock(&self.objects.accounts).managed_was_told(mm, file, range, stray);
+            return true;
         }
+        let now = self.managed.mappings(mm).and_then(Result::ok).unwrap_or_default();
+        if parts_of(range, &now) != parts {
+            return false;
+        }
+        // No honest program comes to this: it exchanges the file while it maps it.
+        let charged = lock(&self.objects.accounts).managed_cannot_be_told(mm, range);
+        self.managed.add_uncharged(mm, charged, self.reclaim_throttle.clock.now());
+        true
     }
 
     /// Bytes that a card may have got of a range that was not there at `clean`.
     fn stray_since(&self, clean: Duration) -> Bytes {
         let window = self.reclaim_throttle.clock.now().saturating_sub(clean);
-        let noticed = if window > UNNOTICED { window } else { Duration::ZERO };
+        let noticed = window.saturating_sub(UNNOTICED);
         Bytes(u64::try_from(noticed.as_micros()).unwrap_or(u64::MAX).saturating_mul(BYTES_PER_US))
     }
 
@@ -140,8 +182,8 @@ impl Session {
     /// know the range, or not as a whole.
     fn tell(&self, id: UvmFile, range: Mapping) -> bool {
         self.objects.locks.with(&[LockName::Uvm(id)], || {
-            let kept = lock(&self.objects.files).all_uvm().into_iter().find(|kept| kept.id == id);
-            kept.is_some_and(|kept| self.prefer_host(&kept.file, range))
+            let file = lock(&self.objects.files).uvm_file(id);
+            file.is_some_and(|file| self.prefer_host(&file, range))
         })
     }
 

@@ -1,4 +1,4 @@
-//! What is left to do for a call once its answer is sent.
+//! The rest of a call: work that is left once its answer is sent.
 
 use abi::Handle;
 use account::ObjectName;
@@ -7,7 +7,7 @@ use driver::DeviceFile;
 use super::managed_on_host::Untold;
 use crate::Session;
 
-/// What is left to do for a call once its answer is sent: [`Session::answered`].
+/// Work that is left for a call once its answer is sent: [`Session::answered`].
 #[derive(Debug)]
 pub enum Sequel {
     /// Something was made, which nobody will use who does not hear of it.

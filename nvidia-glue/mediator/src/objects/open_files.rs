@@ -188,6 +188,10 @@ impl OpenFiles {
         self.uvm.iter().any(|kept| kept.id == id)
     }
 
+    pub(crate) fn uvm_file(&self, id: UvmFile) -> Option<DeviceFile> {
+        self.uvm.iter().find(|kept| kept.id == id).map(|kept| kept.file.clone())
+    }
+
     pub(crate) fn all_uvm(&self) -> Vec<RetainedUvmFile> {
         self.uvm.clone()
     }

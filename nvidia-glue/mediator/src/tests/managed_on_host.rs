@@ -220,9 +220,8 @@ fn a_range_that_is_cut_as_soon_as_it_is_there_is_kept_there_too() {
     spy.has_managed(&parts);
     spy.uvm_calls();
     container.session.answered(sequel.unwrap(), true);
-    let mut told = ranges(&spy.uvm_calls());
-    told.retain(|(_, _, length)| *length < LENGTH);
-    assert_eq!(told, parts.map(|(base, length)| (SET, base, length)));
+    let told = ranges(&spy.uvm_calls());
+    assert!(told.ends_with(&parts.map(|(base, length)| (SET, base, length))), "{:?}", told.last());
     assert!(used(&program) <= TABLES);
     assert_eq!(container.session.reconcile(), []);
 }
@@ -263,7 +262,7 @@ fn a_thread_that_is_long_in_mapping_is_told_of_in_the_end_and_charged_for_what_c
     spy.has_managed(&[(AT, LENGTH)]);
     assert_eq!(container.session.reconcile(), []);
     let stray = used(&program) - before;
-    assert!((3 * 127 * MIB..4 * 128 * MIB).contains(&stray), "{} MiB in 3 ms", stray / MIB);
+    assert!((2 * 128 * MIB..3 * 128 * MIB).contains(&stray), "{} MiB in 3 ms", stray / MIB);
     // It stays with what is left of the range.
     program.ioctl(uvm, 72, &mut range(AT, LENGTH));
     program.unmap_uvm(AT);
@@ -287,7 +286,7 @@ fn a_mapping_that_fails_leaves_nothing() {
     assert_eq!(used(&program), 0);
 }
 
-/// Which of two comes to stand there, nobody can tell, nor where it is kept.
+/// Nobody can tell which of two comes to stand there, nor where it is kept.
 #[test]
 fn two_threads_do_not_map_the_same_addresses_where_one_is_kept_on_the_host() {
     let machine = Machine::new(1);

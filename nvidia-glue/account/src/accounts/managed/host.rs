@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{Mm, Refusal, UvmFile, cards::saturated, intervals::Span, types::Counted};
 
-/// Where a range may come to lie.
+/// Place in which a range may come to lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Place {
     /// On any card of the grant.
@@ -73,14 +73,24 @@ impl Range {
 
 impl Accounts {
     /// Reserves a `mmap` of managed memory ([`Accounts::reserve_managed`]) that is to lie on the
-    /// host. `None`: not even its page tables fit, there are too many ranges, or a thread may just
-    /// be about to advise the driver otherwise ([`Accounts::may_advise`]).
-    pub fn reserve_managed_on_host(&mut self, process: Pid, start: u64, length: Bytes) -> Option<ManagedReservation> {
+    /// host.
+    ///
+    /// # Errors
+    /// When not even its page tables fit, there are too many ranges, or a thread may just be about
+    /// to advise the driver otherwise ([`Accounts::may_advise`]).
+    pub fn reserve_managed_on_host(
+        &mut self,
+        process: Pid,
+        start: u64,
+        length: Bytes,
+    ) -> Result<ManagedReservation, Refusal> {
+        if !self.managed.advisers.is_empty() {
+            return Err(Refusal::TooMany { counted: Counted::Advisers, limit: 0 });
+        }
+        self.ranges_fit(1)?;
         let charge = Place::UNTOLD.charge_of(start, length);
-        let has_room = self.managed.len() < self.limits.managed_ranges as usize
-            && self.managed_fits(saturated(charge)).is_ok()
-            && self.managed.advisers.is_empty();
-        has_room.then(|| self.reserve_in(Place::UNTOLD, process, (start, length), charge))
+        self.managed_fits(saturated(charge))?;
+        Ok(self.reserve_in(Place::UNTOLD, process, (start, length), charge))
     }
 
     /// Records that `thread` is about to advise the driver about memory that is not managed.
@@ -146,10 +156,8 @@ impl Accounts {
         let tables: u128 = parts.iter().map(|(_, span)| cost(saturated(span.length()).0)).sum();
         let tables = self.managed.page_tables().saturating_add(tables);
         self.cards.all().try_for_each(|card| self.page_tables_fit(card, tables))?;
-        if self.managed.len() + 2 * parts.len() > self.limits.managed_ranges as usize {
-            let limit = self.limits.managed_ranges;
-            return Err(Refusal::TooMany { counted: Counted::ManagedRanges, limit });
-        }
+        // Two more, where it is cut out of the middle.
+        self.ranges_fit(2 * parts.len())?;
         for (mm, span) in &parts {
             for cut in self.managed.cut(*mm, *span) {
                 self.managed.insert(*mm, cut.span, Range { place: Place::Card, is_cut: true, ..cut.value });

@@ -135,7 +135,8 @@ impl Managed {
         self.ranges.overlapping(mm, span)
     }
 
-    /// Returns whether a `mmap` of another thread than `thread` may come to stand at part of `span`.
+    /// Returns whether another thread's `mmap` may come to stand at part of `span`, and it matters
+    /// which.
     pub(super) fn is_contended(&self, mm: Mm, span: Span, thread: i32, place: Place) -> bool {
         let is_rival = |range: &Range| {
             let is_pending = matches!(range.state, RangeState::Pending { thread: of, .. } if of != thread);
