@@ -299,7 +299,8 @@ extern "C" void *mmap(void *at, size_t length, int protection, int flags, int fi
         box[1] = cuts ? length / 2 : length;
         if (cuts) munmap((char *)mapped + length - 2 * MIB, 2 * MIB), munmap((char *)mapped + length / 2, PAGE);
         __atomic_store_n(&box[0], (u64)mapped, __ATOMIC_SEQ_CST);
-        if (cuts) return left = (u64 *)mapped, errno = ENOMEM, MAP_FAILED;
+        /* libcuda reserves the addresses anew: not while the kernel is at work there. */
+        if (cuts) return sleep(3), left = (u64 *)mapped, errno = ENOMEM, MAP_FAILED;
     }
     return mapped;
 }
@@ -309,7 +310,7 @@ static void wait(u64 bytes) {
     MUST(cudaHostAlloc(&box, PAGE, cudaHostAllocMapped));
     cudaStream_t stream;
     MUST(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    for (int round = 0; round < 16; round++) {
+    for (int round = 0; round < (cuts ? 4 : 16); round++) {
         box[0] = 0;
         wait_and_write<<<64, 256, 0, stream>>>(box);
         MUST(cudaGetLastError());

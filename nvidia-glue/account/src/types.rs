@@ -145,15 +145,15 @@ pub struct ObjectLimits {
 
 impl Default for ObjectLimits {
     /// Room for 32 processes with a context each on several cards. One CUDA context was seen to
-    /// have 10 events, 4 devices and subdevices of its card, 79 other objects, 52 pieces of memory,
-    /// and 70 MiB of the host's memory; `nvidia-smi` 4 and 9.
+    /// have 4 channel groups, 10 events, 4 devices and subdevices of its card, 79 other objects, 52
+    /// pieces of memory, and 70 MiB of the host's memory; `nvidia-smi` 4 events and 9 devices.
     fn default() -> Self {
         Self {
             os_events: 1 << 16,
             host_memory: Bytes(16 * Bytes::GIB),
             host_mappings: 1 << 14,
             clients: 4096,
-            channel_groups: 64,
+            channel_groups: 128,
             channels: 512,
             address_spaces: 64,
             devices: 1024,

@@ -4,12 +4,14 @@ use abi::Node;
 use account::{Accounts, Contended, ManagedReservation, Mapping, Mm, Refusal, UvmFile};
 use base::{Bytes, Pid};
 
-use super::{managed_on_host::Untold, sequel::Sequel};
+use super::sequel::Sequel;
 use crate::{
     Answer, Caller, CallerError, Session, Trapped,
     in_flight::{CallEnd, driver_file, errno},
     locks::lock,
+    memory::page_size,
     objects::named_locks::LockName,
+    session::managed_on_host::Untold,
 };
 
 impl Session {
@@ -120,12 +122,6 @@ impl Session {
         }
         Ok(Answer::Continue)
     }
-}
-
-/// Bytes of a page: 4096, or 65536 on some machines with ARM processors. The kernel rounds what it
-/// maps up to them.
-pub(super) fn page_size() -> u64 {
-    u64::try_from(rustix::param::page_size()).unwrap_or(1 << 16)
 }
 
 /// Returns whether a mapping goes where it is asked to, or nowhere.

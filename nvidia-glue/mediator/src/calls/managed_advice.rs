@@ -66,10 +66,14 @@ impl Session {
         destination: [u8; 16],
     ) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
-        self.in_order(flight, file, |flight| {
-            let (_, on_host) = self.find_managed(file, range);
+        self.while_it_lasts(file, &[], || {
+            let (is_managed, on_host) = self.find_managed(file, range);
+            if !is_managed && lock(&self.objects.accounts).may_advise(flight.caller.thread()) {
+                return self.continue_call(flight);
+            }
             if on_host.is_empty() || destination == HOST_UUID {
-                return flight.execute(self.driver.as_ref()).map(drop);
+                flight.execute(self.driver.as_ref())?;
+                return flight.finish();
             }
             for part in on_host {
                 let room = lock(&self.objects.accounts).room_for_managed().0;
@@ -77,7 +81,8 @@ impl Session {
                 self.move_to_cards(flight, file, Mapping { length, ..part });
             }
             let (_, on_host) = self.find_managed(file, range);
-            self.migrate_pieces(flight, &left_of(range, &on_host))
+            self.migrate_pieces(flight, &left_of(range, &on_host))?;
+            flight.finish()
         })
     }
 

@@ -13,7 +13,6 @@ mod free;
 mod heap;
 mod managed;
 mod managed_advice;
-pub(crate) mod managed_on_host;
 mod mapping;
 #[cfg(feature = "parking")]
 mod movable;

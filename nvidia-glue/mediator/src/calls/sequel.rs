@@ -4,8 +4,7 @@ use abi::Handle;
 use account::ObjectName;
 use driver::DeviceFile;
 
-use super::managed_on_host::Untold;
-use crate::Session;
+use crate::{Session, session::managed_on_host::Untold};
 
 /// Work that is left for a call once its answer is sent: [`Session::answered`].
 #[derive(Debug)]

@@ -17,7 +17,6 @@ use driver::{DeviceFile, Driver, OwnClient, open_own_client};
 
 use crate::{
     Drift, Observer, Processes, SessionError, SessionSetup, UnknownKind,
-    calls::managed_on_host::LeftUntold,
     channels::{Channels, gate::CardGate},
     grant::{Grant, OwnCard},
     in_flight::CallEnd,
@@ -29,7 +28,7 @@ use crate::{
     },
     objects::Objects,
     session::{
-        failures::FailureThrottle, own_memory::OwnMemory, process_table::ProcessTable,
+        failures::FailureThrottle, managed_on_host::LeftUntold, own_memory::OwnMemory, process_table::ProcessTable,
         reclaim_throttle::ReclaimThrottle, shortages::Shortages,
     },
     view::{View, card_utilization::CardUtilization},
@@ -37,6 +36,7 @@ use crate::{
 
 pub(crate) mod failures;
 mod freeing;
+pub(crate) mod managed_on_host;
 pub(crate) mod own_memory;
 pub(crate) mod process_table;
 pub(crate) mod reclaim_throttle;

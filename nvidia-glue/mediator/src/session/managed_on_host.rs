@@ -25,8 +25,7 @@ use account::{Mapping, Mm, UvmFile};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall};
 
-use super::managed::page_size;
-use crate::{Session, locks::lock, objects::named_locks::LockName};
+use crate::{Session, locks::lock, memory::page_size, objects::named_locks::LockName};
 
 /// From then on it is asked what is mapped, too: it may be a part, or of another file.
 const PATIENCE: Duration = Duration::from_millis(1);
