@@ -41,9 +41,9 @@ pub struct ManagedReservation {
 }
 
 impl ManagedReservation {
-    /// Returns whether it is to lie on the host.
-    pub fn is_on_host(&self) -> bool {
-        self.place != Place::Card
+    /// The range, if it is to lie on the host.
+    pub fn on_host(&self) -> Option<Mapping> {
+        (self.place != Place::Card).then_some(Mapping { start: self.start, length: self.length })
     }
 }
 
@@ -136,7 +136,8 @@ impl Accounts {
                 // Should the `mmap` fail, what was there stays, and keeps its own file.
                 range.file = None;
             }
-            // And its place.
+            // And its place, and what of it may be on a card.
+            range.place = range.place.with_stray(cut.value.place.stray());
             if cut.value.place == Place::Card && place != Place::Card {
                 on_cards.push(cut.span);
             }

@@ -1,7 +1,7 @@
 //! `mmap` of `/dev/nvidia-uvm`: how managed memory comes to be.
 
 use abi::Node;
-use account::{Accounts, Contended, ManagedReservation, Mapping, Mm, Refusal, UvmFile};
+use account::{Accounts, Contended, ManagedReservation, Mm, Refusal, UvmFile};
 use base::{Bytes, Pid};
 
 use super::sequel::Sequel;
@@ -51,18 +51,16 @@ impl Session {
         let pid = self.known_caller(caller)?;
         let id = self.known_uvm_file(&file, pid)?;
         let length = length.checked_next_multiple_of(page_size()).ok_or(CallEnd::Errno(libc::ENOMEM))?;
+        offset.checked_add(length).ok_or(CallEnd::Errno(libc::ENOMEM))?;
         let memory = self.managed.address_space(self.processes.as_ref(), pid, caller.thread()).map_err(errno)?;
         if !caller.is_waiting() {
             return Err(CallerError::Gone.into());
         }
         self.has_room_for_mapping()?;
         let reservation = self.reserve_mapping((id, pid), offset, Bytes(length))?;
-        let is_on_host = reservation.is_on_host();
+        let on_host = reservation.on_host();
         let answer = self.commit_mapping(id, reservation, (memory, caller.thread()))?;
-        if is_on_host {
-            let range = Mapping { start: offset, length };
-            *sequel = Some(Sequel::Tell(Untold { mm: memory, range, file: id, thread: caller.thread() }));
-        }
+        *sequel = on_host.map(|range| Sequel::Tell(Untold { mm: memory, range, file: id, thread: caller.thread() }));
         Ok(answer)
     }
 
@@ -95,10 +93,14 @@ impl Session {
     ) -> Result<Answer, CallEnd> {
         self.objects.locks.with(&[LockName::Uvm(id)], || {
             let is_known = lock(&self.objects.files).knows_uvm(id);
+            let may_be = match reservation.on_host() {
+                Some(range) => self.may_be_on_host(id, memory, range),
+                None => true,
+            };
             let mut accounts = lock(&self.objects.accounts);
-            if !is_known {
+            if !is_known || !may_be {
                 accounts.cancel_managed(reservation);
-                return Err(CallEnd::Errno(libc::EBADF));
+                return Err(CallEnd::Errno(if is_known { libc::ENOMEM } else { libc::EBADF }));
             }
             let is_alone = accounts.commit_managed(reservation, memory, id, thread);
             is_alone.map(|()| Answer::Continue).map_err(|Contended| CallEnd::Errno(libc::EAGAIN))

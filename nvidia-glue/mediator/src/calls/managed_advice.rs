@@ -75,10 +75,18 @@ impl Session {
                 flight.execute(self.driver.as_ref())?;
                 return flight.finish();
             }
+            let mut room = lock(&self.objects.accounts).room_for_managed().0;
+            let mut fitting = None;
             for part in on_host {
-                let room = lock(&self.objects.accounts).room_for_managed().0;
+                if room < BLOCK {
+                    break;
+                }
                 let length = if part.length <= room { part.length } else { room - room % BLOCK };
-                self.move_to_cards(flight, file, Mapping { length, ..part });
+                room = if length < part.length { 0 } else { room - length };
+                fitting = Some(part.start + length);
+            }
+            if let Some(end) = fitting {
+                self.move_to_cards(flight, file, Mapping { start: range.base, length: end - range.base });
             }
             let (_, on_host) = self.find_managed(file, range);
             self.migrate_pieces(flight, &left_of(range, &on_host))?;

@@ -22,7 +22,7 @@ impl Session {
             return Err(CallEnd::Status(status));
         }
         match call {
-            UvmCall::Initialize { .. } => self.initialize(flight),
+            UvmCall::Initialize { flags } => self.initialize(flight, flags),
             UvmCall::RegisterGpu(object) => self.register_gpu(flight, object),
             UvmCall::RegisterGpuVaSpace(object) => self.with_object(flight, object.client),
             UvmCall::RegisterChannel { object, .. } => self.register_channel(flight, object),
@@ -62,10 +62,12 @@ impl Session {
         }
     }
 
-    fn initialize(&self, flight: &mut InFlightCall<'_>) -> Result<Answer, CallEnd> {
+    fn initialize(&self, flight: &mut InFlightCall<'_>, flags: u64) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
-        self.managed.address_space(self.processes.as_ref(), flight.pid, flight.caller.thread()).map_err(errno)?;
+        let mm =
+            self.managed.address_space(self.processes.as_ref(), flight.pid, flight.caller.thread()).map_err(errno)?;
         flight.confirm()?;
+        lock(&self.objects.files).initialize_uvm(file, mm, flags);
         // The flag that tells whether managed memory outlives its process may be another one by the
         // time that the kernel looks, so the worse is taken.
         lock(&self.objects.accounts).uvm_file(file, flight.pid, true);

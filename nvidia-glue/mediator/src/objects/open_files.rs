@@ -9,7 +9,7 @@
 use std::{collections::BTreeSet, fs::File, io, sync::Arc, time::Instant};
 
 use abi::Handle;
-use account::{ExportFile, UvmFile};
+use account::{ExportFile, Mm, UvmFile};
 use base::Pid;
 use driver::{DeviceFile, same_open_file};
 
@@ -31,6 +31,8 @@ pub(crate) struct RetainedControlFile {
 #[derive(Debug, Clone)]
 pub(crate) struct RetainedUvmFile {
     pub(crate) id: UvmFile,
+    /// Address space and flags with which it was initialised first, for all that is known.
+    pub(crate) initialized: Option<(Mm, u64)>,
     pub(crate) file: DeviceFile,
     /// Process that made the first call on it; most likely to have it still.
     pub(crate) opener: Pid,
@@ -180,7 +182,7 @@ impl OpenFiles {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
         let id = UvmFile(self.number());
-        self.uvm.push(RetainedUvmFile { id, file: file.clone(), opener: pid });
+        self.uvm.push(RetainedUvmFile { id, initialized: None, file: file.clone(), opener: pid });
         Ok(id)
     }
 
@@ -188,8 +190,21 @@ impl OpenFiles {
         self.uvm.iter().any(|kept| kept.id == id)
     }
 
-    pub(crate) fn uvm_file(&self, id: UvmFile) -> Option<DeviceFile> {
-        self.uvm.iter().find(|kept| kept.id == id).map(|kept| kept.file.clone())
+    /// A UVM file is about to be initialised.
+    pub(crate) fn initialize_uvm(&mut self, id: UvmFile, mm: Mm, flags: u64) {
+        if let Some(kept) = self.uvm.iter_mut().find(|kept| kept.id == id) {
+            kept.initialized.get_or_insert((mm, flags));
+        }
+    }
+
+    pub(crate) fn uvm_file(&self, id: UvmFile) -> Option<RetainedUvmFile> {
+        self.uvm.iter().find(|kept| kept.id == id).cloned()
+    }
+
+    /// UVM files in which an address space can have managed memory.
+    pub(crate) fn uvm_of(&self, mm: Mm) -> Vec<UvmFile> {
+        let is_meant = |kept: &&RetainedUvmFile| kept.initialized.is_some_and(|(of, _)| of == mm);
+        self.uvm.iter().filter(is_meant).map(|kept| kept.id).collect()
     }
 
     pub(crate) fn all_uvm(&self) -> Vec<RetainedUvmFile> {

@@ -144,7 +144,6 @@ impl Session {
     /// Compares the accounts with what the driver says and with what processes have mapped, and
     /// tells the observer of differences. Does not wait for [`Session::look_for_closed_files`].
     pub fn compare(&self) -> Vec<Drift> {
-        self.tell_left();
         self.managed.scan(&self.scan_env());
         self.settle_staging();
         self.tell_shortages(self.reclaim_throttle.clock.now());
@@ -159,6 +158,7 @@ impl Session {
         if let Some(why) = self.managed.must_end(self.reclaim_throttle.clock.now(), is_over_quota).or(lasting) {
             self.observer.end_container(&why);
         }
+        self.tell_left();
         self.report_drifts(drifts)
     }
 

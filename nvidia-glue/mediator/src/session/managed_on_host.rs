@@ -18,8 +18,8 @@ use abi::{
     decode::HOST_UUID,
     encode,
     layout::read_u32,
-    params::UVM_SET_PREFERRED_LOCATION_PARAMS as Set,
-    uvm::{UVM_SET_PREFERRED_LOCATION, uvm_command},
+    params::{UVM_INITIALIZE_PARAMS, UVM_SET_PREFERRED_LOCATION_PARAMS as Set},
+    uvm::{UVM_INITIALIZE, UVM_SET_PREFERRED_LOCATION, uvm_command},
 };
 use account::{Mapping, Mm, UvmFile};
 use base::Bytes;
@@ -38,6 +38,11 @@ const UNNOTICED: Duration = Duration::from_micros(500);
 /// Charged for each microsecond after that.
 const BYTES_PER_US: u64 = (128 << 20) / 1000;
 
+/// Ranges that may be left so.
+const MOST_LEFT: usize = 64;
+/// `UVM_INIT_FLAGS_MULTI_PROCESS_SHARING_MODE`: the memory of such a file is nobody's, nor charged
+/// to a cgroup.
+const SHARED_BY_PROCESSES: u64 = 2;
 /// Places in which it is asked for a part of a range.
 const PROBES: u32 = 4;
 const BLOCK: u64 = 2 << 20;
@@ -72,7 +77,7 @@ impl Session {
             }
             clean = looked;
             if elapsed >= LONGEST {
-                lock(&self.left_untold.0).push((untold, clean));
+                self.leave_untold(untold, clean);
                 return;
             }
             clock.wait((elapsed / 16).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
@@ -85,9 +90,19 @@ impl Session {
         for (untold, clean) in left {
             let looked = self.reclaim_throttle.clock.now();
             if !self.is_settled(&untold, clean, true) {
-                lock(&self.left_untold.0).push((untold, looked));
+                self.leave_untold(untold, looked);
             }
         }
+    }
+
+    /// Those who leave more than that are charged as if theirs were on the card.
+    fn leave_untold(&self, untold: Untold, clean: Duration) {
+        let mut left = lock(&self.left_untold.0);
+        if left.len() < MOST_LEFT {
+            return left.push((untold, clean));
+        }
+        drop(left);
+        lock(&self.objects.accounts).managed_cannot_be_told(untold.mm, untold.range);
     }
 
     /// Tells the driver if the range is there. Returns whether that is all: it was told, or the
@@ -114,6 +129,26 @@ impl Session {
                 if parts.is_empty() { has_returned } else { self.tell_parts(mm, range, &parts, clean) }
             }
         }
+    }
+
+    /// Returns whether a range of a file can be kept on the host for an address space: it is the
+    /// file's own, whose memory its cgroup is charged for, and nothing is mapped there yet that
+    /// could be taken for the range.
+    ///
+    /// Precondition: the file's lock.
+    pub(crate) fn may_be_on_host(&self, id: UvmFile, mm: Mm, range: Mapping) -> bool {
+        let Some(kept) = lock(&self.objects.files).uvm_file(id) else { return false };
+        let Some((_, flags)) = kept.initialized.filter(|(of, flags)| *of == mm && flags & SHARED_BY_PROCESSES == 0)
+        else {
+            return false;
+        };
+        // With other flags than those that it has, the driver refuses to initialise it again.
+        let mut args = encode!(UVM_INITIALIZE_PARAMS { flags: flags });
+        let call = DriverCall { command: UVM_INITIALIZE, args: &mut args, buffers: &mut [], files: &[] };
+        let has_flags = self.driver.ioctl(&kept.file, call).is_ok()
+            && UVM_INITIALIZE_PARAMS::rmStatus.get(&args) == Some(Status::OK.0);
+        let is_free = |mapped: Vec<Mapping>| parts_of(range, &mapped).is_empty();
+        has_flags && self.managed.mappings(mm).and_then(Result::ok).is_some_and(is_free)
     }
 
     /// Returns whether part of a range is there, which is not there as a whole: in a few places,
@@ -151,7 +186,7 @@ impl Session {
     /// Tells the driver of each part of a range, of whichever file it is. `false`: there are others
     /// by now.
     fn tell_parts(&self, mm: Mm, range: Mapping, parts: &[Mapping], clean: Duration) -> bool {
-        let files: Vec<UvmFile> = lock(&self.objects.files).all_uvm().iter().rev().map(|kept| kept.id).collect();
+        let files = lock(&self.objects.files).uvm_of(mm);
         let file_of = |part: &Mapping| files.iter().copied().find(|file| self.tell(*file, *part));
         let mut told: Vec<Option<UvmFile>> = parts.iter().map(file_of).collect();
         told.dedup();
@@ -182,7 +217,7 @@ impl Session {
     fn tell(&self, id: UvmFile, range: Mapping) -> bool {
         self.objects.locks.with(&[LockName::Uvm(id)], || {
             let file = lock(&self.objects.files).uvm_file(id);
-            file.is_some_and(|file| self.prefer_host(&file, range))
+            file.is_some_and(|kept| self.prefer_host(&kept.file, range))
         })
     }
 

@@ -355,7 +355,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
     assert!(write_u32(&mut params, 12, COPY));
     let mut made = 0;
     let refused = loop {
-        assert!(made < 100, "nothing ends it");
+        assert!(made < 200, "nothing ends it");
         let group = match context.object(KEPLER_CHANNEL_GROUP_A, &mut params) {
             Ok(group) => group,
             Err(status) => break status,
@@ -365,7 +365,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
         context.free(group).unwrap();
         made += 1;
     };
-    assert_eq!((made, refused), (64, Status::INSUFFICIENT_RESOURCES));
+    assert_eq!((made, refused), (128, Status::INSUFFICIENT_RESOURCES));
     // What nobody has any more ends when room is needed, wherever the file itself may be.
     let hidden = program.file_of(uvm);
     program.close(uvm);

@@ -303,3 +303,21 @@ fn two_threads_do_not_map_the_same_addresses_where_one_is_kept_on_the_host() {
     }
     assert_eq!(used(&program), 0);
 }
+
+/// The driver's answer about an older range, or another process's, is none about the one that is
+/// about to be mapped; and the memory of files that processes share is in nobody's cgroup.
+#[test]
+fn a_range_is_kept_on_the_host_only_where_it_cannot_be_taken_for_another() {
+    with_range_on_host(|_, program, uvm| {
+        assert_eq!(program.mmap(uvm, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM), "it is there still");
+        let other = program.container.program();
+        let handed = other.give(program.file_of(uvm));
+        assert_eq!(other.mmap(handed, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM), "another's file");
+        let shared = other.open(Node::Uvm);
+        let mut flags = [vec![2], vec![0; 15]].concat();
+        other.uvm(shared, 0x3000_0001, &mut flags, 8).unwrap();
+        assert_eq!(other.mmap(shared, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM), "shared by processes");
+        let own = other.uvm_file();
+        assert_eq!(other.mmap(own, AT, LENGTH, AT), Answer::Continue);
+    });
+}

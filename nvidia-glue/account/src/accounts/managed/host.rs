@@ -60,6 +60,35 @@ impl Place {
         }
     }
 
+    /// Bytes that may be on a card all the same.
+    pub(super) const fn stray(self) -> u64 {
+        match self {
+            Self::Card => 0,
+            Self::Host { stray, .. } => stray,
+        }
+    }
+
+    /// The same place, with so many of them more.
+    pub(super) const fn with_stray(self, more: u64) -> Self {
+        match self {
+            Self::Card => self,
+            Self::Host { is_told, stray } => Self::Host { is_told, stray: stray.saturating_add(more) },
+        }
+    }
+
+    /// The place of a part that is left, of so many bytes, which takes over what it can of the
+    /// whole's.
+    pub(super) fn of_part(self, bytes: u128, stray: &mut u64) -> Self {
+        match self {
+            Self::Card => self,
+            Self::Host { is_told, .. } => {
+                let own = saturated(bytes).0.min(*stray);
+                *stray -= own;
+                Self::Host { is_told, stray: own }
+            }
+        }
+    }
+
     const fn is_untold(self) -> bool {
         matches!(self, Self::Host { is_told: false, .. })
     }
@@ -183,7 +212,7 @@ impl Accounts {
     pub fn managed_was_told(&mut self, mm: Mm, file: UvmFile, part: Mapping, stray: Bytes) {
         self.place_untold(mm, part, |range| {
             range.file = Some(file);
-            range.place = Place::Host { is_told: true, stray: stray.0 };
+            range.place = Place::Host { is_told: true, stray: range.place.stray().saturating_add(stray.0) };
         });
     }
 

@@ -180,11 +180,14 @@ impl Managed {
         }
         for (whole, range) in wholes {
             self.add_charge(range.process, -signed(range.charge(whole)));
+            let mut stray = range.place.stray();
             for left in gaps(std::iter::once(whole), &[span]) {
+                let place = range.place.of_part(left.length(), &mut stray);
+                let part = Range { is_cut: true, place, ..range };
                 if let Some(left) = self.ranges.value_mut(mm, left.first) {
-                    left.is_cut = true;
+                    *left = part;
                 }
-                self.add_charge(range.process, signed(Range { is_cut: true, ..range }.charge(left)));
+                self.add_charge(range.process, signed(part.charge(left)));
             }
         }
         cuts
