@@ -27,9 +27,9 @@ const MIGRATE_GROUP: u32 = 53;
 
 /// A range of three times the quota that is there, and that the driver was told of.
 fn with_range_on_host(test: impl FnOnce(&Spy, &Program<'_>, i32)) {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let late = Late::new();
+    let spy = Spy::new(&late.machine);
+    let container = late.container(&spy);
     let program = container.program();
     let uvm = program.uvm_file();
     map_on_host(&spy, &program, uvm);
@@ -93,9 +93,9 @@ fn it_costs_page_tables_alone_and_is_gone_with_its_mapping() {
 
 #[test]
 fn what_fits_is_on_the_card_as_ever() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let late = Late::new();
+    let spy = Spy::new(&late.machine);
+    let container = late.container(&spy);
     let program = container.program();
     let uvm = program.uvm_file();
     let (answer, sequel) = program.mmap_with_sequel(uvm, AT, LIMIT);
@@ -171,9 +171,9 @@ fn as_much_is_moved_to_the_card_as_fits() {
 /// The kernel executes advice about ordinary memory, and reads what it is about again.
 #[test]
 fn advice_about_ordinary_memory_is_the_kernel_s_as_long_as_nothing_is_on_the_host() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let late = Late::new();
+    let spy = Spy::new(&late.machine);
+    let container = late.container(&spy);
     let (program, other) = (container.program(), container.program());
     let (uvm, others) = (program.uvm_file(), other.uvm_file());
     let ordinary = (0x5500_0000_0000, MIB);
@@ -189,7 +189,7 @@ fn advice_about_ordinary_memory_is_the_kernel_s_as_long_as_nothing_is_on_the_hos
     assert_eq!(ranges(&spy.uvm_calls()), [(SET, ordinary.0, ordinary.1)]);
 }
 
-/// A range of a container whose clock the test has, and what is known of it.
+/// A machine whose time passes as the test says, however busy this one is.
 struct Late {
     machine: Machine,
     clock: TestClock,
@@ -289,9 +289,9 @@ fn a_mapping_that_fails_leaves_nothing() {
 /// Nobody can tell which of two comes to stand there, nor where it is kept.
 #[test]
 fn two_threads_do_not_map_the_same_addresses_where_one_is_kept_on_the_host() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let late = Late::new();
+    let spy = Spy::new(&late.machine);
+    let container = late.container(&spy);
     let (program, sibling) = (container.program(), container.program());
     sibling.share_memory_of(&program);
     let (uvm, siblings) = (program.uvm_file(), sibling.uvm_file());
