@@ -8,6 +8,7 @@ use std::{
 };
 
 use abi::{
+    Node,
     escapes::{NV_ESC_RM_CONTROL, command_size},
     params::NVOS54_PARAMETERS,
 };
@@ -35,7 +36,8 @@ pub(super) fn execute(file: &DeviceFile, call: DriverCall<'_>) -> io::Result<i32
         let addresses = guarded.addresses(buffers)?;
         with_fields(args, buffers, &addresses, files, |args, buffers| {
             guarded.copy_in(buffers);
-            let answer = if command_size(command) > 0 {
+            // Of UVM's numbers none says a size, though one looks so (`UVM_INITIALIZE`).
+            let answer = if file.node != Node::Uvm && command_size(command) > 0 {
                 sys::ioctl(file.file.as_fd(), command, args)
             } else {
                 guarded.with_args(args, |args| sys::ioctl(file.file.as_fd(), command, args)).and_then(|answer| answer)
@@ -139,8 +141,9 @@ mod tests {
     use std::{fs::File, sync::Arc};
 
     use abi::{
-        Node, encode,
+        encode,
         escapes::{NV_ESC_RM_ALLOC, command},
+        uvm::UVM_COMMANDS,
     };
 
     use super::*;
@@ -171,6 +174,20 @@ mod tests {
         assert_eq!(answer.unwrap(), 5);
         assert_eq!(args, [9; 24]);
         assert_eq!(buffers[0].bytes, [7; 16]);
+    }
+
+    /// The kernel, not this crate, says that the file takes none.
+    #[test]
+    fn every_command_of_unified_memory_reaches_the_kernel() {
+        for row in UVM_COMMANDS {
+            for layout in row.layouts {
+                let mut args = vec![0; layout.size.into()];
+                let file = DeviceFile { node: Node::Uvm, ..null_file() };
+                let call = DriverCall { command: row.command, args: &mut args, buffers: &mut [], files: &[] };
+                let refused = execute(&file, call).unwrap_err();
+                assert_eq!(refused.raw_os_error(), Some(libc::ENOTTY), "{}: {refused}", row.name);
+            }
+        }
     }
 
     #[test]
