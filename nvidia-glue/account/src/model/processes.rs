@@ -96,14 +96,8 @@ impl Program<'_> {
 
     /// A thread asks for a range; the kernel maps it later.
     pub(super) fn mmap(&mut self) -> Option<()> {
-        let (process, file) = (self.process()?, self.uvm()?);
-        let thread = process * 2 + i32::from(self.byte() % 2);
-        if self.world.mmaps.iter().any(|mmap| mmap.thread == thread) {
-            return None;
-        }
-        let (page, pages) = self.span();
-        let mm = *self.world.processes.get(&process)?;
-        self.accounts.thread_called(thread);
+        let mmap = self.begin_mmap(false)?;
+        let Mmap { process, page, pages, .. } = mmap;
         let usages: Vec<_> = self.accounts.cards().map(|(_, usage)| usage).collect();
         let asked = charged(page, pages) * PAGE;
         let fits = usages
@@ -118,8 +112,20 @@ impl Program<'_> {
             self.accounts.cancel_managed(reservation);
             return None;
         }
-        let is_on_host = false;
-        self.commit_mmap(reservation, Mmap { process, thread, mm, file, page, pages, is_on_host })
+        self.commit_mmap(reservation, mmap)
+    }
+
+    /// A thread that maps nothing else makes a call.
+    fn begin_mmap(&mut self, is_on_host: bool) -> Option<Mmap> {
+        let (process, file) = (self.process()?, self.uvm()?);
+        let thread = process * 2 + i32::from(self.byte() % 2);
+        if self.world.mmaps.iter().any(|mmap| mmap.thread == thread) {
+            return None;
+        }
+        let (page, pages) = self.span();
+        let mm = *self.world.processes.get(&process)?;
+        self.accounts.thread_called(thread);
+        Some(Mmap { process, thread, mm, file, page, pages, is_on_host })
     }
 
     fn commit_mmap(&mut self, reservation: ManagedReservation, mmap: Mmap) -> Option<()> {
@@ -136,16 +142,10 @@ impl Program<'_> {
 
     /// The same of a range that is to stay on the host.
     pub(super) fn mmap_on_host(&mut self) -> Option<()> {
-        let (process, file) = (self.process()?, self.uvm()?);
-        let thread = process * 2 + i32::from(self.byte() % 2);
-        if self.world.mmaps.iter().any(|mmap| mmap.thread == thread) {
-            return None;
-        }
-        let (page, pages) = self.span();
-        let mm = *self.world.processes.get(&process)?;
-        self.accounts.thread_called(thread);
-        let reservation = self.accounts.reserve_managed_on_host(Pid(process), page * PAGE, Bytes(pages * PAGE)).ok()?;
-        self.commit_mmap(reservation, Mmap { process, thread, mm, file, page, pages, is_on_host: true })
+        let mmap = self.begin_mmap(true)?;
+        let (start, length) = (mmap.page * PAGE, Bytes(mmap.pages * PAGE));
+        let reservation = self.accounts.reserve_managed_on_host(Pid(mmap.process), start, length).ok()?;
+        self.commit_mmap(reservation, mmap)
     }
 
     /// The driver is told of ranges that are to stay on the host, where it can be.

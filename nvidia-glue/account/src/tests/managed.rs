@@ -265,3 +265,51 @@ fn crumbs_that_outlive_their_process_stay_whole_blocks() {
     assert_eq!(used(&accounts), mib(2));
     assert_eq!((accounts.drop_zombies(FILE), used(&accounts)), (mib(2), Bytes(0)));
 }
+
+/// A range on the host that is there; `stray` of it may be on a card.
+fn on_host(accounts: &mut Accounts, start: u64, length: u64, stray: u64) {
+    let reservation = accounts.reserve_managed_on_host(PROCESS, start * MIB, mib(length)).unwrap();
+    accounts.commit_managed(reservation, SPACE, FILE, THREAD).unwrap();
+    accounts.managed_was_told(SPACE, FILE, shown(start, length), mib(stray));
+    accounts.thread_called(THREAD);
+}
+
+/// Page tables of 1000 MiB are less than that.
+fn is_about(accounts: &Accounts, expected: u64) -> bool {
+    (expected * MIB..(expected + 3) * MIB).contains(&used(accounts).0)
+}
+
+#[test]
+fn what_strays_is_counted_once_however_a_range_is_cut_and_stays_when_it_is_mapped_over() {
+    let mut accounts = accounts();
+    on_host(&mut accounts, 0, 1000, 20);
+    assert!(is_about(&accounts, 20), "{}", used(&accounts));
+    // In its middle 10 MiB come onto the card.
+    assert_eq!(accounts.move_managed_to_cards(FILE, 100 * MIB, 10 * MIB), Ok(vec![shown(100, 10)]));
+    assert!(is_about(&accounts, 30), "{}", used(&accounts));
+    assert_eq!(accounts.managed_beside_host(FILE, 90 * MIB, 30 * MIB), [shown(100, 10)]);
+    // Should the mapping fail, what was there is there.
+    on_host(&mut accounts, 0, 1000, 5);
+    assert!(used(&accounts) >= mib(35), "{}", used(&accounts));
+    look(&mut accounts, &[]);
+    assert_eq!((used(&accounts), accounts.counts().managed_ranges), (Bytes(0), 0));
+}
+
+#[test]
+fn what_the_driver_does_not_know_when_its_process_ends_counts_in_full() {
+    for (is_told, expected) in [(true, 0), (false, 1000)] {
+        let mut accounts = accounts();
+        accounts.uvm_file(FILE, PROCESS, true);
+        let reservation = accounts.reserve_managed_on_host(PROCESS, 0, mib(1000)).unwrap();
+        accounts.commit_managed(reservation, SPACE, FILE, THREAD).unwrap();
+        if is_told {
+            accounts.managed_was_told(SPACE, FILE, shown(0, 1000), Bytes(0));
+        }
+        let sync = accounts.begin_sync();
+        accounts.finish_sync(sync);
+        assert!(is_about(&accounts, expected), "{}", used(&accounts));
+        assert_eq!(accounts.managed_on_host(FILE, 0, MIB).is_empty(), !is_told, "nothing is moved of it");
+        accounts.uvm_file_gone(FILE);
+        assert_eq!(used(&accounts), Bytes(0));
+    }
+}

@@ -8,10 +8,7 @@ use abi::{
     Status,
     decode::{HOST_UUID, Range},
     encode,
-    params::{
-        UVM_MIGRATE_PARAMS as Migrate, UVM_MIGRATE_RANGE_GROUP_PARAMS as MigrateGroup,
-        UVM_UNSET_PREFERRED_LOCATION_PARAMS as Unset,
-    },
+    params::{UVM_MIGRATE_PARAMS as Migrate, UVM_UNSET_PREFERRED_LOCATION_PARAMS as Unset},
     uvm::UVM_UNSET_PREFERRED_LOCATION,
 };
 use account::{Mapping, UvmFile};
@@ -31,11 +28,11 @@ impl Session {
     pub(super) fn advise(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.while_it_lasts(file, &[], || {
-            let (is_managed, on_host) = self.find_managed(file, range);
+            let (is_managed, _) = self.find_managed(file, range);
             if !is_managed && lock(&self.objects.accounts).may_advise(flight.caller.thread()) {
                 return self.continue_call(flight);
             }
-            let status = self.execute_pieces(flight, &left_of(range, &on_host))?;
+            let status = self.execute_pieces(flight, &self.beside_host(file, range))?;
             // Not for others than the program itself, says the driver of its ordinary memory.
             if !is_managed && status == Status::NOT_SUPPORTED {
                 flight.set_status(Status::OK);
@@ -88,8 +85,7 @@ impl Session {
             if let Some(end) = fitting {
                 self.move_to_cards(flight, file, Mapping { start: range.base, length: end - range.base });
             }
-            let (_, on_host) = self.find_managed(file, range);
-            self.migrate_pieces(flight, &left_of(range, &on_host))?;
+            self.migrate_pieces(flight, &self.beside_host(file, range))?;
             flight.finish()
         })
     }
@@ -120,8 +116,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ranges that a program has put together: where some of them are to stay on the host, none is
-    /// moved to a card. (No program is known that makes this call.)
+    /// Ranges that a program has put together (`cudaStreamAttachMemAsync`): where some of them are to
+    /// stay on the host, none is moved to a card.
     pub(super) fn migrate_group(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -133,7 +129,7 @@ impl Session {
             if on_host.is_empty() || destination == HOST_UUID {
                 return flight.execute(self.driver.as_ref()).map(drop);
             }
-            let _ = MigrateGroup::rmStatus.set(&mut flight.args, Status::OK.0);
+            flight.set_status(Status::OK);
             Ok(())
         })
     }
@@ -143,6 +139,10 @@ impl Session {
     fn find_managed(&self, file: UvmFile, Range { base, length }: Range) -> (bool, Vec<Mapping>) {
         let accounts = lock(&self.objects.accounts);
         (accounts.knows_managed(file, base, length), accounts.managed_on_host(file, base, length))
+    }
+
+    fn beside_host(&self, file: UvmFile, Range { base, length }: Range) -> Vec<Mapping> {
+        lock(&self.objects.accounts).managed_beside_host(file, base, length)
     }
 
     /// Charges a part and lets it come onto the cards. What does not fit, stays.
@@ -180,24 +180,4 @@ impl Session {
         set(flight, asked);
         Ok(status)
     }
-}
-
-/// A range without some of its parts, which are in order.
-fn left_of(Range { base, length }: Range, without: &[Mapping]) -> Vec<Mapping> {
-    let mut left = Vec::new();
-    let mut next = base;
-    let end = base.saturating_add(length);
-    for part in without {
-        if part.start > next {
-            left.push(Mapping { start: next, length: part.start - next });
-        }
-        next = next.max(part.start.saturating_add(part.length));
-    }
-    // Without any, the range is as it came, whatever it is: the driver judges it.
-    if without.is_empty() {
-        left.push(Mapping { start: base, length });
-    } else if next < end {
-        left.push(Mapping { start: next, length: end - next });
-    }
-    left
 }

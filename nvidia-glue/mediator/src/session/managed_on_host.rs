@@ -239,10 +239,5 @@ impl Session {
 
 /// Parts of a range that are mapped.
 fn parts_of(range: Mapping, mapped: &[Mapping]) -> Vec<Mapping> {
-    let end = |of: &Mapping| of.start.saturating_add(of.length);
-    let common = |part: &Mapping| {
-        let (first, last) = (part.start.max(range.start), end(part).min(end(&range)));
-        (first < last).then(|| Mapping { start: first, length: last - first })
-    };
-    mapped.iter().filter_map(common).collect()
+    mapped.iter().filter_map(|part| range.common(*part)).collect()
 }

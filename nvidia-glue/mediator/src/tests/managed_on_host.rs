@@ -8,10 +8,10 @@ use abi::{
 
 use super::{
     spy::Spy,
-    world::{Container, GIB, MIB, Machine, Program, range, uuid_bytes},
+    world::{GIB, MIB, Machine, Program, range, uuid_bytes},
 };
 use crate::{Answer, clock::tests::TestClock};
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 const LIMIT: u64 = 8 * GIB;
 const AT: u64 = 0x7f00_0000_0000;
@@ -25,15 +25,24 @@ const DO_NOT_DUPLICATE: u32 = 45;
 const MIGRATE: u32 = 51;
 const MIGRATE_GROUP: u32 = 53;
 
-/// A range of three times the quota that is there, and that the driver was told of.
-fn with_range_on_host(test: impl FnOnce(&Spy, &Program<'_>, i32)) {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
+/// A program with a UVM file, in a container of a time of its own: it passes as the test says,
+/// however busy this machine is.
+fn with_program(test: impl FnOnce(&Spy, &TestClock, &Program<'_>, i32)) {
+    let (machine, clock) = (Machine::new(1), TestClock::default());
+    let spy = Spy::new(&machine);
+    let mut container = spy.container(&machine);
+    container.looks_cost(&clock, Duration::ZERO);
     let program = container.program();
     let uvm = program.uvm_file();
-    map_on_host(&spy, &program, uvm);
-    test(&spy, &program, uvm);
+    test(&spy, &clock, &program, uvm);
+}
+
+/// A range of three times the quota that is there, and that the driver was told of.
+fn with_range_on_host(test: impl FnOnce(&Spy, &Program<'_>, i32)) {
+    with_program(|spy, _, program, uvm| {
+        map_on_host(spy, program, uvm);
+        test(spy, program, uvm);
+    });
 }
 
 fn map_on_host(spy: &Spy, program: &Program<'_>, uvm: i32) {
@@ -93,13 +102,10 @@ fn it_costs_page_tables_alone_and_is_gone_with_its_mapping() {
 
 #[test]
 fn what_fits_is_on_the_card_as_ever() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let (answer, sequel) = program.mmap_with_sequel(uvm, AT, LIMIT);
-    assert_eq!((answer, sequel.is_none(), used(&program)), (Answer::Continue, true, LIMIT));
+    with_program(|_, _, program, uvm| {
+        let (answer, sequel) = program.mmap_with_sequel(uvm, AT, LIMIT);
+        assert_eq!((answer, sequel.is_none(), used(program)), (Answer::Continue, true, LIMIT));
+    });
 }
 
 #[test]
@@ -171,137 +177,105 @@ fn as_much_is_moved_to_the_card_as_fits() {
 /// The kernel executes advice about ordinary memory, and reads what it is about again.
 #[test]
 fn advice_about_ordinary_memory_is_the_kernel_s_as_long_as_nothing_is_on_the_host() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let (program, other) = (container.program(), container.program());
-    let (uvm, others) = (program.uvm_file(), other.uvm_file());
-    let ordinary = (0x5500_0000_0000, MIB);
-    spy.uvm_calls();
-    assert_eq!(advise(&program, uvm, SET, ordinary), Ok(()));
-    assert_eq!(ranges(&spy.uvm_calls()), [], "not the mediator's");
-    // By the time at which the kernel looks, it may be about this one.
-    assert_eq!(other.mmap(others, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM));
-    program.ioctl(uvm, 72, &mut range(AT, MIB));
-    map_on_host(&spy, &other, others);
-    spy.refuse_uvm(SET, 36, Status::NOT_SUPPORTED);
-    assert_eq!(advise(&program, uvm, SET, ordinary), Ok(()), "what the driver does for nobody else is left out");
-    assert_eq!(ranges(&spy.uvm_calls()), [(SET, ordinary.0, ordinary.1)]);
-}
-
-/// A machine whose time passes as the test says, however busy this one is.
-struct Late {
-    machine: Machine,
-    clock: TestClock,
-}
-
-impl Late {
-    fn new() -> Self {
-        Self { machine: Machine::new(1), clock: TestClock::default() }
-    }
-
-    fn container(&self, spy: &Arc<Spy>) -> Container {
-        let mut container = spy.container(&self.machine);
-        container.looks_cost(&self.clock, Duration::ZERO);
-        container
-    }
+    with_program(|spy, _, program, uvm| {
+        let other = program.container.program();
+        let others = other.uvm_file();
+        let ordinary = (0x5500_0000_0000, MIB);
+        spy.uvm_calls();
+        assert_eq!(advise(program, uvm, SET, ordinary), Ok(()));
+        assert_eq!(ranges(&spy.uvm_calls()), [], "not the mediator's");
+        // By the time at which the kernel looks, it may be about this one.
+        assert_eq!(other.mmap(others, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM));
+        program.ioctl(uvm, 72, &mut range(AT, MIB));
+        map_on_host(spy, &other, others);
+        spy.refuse_uvm(SET, 36, Status::NOT_SUPPORTED);
+        assert_eq!(advise(program, uvm, SET, ordinary), Ok(()), "what the driver does for nobody else is left out");
+        assert_eq!(ranges(&spy.uvm_calls()), [(SET, ordinary.0, ordinary.1)]);
+    });
 }
 
 #[test]
 fn a_range_that_is_cut_as_soon_as_it_is_there_is_kept_there_too() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let parts = [(AT, GIB), (AT + 2 * GIB, GIB)];
-    let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
-    parts.iter().for_each(|part| program.map_uvm(part.0, part.1));
-    spy.has_managed(&parts);
-    spy.uvm_calls();
-    container.session.answered(sequel.unwrap(), true);
-    let told = ranges(&spy.uvm_calls());
-    assert!(told.ends_with(&parts.map(|(base, length)| (SET, base, length))), "{:?}", told.last());
-    assert!(used(&program) <= TABLES);
-    assert_eq!(container.session.reconcile(), []);
+    with_program(|spy, _, program, uvm| {
+        let parts = [(AT, GIB), (AT + 2 * GIB, GIB)];
+        let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
+        parts.iter().for_each(|part| program.map_uvm(part.0, part.1));
+        spy.has_managed(&parts);
+        spy.uvm_calls();
+        program.container.session.answered(sequel.unwrap(), true);
+        let told = ranges(&spy.uvm_calls());
+        assert!(told.ends_with(&parts.map(|(base, length)| (SET, base, length))), "{:?}", told.last());
+        assert!(used(program) <= TABLES);
+        assert_eq!(program.container.session.reconcile(), []);
+    });
 }
 
 /// Another thread has exchanged the file, or UVM does not take the advice.
 #[test]
 fn what_the_driver_cannot_be_told_of_is_charged_and_is_an_excess() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
-    program.map_uvm(AT, LENGTH);
-    spy.has_managed(&[]);
-    container.session.answered(sequel.unwrap(), true);
-    assert_eq!(used(&program), LENGTH);
-    let drifts = container.session.reconcile();
-    assert_eq!(
-        drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),
-        [(true, vec![program.pid])]
-    );
+    with_program(|spy, _, program, uvm| {
+        let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
+        program.map_uvm(AT, LENGTH);
+        spy.has_managed(&[]);
+        program.container.session.answered(sequel.unwrap(), true);
+        assert_eq!(used(program), LENGTH);
+        let drifts = program.container.session.reconcile();
+        assert_eq!(
+            drifts.iter().map(|drift| (drift.excess, drift.pids.clone())).collect::<Vec<_>>(),
+            [(true, vec![program.pid])]
+        );
+    });
 }
 
 #[test]
 fn a_thread_that_is_long_in_mapping_is_told_of_in_the_end_and_charged_for_what_came_meanwhile() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
-    spy.has_managed(&[]);
-    container.session.answered(sequel.unwrap(), true);
-    let before = used(&program);
-    late.clock.work(Duration::from_millis(3));
-    program.map_uvm(AT, LENGTH);
-    spy.has_managed(&[(AT, LENGTH)]);
-    assert_eq!(container.session.reconcile(), []);
-    let stray = used(&program) - before;
-    assert!((2 * 128 * MIB..3 * 128 * MIB).contains(&stray), "{} MiB in 3 ms", stray / MIB);
-    // It stays with what is left of the range.
-    program.ioctl(uvm, 72, &mut range(AT, LENGTH));
-    program.unmap_uvm(AT);
-    container.session.reconcile();
-    assert_eq!(used(&program), 0);
+    with_program(|spy, clock, program, uvm| {
+        let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
+        spy.has_managed(&[]);
+        program.container.session.answered(sequel.unwrap(), true);
+        let before = used(program);
+        clock.work(Duration::from_millis(3));
+        program.map_uvm(AT, LENGTH);
+        spy.has_managed(&[(AT, LENGTH)]);
+        assert_eq!(program.container.session.reconcile(), []);
+        let stray = used(program) - before;
+        assert!((2 * 128 * MIB..3 * 128 * MIB).contains(&stray), "{} MiB in 3 ms", stray / MIB);
+        // It stays with what is left of the range.
+        program.ioctl(uvm, 72, &mut range(AT, LENGTH));
+        program.unmap_uvm(AT);
+        program.container.session.reconcile();
+        assert_eq!(used(program), 0);
+    });
 }
 
 #[test]
 fn a_mapping_that_fails_leaves_nothing() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
-    spy.has_managed(&[]);
-    program.open(Node::Control);
-    program.ioctl(uvm, 72, &mut range(AT, LENGTH));
-    container.session.answered(sequel.unwrap(), true);
-    container.session.reconcile();
-    assert_eq!(used(&program), 0);
+    with_program(|spy, _, program, uvm| {
+        let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
+        spy.has_managed(&[]);
+        program.open(Node::Control);
+        program.ioctl(uvm, 72, &mut range(AT, LENGTH));
+        program.container.session.answered(sequel.unwrap(), true);
+        program.container.session.reconcile();
+        assert_eq!(used(program), 0);
+    });
 }
 
 /// Nobody can tell which of two comes to stand there, nor where it is kept.
 #[test]
 fn two_threads_do_not_map_the_same_addresses_where_one_is_kept_on_the_host() {
-    let late = Late::new();
-    let spy = Spy::new(&late.machine);
-    let container = late.container(&spy);
-    let (program, sibling) = (container.program(), container.program());
-    sibling.share_memory_of(&program);
-    let (uvm, siblings) = (program.uvm_file(), sibling.uvm_file());
-    for (first, second) in [(LENGTH, GIB), (GIB, LENGTH)] {
-        assert_eq!(program.mmap(uvm, AT, first, AT), Answer::Continue);
-        assert_eq!(sibling.mmap(siblings, AT, second, AT), Answer::Errno(libc::EAGAIN));
-        program.ioctl(uvm, 72, &mut range(AT, MIB));
-        container.session.reconcile();
-    }
-    assert_eq!(used(&program), 0);
+    with_program(|_, _, program, uvm| {
+        let sibling = program.container.program();
+        sibling.share_memory_of(program);
+        let siblings = sibling.uvm_file();
+        for (first, second) in [(LENGTH, GIB), (GIB, LENGTH)] {
+            assert_eq!(program.mmap(uvm, AT, first, AT), Answer::Continue);
+            assert_eq!(sibling.mmap(siblings, AT, second, AT), Answer::Errno(libc::EAGAIN));
+            program.ioctl(uvm, 72, &mut range(AT, MIB));
+            program.container.session.reconcile();
+        }
+        assert_eq!(used(program), 0);
+    });
 }
 
 /// The driver's answer about an older range, or another process's, is none about the one that is
@@ -319,5 +293,12 @@ fn a_range_is_kept_on_the_host_only_where_it_cannot_be_taken_for_another() {
         assert_eq!(other.mmap(shared, AT, LENGTH, AT), Answer::Errno(libc::ENOMEM), "shared by processes");
         let own = other.uvm_file();
         assert_eq!(other.mmap(own, AT, LENGTH, AT), Answer::Continue);
+        let high = 0_u64.wrapping_sub(LIMIT);
+        assert_eq!(other.mmap(own, high, LENGTH, high), Answer::Errno(libc::ENOMEM), "it wraps");
+        let pool = AT + 2 * LENGTH;
+        other.pool(own, pool, 2 * MIB).unwrap();
+        let context = other.context(0);
+        [LIMIT / 2, LIMIT / 4, GIB, 2 * MIB].into_iter().for_each(|size| while context.memory(size).is_ok() {});
+        assert_eq!(other.mmap(own, pool, 2 * MIB, pool), Answer::Errno(libc::ENOMEM), "the host's already");
     });
 }

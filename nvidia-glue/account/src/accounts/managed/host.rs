@@ -14,6 +14,7 @@ use super::{
     super::{Accounts, page_tables::cost},
     ManagedReservation, Mapping, blocks,
     ranges::Range,
+    sync::{gaps, spans},
 };
 use crate::{Mm, Refusal, UvmFile, cards::saturated, intervals::Span, types::Counted};
 
@@ -161,6 +162,16 @@ impl Accounts {
         parts.sort_unstable();
         parts.dedup();
         parts
+    }
+
+    /// These addresses of `file` without the parts that are to stay on the host; as they came, where
+    /// there are none: the driver judges them.
+    pub fn managed_beside_host(&self, file: UvmFile, start: u64, length: u64) -> Vec<Mapping> {
+        let on_host = self.managed_on_host(file, start, length);
+        match Span::new(start, length).filter(|_| !on_host.is_empty()) {
+            Some(whole) => gaps(std::iter::once(whole), &spans(&on_host)).into_iter().map(mapping).collect(),
+            None => vec![Mapping { start, length }],
+        }
     }
 
     /// Bytes of managed memory that every card has room for.

@@ -20,6 +20,15 @@ pub struct Mapping {
     pub length: u64,
 }
 
+impl Mapping {
+    /// Intersection of both.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<Self> {
+        let common = Span::new(self.start, self.length)?.common(Span::new(other.start, other.length)?)?;
+        Some(Self { start: common.first, length: saturated(common.length()).0 })
+    }
+}
+
 /// A comparison of the account with what processes have mapped. Begin it before the first
 /// `/proc/PID/maps` is opened.
 #[derive(Debug)]
@@ -131,7 +140,7 @@ const fn made_before(range: &Range, epoch: u64) -> bool {
     made < epoch
 }
 
-fn spans(mappings: &[Mapping]) -> Vec<Span> {
+pub(super) fn spans(mappings: &[Mapping]) -> Vec<Span> {
     let mut spans: Vec<_> = mappings.iter().filter_map(|mapping| Span::new(mapping.start, mapping.length)).collect();
     spans.sort_unstable_by_key(|span| span.first);
     spans
