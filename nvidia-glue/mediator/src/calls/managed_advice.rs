@@ -46,11 +46,7 @@ impl Session {
     pub(super) fn about_to_use(&self, flight: &mut InFlightCall<'_>, range: Range) -> Result<Answer, CallEnd> {
         let file = self.uvm_file(flight)?;
         self.while_it_lasts(file, &[], || {
-            let (_, on_host) = self.find_managed(file, range);
-            let room = lock(&self.objects.accounts).room_for_managed().0;
-            if on_host.iter().map(|part| part.length).sum::<u64>() <= room {
-                on_host.iter().for_each(|part| self.move_to_cards(flight, file, *part));
-            }
+            self.move_to_cards(flight, file, Mapping { start: range.base, length: range.length });
             self.continue_call(flight)
         })
     }
@@ -116,8 +112,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ranges that a program has put together (`cudaStreamAttachMemAsync`): where some of them are to
-    /// stay on the host, none is moved to a card.
+    /// Ranges that a program has put together (`cudaStreamAttachMemAsync`): where some of them are
+    /// to stay on the host, none is moved to a card.
     pub(super) fn migrate_group(
         &self,
         flight: &mut InFlightCall<'_>,
@@ -145,11 +141,12 @@ impl Session {
         lock(&self.objects.accounts).managed_beside_host(file, base, length)
     }
 
-    /// Charges a part and lets it come onto the cards. What does not fit, stays.
+    /// Charges what of a range is on the host and lets it come onto the cards. If not all of it
+    /// fits, none does.
     ///
     /// Precondition: the file's lock.
-    fn move_to_cards(&self, flight: &InFlightCall<'_>, file: UvmFile, part: Mapping) {
-        let charged = lock(&self.objects.accounts).move_managed_to_cards(file, part.start, part.length);
+    fn move_to_cards(&self, flight: &InFlightCall<'_>, file: UvmFile, range: Mapping) {
+        let charged = lock(&self.objects.accounts).move_managed_to_cards(file, range.start, range.length);
         for Mapping { start, length } in charged.unwrap_or_default() {
             let mut args = encode!(Unset { requestedBase: start, length: length });
             let call =

@@ -10,7 +10,10 @@ use super::{
     spy::Spy,
     world::{GIB, MIB, Machine, Program, range, uuid_bytes},
 };
-use crate::{Answer, clock::tests::TestClock};
+use crate::{
+    Answer,
+    clock::{Clock, tests::TestClock},
+};
 use std::time::Duration;
 
 const LIMIT: u64 = 8 * GIB;
@@ -196,14 +199,15 @@ fn advice_about_ordinary_memory_is_the_kernel_s_as_long_as_nothing_is_on_the_hos
 
 #[test]
 fn a_range_that_is_cut_as_soon_as_it_is_there_is_kept_there_too() {
-    with_program(|spy, _, program, uvm| {
-        let parts = [(AT, GIB), (AT + 2 * GIB, GIB)];
+    with_program(|spy, clock, program, uvm| {
+        let parts = [(AT, LIMIT), (AT + LIMIT + GIB, LIMIT)];
         let (_, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
         parts.iter().for_each(|part| program.map_uvm(part.0, part.1));
         spy.has_managed(&parts);
         spy.uvm_calls();
         program.container.session.answered(sequel.unwrap(), true);
         let told = ranges(&spy.uvm_calls());
+        assert!(clock.now() < Duration::from_millis(1), "before anybody has looked at what is mapped");
         assert!(told.ends_with(&parts.map(|(base, length)| (SET, base, length))), "{:?}", told.last());
         assert!(used(program) <= TABLES);
         assert_eq!(program.container.session.reconcile(), []);
@@ -300,5 +304,34 @@ fn a_range_is_kept_on_the_host_only_where_it_cannot_be_taken_for_another() {
         let context = other.context(0);
         [LIMIT / 2, LIMIT / 4, GIB, 2 * MIB].into_iter().for_each(|size| while context.memory(size).is_ok() {});
         assert_eq!(other.mmap(own, pool, 2 * MIB, pool), Answer::Errno(libc::ENOMEM), "the host's already");
+    });
+}
+
+/// It is executed by the mediator, on its copy, and nobody has to wait for the kernel.
+#[test]
+fn advice_about_managed_memory_keeps_no_range_from_the_host() {
+    with_program(|spy, _, program, uvm| {
+        assert_eq!(program.mmap(uvm, AT - GIB, GIB, AT - GIB), Answer::Continue);
+        program.map_uvm(AT - GIB, GIB);
+        assert_eq!(advise(program, uvm, SET, (AT - GIB, MIB)), Ok(()));
+        let other = program.container.program();
+        map_on_host(spy, &other, other.uvm_file());
+    });
+}
+
+#[test]
+fn so_many_ranges_may_be_long_in_coming() {
+    with_program(|spy, _, program, uvm| {
+        spy.has_managed(&[]);
+        let mut come = Vec::new();
+        while used(program) < LIMIT {
+            let at = AT + u64::try_from(come.len()).unwrap() * LENGTH;
+            let (answer, sequel) = program.mmap_with_sequel(uvm, at, LENGTH);
+            assert_eq!(answer, Answer::Continue);
+            program.container.session.answered(sequel.unwrap(), true);
+            come.push(at);
+            assert!(come.len() < 100, "nothing ends it");
+        }
+        assert_eq!(come.len(), 65, "the last counts as if it were on the card");
     });
 }

@@ -164,8 +164,8 @@ impl Accounts {
         parts
     }
 
-    /// These addresses of `file` without the parts that are to stay on the host; as they came, where
-    /// there are none: the driver judges them.
+    /// These addresses of `file` without the parts that are to stay on the host; as they came,
+    /// where there are none: the driver judges them.
     pub fn managed_beside_host(&self, file: UvmFile, start: u64, length: u64) -> Vec<Mapping> {
         let on_host = self.managed_on_host(file, start, length);
         match Span::new(start, length).filter(|_| !on_host.is_empty()) {
