@@ -90,7 +90,7 @@ GENERATED := $(TARGET)/generated/$(MACHINE)
 build:
 	$(if $(SYSROOT),packaging/sysroot.sh $(MACHINE) $(SYSROOT))
 	scripts/setup.sh build
-	$(CARGO) build --release --locked --package egpu-shim --bins $(REPRODUCIBLE)
+	$(CARGO) build --release --locked --package egpu-shim --package egpu-cli --bins $(REPRODUCIBLE)
 
 # For clusters; what runs containers needs none of it.
 build-kubernetes:
@@ -109,7 +109,8 @@ lint:
 	scripts/setup.sh tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package egpu-shim --package mediator --all-targets --features parking --locked -- -D warnings
+	$(CARGO) clippy --package egpu-shim --package egpu-cli --package mediator --all-targets --features parking --locked -- -D warnings
+	$(CARGO) clippy --package egpu-shim --package egpu-cli --no-default-features --locked -- -D warnings
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz --locked -- -D warnings
 	$(CARGO) fmt --manifest-path $(HEADER_CHECK)/Cargo.toml --check
@@ -125,7 +126,6 @@ unit-test:
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests
 	cd integration/kube && python3 -B -m unittest --quiet test_helpers
 	cd packaging && python3 -B -m unittest --quiet test_packaging
-	$(CARGO) test --package egpu-shim --lib --no-default-features --locked
 	$(CARGO) test --package mediator --lib --features parking --locked parking
 
 # docs/driver-releases.md tells where the folders come from.
@@ -142,7 +142,7 @@ rm-client:
 # The build that stands for the next version of egpu beside this one, for one test: its formats have the next numbers.
 next-build:
 	scripts/setup.sh build
-	EGPU_REVISION=next CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --package egpu-shim --bins --features next-format --target-dir $(TARGET)/next --locked
+	EGPU_REVISION=next CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) build --package egpu-shim --package egpu-cli --bins --features next-format --target-dir $(TARGET)/next --locked
 
 integration-test: build rm-client next-build
 	scripts/setup.sh tests
@@ -175,7 +175,7 @@ bench: build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
 	integration/setup-runc.sh || echo "no current runc could be had: it has no column" >&2
-	$(CARGO) build --release --locked --package egpu-shim --package null-shim --bins $(REPRODUCIBLE)
+	$(CARGO) build --release --locked --package egpu-shim --package egpu-cli --package null-shim --bins $(REPRODUCIBLE)
 	EGPU_TEST_BIN=$(RELEASE) $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- $(BENCH_ARGS)
 	$(CARGO) bench --package nvidia-glue --bench admission --locked
 
@@ -184,7 +184,7 @@ text-order:
 	scripts/setup.sh build
 	scripts/setup.sh tests
 	scripts/setup.sh containerd
-	CARGO_PROFILE_RELEASE_STRIP=none $(CARGO) build --release --locked --package egpu-shim --bins --target-dir $(TARGET)/text-order $(REPRODUCIBLE)
+	CARGO_PROFILE_RELEASE_STRIP=none $(CARGO) build --release --locked --package egpu-shim --package egpu-cli --bins --target-dir $(TARGET)/text-order $(REPRODUCIBLE)
 	scripts/text-order/order.py $(TARGET)/text-order/release $(CARGO) bench --package integration --bench against_runc --profile dev --locked -- --only PSS
 
 bench-calls: build rm-client
@@ -254,7 +254,7 @@ host-test: dist rm-client next-build
 generated:
 	rm -rf $(GENERATED)
 	env --unset=CARGO_BUILD_TARGET LIBSECCOMP_LIB_PATH=/usr/lib/$(shell uname -m)-linux-gnu \
-	    $(CARGO) run --quiet --locked --package egpu-shim --example manual -- $(GENERATED)/manual
+	    $(CARGO) run --quiet --locked --package egpu-cli --example manual -- $(GENERATED)/manual
 	packaging/licenses.py $(MACHINE)-unknown-linux-gnu "$(SYSROOT)" $(GENERATED)/licences
 
 dist: build build-kubernetes generated

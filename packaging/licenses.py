@@ -44,7 +44,7 @@ def is_allowed(expression: str, allowed: set[str]) -> bool:
 def linked(target: str) -> set[tuple[str, str]]:
     """Name and version of each crate in the programs."""
     tree = subprocess.check_output(
-        ["cargo", "tree", "--locked", "--package", "egpu-shim", "--package", "egpu-kubelet-plugin", "--package", "egpu-scorer",
+        ["cargo", "tree", "--locked", "--package", "egpu-shim", "--package", "egpu-cli", "--package", "egpu-kubelet-plugin", "--package", "egpu-scorer",
          "--package", "egpu-webhook", "--edges", "normal,no-proc-macro", "--target", target, "--prefix", "none", "--format", "{p}"], cwd=REPOSITORY, text=True)
     return {(words[0], words[1].removeprefix("v")) for words in map(str.split, tree.splitlines()) if words}
 

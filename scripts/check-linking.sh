@@ -16,7 +16,7 @@ for program in "$@"; do
     fi
     # It has what it needs of libm itself: one library less to map in three processes a container.
     if [ "${program##*/}" = containerd-shim-egpu-v1 ] && [ "$needed" != libc.so.6 ]; then
-        echo "$program needs more than libc.so.6: ${needed//$'\n'/ } (shim/src/sys/program.rs)" >&2
+        echo "$program needs more than libc.so.6: ${needed//$'\n'/ } (shim/sys/src/program.rs)" >&2
         failed=1
     fi
 done

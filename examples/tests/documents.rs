@@ -145,7 +145,7 @@ fn has_test(path: &Path, text: &str, name: &str) -> bool {
     if is_in("integration/tests") {
         return text.contains(&format!("\"{name}\"")) || text.contains(&format!("::{name}\""));
     }
-    if is_in("shim/tests/helper") {
+    if is_in("shim/runtime/tests/helper") {
         return text.contains(&format!("\n        {name},\n"));
     }
     let (suite, function) = name.rsplit_once("::").map_or((None, name), |(suite, case)| (Some(suite), case));

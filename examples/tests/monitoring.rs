@@ -37,7 +37,7 @@ fn array(value: &Value) -> &[Value] {
 /// Labels by metric, each label with its values, as `egpu metrics` prints a made-up node.
 fn printed() -> BTreeMap<String, BTreeMap<String, BTreeSet<String>>> {
     let mut metrics: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
-    for line in read("../shim/src/cli/metrics/golden.prom").lines().filter(|line| !line.starts_with('#')) {
+    for line in read("../shim/cli/src/metrics/golden.prom").lines().filter(|line| !line.starts_with('#')) {
         let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap());
         let labels = metrics.entry(name.to_owned()).or_default();
         let (set, _) = rest.strip_prefix('{').and_then(|rest| rest.split_once("} ")).unwrap_or_default();

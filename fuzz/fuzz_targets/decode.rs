@@ -2,10 +2,10 @@
 //! its bytes.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use nvidia_glue::rm::{
+use abi::{
     Abi, Call, DriverRelease, Node, Status, classes::ClassKind, controls::rule_of, decode, memory::MemoryRequest,
 };
+use libfuzzer_sys::fuzz_target;
 
 // A node (1 byte), a driver's major (2 bytes) and minor (1), a command (4), and the argument
 // struct; nvidia-glue's tests read the seeds in the same way. The parameters of an allocation or a

@@ -3,16 +3,13 @@
 //! of images. Never a panic, whatever the numbers.
 #![no_main]
 
+use base::{block_file::BlockFile, usage::Usage};
+use cards::driver_files::ld_cache;
 use libfuzzer_sys::fuzz_target;
-use nvidia_glue::{
-    block_file::BlockFile,
-    driver_files::ld_cache,
-    schedule::{
-        Presence, Residency, Status, Switch, Timeline, Timetable,
-        priority::Yielding,
-        soft::{Groups, SoftMember, Steering},
-    },
-    usage::Usage,
+use schedule::{
+    Presence, Residency, Status, Switch, Timeline, Timetable,
+    priority::Yielding,
+    soft::{Groups, SoftMember, Steering},
 };
 
 // The first byte says which.

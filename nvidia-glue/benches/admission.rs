@@ -15,11 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::{
-    cards::{self, Inventory},
-    decision_log::DecisionLog,
-    ledger::{Admission, ContainerKey, Ledger, Limits, Patience, ProcessId, ReleaseReason},
-};
+use cards::Inventory;
+use ledger::{Admission, ContainerKey, Ledger, Limits, Patience, ProcessId, ReleaseReason, decision_log::DecisionLog};
 use runtime_config::{
     config::Config,
     request::{ContainerRequest, GpuRequest, Source, parse},

@@ -24,26 +24,25 @@ use std::{
     time::Instant,
 };
 
-use nvidia_glue::{
-    cards::{Inventory, Roots, discover},
-    driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient, SimulatedDriver},
-    mediate::{
-        AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
-    },
-    rm::{
-        DriverRelease, Handle, Node,
-        classes::{NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT},
-        controls::NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES,
-        escapes::{NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL, NV_ESC_RM_FREE, command},
-        uvm::UVM_INITIALIZE,
-    },
+use abi::{
+    DriverRelease, Handle, Node,
+    classes::{NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT},
+    controls::NV0080_CTRL_CMD_GPU_GET_NUM_SUBDEVICES,
+    escapes::{NV_ESC_RM_ALLOC, NV_ESC_RM_CONTROL, NV_ESC_RM_FREE, command},
+    uvm::UVM_INITIALIZE,
+};
+use cards::{Inventory, Roots, discover};
+use driver::{DeviceFile, Driver, DriverCall, FileWatch, NvidiaDriver, OwnClient};
+use mediator::{
+    AddressSpace, Answer, Caller, CallerError, Drift, GrantedCard, Numbers, Observer, OverMemoryEvent, Pid, Processes,
+    Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
 };
 use runtime_config::{
     Bytes,
     config::{Config, Throttle},
     request::OverMemory,
 };
+use simulator::SimulatedDriver;
 
 const LENGTH: u64 = 4 * Bytes::MIB;
 const BASE: u64 = 0x7f00_0000_0000;

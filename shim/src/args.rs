@@ -45,6 +45,14 @@ pub struct Identity {
     pub debug: bool,
 }
 
+impl Identity {
+    /// Arguments with which this program takes the place of the shim's helper; the identity is for
+    /// who looks at the list of processes.
+    pub fn helper_arguments(&self) -> Vec<String> {
+        ["-namespace", &self.namespace, "-id", &self.id, "-address", &self.address, "helper"].map(str::to_owned).into()
+    }
+}
+
 /// A command line that was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgsError {

@@ -7,14 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use runtime::cgroup::{Cgroup, CgroupsPath, LocateError};
 use runtime_config::request::PodContainer;
 use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{
-    cgroup::{Cgroup, CgroupsPath, LocateError},
-    process_instance::ProcessInstance,
-};
+use crate::process_instance::ProcessInstance;
 
 const NOTE: &str = "egpu.json";
 /// The note of a container that its shim has deleted.

@@ -9,20 +9,19 @@ use std::{
 };
 
 use containerd_shim::protos::api::DeleteResponse;
-use nvidia_glue::ledger::{ContainerKey, ReleaseReason};
+use ledger::{ContainerKey, ReleaseReason};
 use protobuf::{Message, MessageField};
+use runtime::{HelperClient, HelperError, Zygote, cgroup::CgroupError, protocol};
 use runtime_config::config::ConfigError;
 use rustix::{io::Errno, process::WaitOptions};
+use sys::spans;
 
 use crate::{
     args::Identity,
     bundle::{self, BundleError, Note, SpecView},
-    cgroup::CgroupError,
     gpu::{self, GpuError},
-    helper::{HelperClient, HelperError, Zygote, protocol},
     logging,
     registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
-    spans,
     task::chain,
 };
 

@@ -19,10 +19,9 @@ use containerd_shim::{
     },
 };
 use protobuf::{Message, MessageField, well_known_types::any::Any};
+use sys::sync::lock;
 use tokio::{sync::Notify, time::timeout};
 use ttrpc::context;
-
-use crate::sync::lock;
 
 /// Length of the queue: some hours of an ordinary node; about a MiB.
 const CAPACITY: usize = 4096;

@@ -12,9 +12,10 @@ use std::{
 use containerd_shim::protos::types::introspection::{RuntimeInfo, RuntimeVersion};
 use libcontainer::syscall::linux::{MountOption, MountRecursive};
 use protobuf::{Message, MessageField, well_known_types::any::Any};
+use runtime::capabilities::CAPABILITIES;
 use serde_json::{Value, json};
 
-use crate::{capabilities::CAPABILITIES, version};
+use crate::version;
 
 /// The runtime's name.
 pub const NAME: &str = "io.containerd.egpu.v1";

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use nvidia_glue::base::error_chain;
+use base::error_chain;
 use runtime_config::request::is_control_or_format;
 use tracing::{
     Event, Metadata, Subscriber,
@@ -135,7 +135,7 @@ mod tests {
             let _span = tracing::info_span!("span", of = "a library").entered();
             tracing::debug!("too much");
             let error = io::Error::other(std::fmt::Error);
-            let error = &crate::helper::MountError::Table(error) as &dyn Error;
+            let error = &runtime::MountError::Table(error) as &dyn Error;
             tracing::warn!(error, of = %"none", name = "a b", "took\n\u{1b}{}", 3);
         });
         let mut text = String::new();

@@ -11,23 +11,20 @@ use std::{
     time::Duration,
 };
 
+use mediator_process::{
+    Setup,
+    message::{self, FromMediator, ToMediator},
+};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use nvidia_glue::ledger;
+use runtime::{
+    HelperClient, HelperError,
+    reaper::{ProcessExit, Reaper},
+};
+use sys::frame;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     sync::watch,
     time::timeout,
-};
-
-use crate::{
-    frame,
-    helper::{HelperClient, HelperError},
-    mediator::{
-        Setup,
-        message::{self, FromMediator, ToMediator},
-    },
-    reaper::{ProcessExit, Reaper},
-    sys,
 };
 
 /// Time for a mediator that frees all that its container has to free some of it.
@@ -337,8 +334,9 @@ impl Mediator {
 
 #[cfg(test)]
 mod tests {
+    use mediator_process::message::KillReason;
+
     use super::*;
-    use crate::mediator::message::KillReason;
 
     /// A mediator that is the process `pid`, and the other end of its control socket.
     fn mediator(pid: i32, exit: watch::Receiver<Option<ProcessExit>>) -> (Mediator, OwnedFd) {

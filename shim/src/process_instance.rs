@@ -6,18 +6,14 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::{
-    base::{Surroundings, process::stat},
-    ledger::ProcessId,
-};
+use base::{Surroundings, process::stat};
+use ledger::ProcessId;
 use procfs_core::process::StatFlags;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
-
-use crate::sys;
 
 /// A process of this boot, of one process id namespace and one time namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
+use runtime::{HelperClient, Zygote, ZygoteSupervisor, reaper::Reaper};
 use runtime_config::config::ConfigError;
 use rustix::process::{getpid, set_child_subreaper};
+use sys::spans;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
@@ -21,11 +23,8 @@ use ttrpc::r#async::{Server, transport::Listener};
 use crate::{
     args::Identity,
     events::TaskEvents,
-    helper::{HelperClient, Zygote, ZygoteSupervisor},
     logging,
-    reaper::Reaper,
     registry::Registry,
-    spans,
     start::TTRPC_ADDRESS,
     task::{Context, TaskService, chain},
 };
@@ -98,7 +97,7 @@ pub async fn serve(
     let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
     let helper = Arc::new(HelperClient::new(zygote).map_err(ServeError::Helper)?);
-    let supervisor = ZygoteSupervisor::new(Arc::clone(&helper), Arc::clone(&reaper), identity.clone());
+    let supervisor = ZygoteSupervisor::new(Arc::clone(&helper), Arc::clone(&reaper), identity.helper_arguments());
     let registry = Registry::of_this_node().map_err(ServeError::Config)?;
     let Identity { namespace, address, .. } = identity;
     let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));

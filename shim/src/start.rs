@@ -20,6 +20,7 @@ use std::{
 
 use runtime_config::{Config, config::ConfigError};
 use rustix::{process::getpid, thread::CoreSchedulingScope};
+use sys::spans;
 
 use crate::{
     args::Identity,
@@ -27,7 +28,7 @@ use crate::{
     bundle::{self, BundleError, SpecView},
     options::{OptionsError, ParsedOptions},
     registry::{Registry, is_listened_to},
-    spans, state_group, sys,
+    state_group,
     task::chain,
 };
 

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvidia_glue::base::make_directory;
+use base::make_directory;
 use runtime_config::Config;
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -19,7 +19,7 @@ const READABLE: [&str; 5] = ["ledger", "timetable", "waiting", "events", "inject
 
 /// The group cannot be given the state.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum StateGroupError {
+pub enum StateGroupError {
     /// It does not exist.
     #[error("state_group = {name:?}: there is no such group in /etc/group; make it, or name another")]
     Unknown {
@@ -41,7 +41,7 @@ pub(crate) enum StateGroupError {
 ///
 /// # Errors
 /// When `/etc/group` does not have it.
-pub(crate) fn gid(config: &Config) -> Result<u32, StateGroupError> {
+pub fn gid(config: &Config) -> Result<u32, StateGroupError> {
     let name = config.state_group.as_str();
     let groups = || fs::read_to_string("/etc/group").unwrap_or_default();
     let found = match (name, name.parse()) {

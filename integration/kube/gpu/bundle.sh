@@ -9,7 +9,7 @@ target=${CARGO_TARGET_DIR:-target}
 out=integration/kube/gpu/bundle
 root=$out/egpu-kube
 
-nice -n 5 cargo build --release --locked -p egpu-shim -p egpu-kubelet-plugin
+nice -n 5 cargo build --release --locked -p egpu-shim -p egpu-cli -p egpu-kubelet-plugin
 CARGO_TARGET_DIR=$target integration/setup-containerd.sh
 CARGO_TARGET_DIR=$target integration/setup-cri.sh plugins
 CARGO_TARGET_DIR=$target integration/kube/build.sh

@@ -16,19 +16,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use abi::DriverRelease;
+use cards::{Card, Health, Inventory, Source};
+use mediator::{
+    Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid, Processes,
+    Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
+};
 use nix::{
     sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev},
     unistd::{Pid as NixPid, getpid, gettid},
-};
-use nvidia_glue::{
-    cards::{Card, Health, Inventory, Source},
-    driver::SimulatedDriver,
-    mediate::{
-        self, Answer, Caller, CallerError, Drift, GrantedCard, Number, Numbers, Observer, OverMemoryEvent, Pid,
-        Processes, Session, SessionSetup, Trapped, UnknownKind, UvmMapping,
-    },
-    rm::DriverRelease,
-    schedule::Gate,
 };
 use rm_client::{
     Client,
@@ -46,6 +42,8 @@ use runtime_config::{
     request::{OverMemory, PciBusId},
 };
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid as own_pid, pidfd_getfd, pidfd_open};
+use schedule::Gate;
+use simulator::SimulatedDriver;
 
 const MIB: u64 = 1 << 20;
 const CARD: u64 = 1 << 30;
@@ -138,7 +136,7 @@ impl Processes for OneProcess {
         Ok(one == other)
     }
 
-    fn address_space(&self, _: Pid, _: i32) -> io::Result<Arc<dyn mediate::AddressSpace>> {
+    fn address_space(&self, _: Pid, _: i32) -> io::Result<Arc<dyn mediator::AddressSpace>> {
         Ok(Arc::new(Self(self.0.clone())))
     }
 
@@ -165,7 +163,7 @@ impl Processes for OneProcess {
     }
 }
 
-impl mediate::AddressSpace for OneProcess {
+impl mediator::AddressSpace for OneProcess {
     fn is_there(&self) -> bool {
         true
     }

@@ -1,8 +1,7 @@
 //! Claims: pods whose containers use what the node's plugin has had granted. Here the test stands
 //! for the plugin and for kubelet: it prepares, and gives containers the variables of their claims.
 
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::{sync::atomic::AtomicBool, time::Duration};
 
 use integration::{
     EgpuConfig, Node, Setup,
@@ -13,13 +12,10 @@ use integration::{
 };
 use k8s_cri::v1::ContainerState;
 use kubernetes_api::ClaimVariable;
-use nvidia_glue::{
-    cards,
+use ledger::{
+    Ledger, Limits, Patience,
+    claims::{Claim, ClaimAdmission, ClaimPod},
     decision_log::DecisionLog,
-    ledger::{
-        Ledger, Limits, Patience,
-        claims::{Claim, ClaimAdmission, ClaimPod},
-    },
 };
 use runtime_config::{
     Config,

@@ -8,11 +8,10 @@ mod hooks;
 mod nodes;
 mod privileges;
 
-pub(crate) use hooks::hook_is_nvidias;
-pub(crate) use nodes::{NVIDIA_MAJOR, integer};
-
 use std::path::{Component, Path};
 
+pub(crate) use hooks::hook_is_nvidias;
+pub(crate) use nodes::{NVIDIA_MAJOR, integer};
 use runtime_config::request::{PodContainer, Source};
 use serde_json::Value;
 

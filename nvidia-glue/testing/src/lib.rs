@@ -6,6 +6,7 @@ mod fake_driver_files;
 mod fake_node;
 mod fixtures;
 mod forks;
+pub mod refused_calls;
 pub mod replay;
 mod skipped;
 

@@ -6,7 +6,7 @@ use libseccomp::{ScmpAction, ScmpArgCompare, ScmpCompareOp, ScmpFilterContext, S
 
 /// Runs `test` in a thread to which these calls answer the error, where their argument of that
 /// number has that value. False, and nothing is run: it takes root.
-pub(crate) fn with(calls: &[&str], argument: Option<(u32, u64)>, errno: i32, test: impl FnOnce() + Send) -> bool {
+pub fn with(calls: &[&str], argument: Option<(u32, u64)>, errno: i32, test: impl FnOnce() + Send) -> bool {
     if !nix::unistd::geteuid().is_root() {
         return false;
     }

@@ -18,7 +18,6 @@ use abi::{
 };
 use base::PciBusId;
 use flate2::read::GzDecoder;
-
 use trace::{Event, Header, Ioctl, Line, read};
 
 /// Every program of which there is a trace.

@@ -6,7 +6,7 @@ use std::{env, error::Error, fs, path::Path};
 
 use clap::CommandFactory as _;
 use clap_complete::{Generator as _, Shell};
-use egpu_shim::cli::{Cli, completions};
+use egpu_cli::{Cli, completions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = env::args_os().nth(1).ok_or("usage: manual FOLDER")?;

@@ -1,10 +1,8 @@
 //! `egpu cards`: the node's cards, and what is granted of them.
 
-use nvidia_glue::{
-    base::amounts::human,
-    cards::{Card, Health, Source},
-    ledger::{CardState, ContainerKey},
-};
+use base::amounts::human;
+use cards::{Card, Health, Source};
+use ledger::{CardState, ContainerKey};
 use runtime_config::{Bytes, request::PodContainer};
 use serde::Serialize;
 
@@ -171,7 +169,7 @@ fn state(card: &CardListing) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[test]
     fn a_node_without_cards_gets_a_remark() {

@@ -18,7 +18,7 @@ pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Exit;
+    use crate::Exit;
 
     #[test]
     fn a_file_is_right_or_wrong() {
@@ -29,7 +29,7 @@ mod tests {
         std::fs::write(&file, "\nmax_ints = 4\n").unwrap();
         let error = check(Some(&file)).unwrap_err();
         assert_eq!(error.exit(), Exit::Config);
-        let text = crate::cli::chain(&error);
+        let text = crate::chain(&error);
         assert!(text.contains("line 2: there is no key `max_ints`, did you mean `max_inst`?"), "{text}");
         assert!(check(Some(&directory.path().join("missing"))).is_err());
     }

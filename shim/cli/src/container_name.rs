@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nvidia_glue::{event_log::Entry, ledger::ContainerName};
+use ledger::{ContainerName, event_log::Entry};
 use runtime_config::request::PodContainer;
 
 use super::{error::CliError, output::printable};
@@ -159,10 +159,10 @@ impl<'a> ContainerEvents<'a> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::{event_log::Kind, ledger::Record};
+    use ledger::{Record, event_log::Kind};
 
     use super::*;
-    use crate::cli::{Exit, test_support};
+    use crate::{Exit, test_support};
 
     /// `namespace/id`, or `namespace/id=pod's namespace/pod/container`.
     fn record(text: &str) -> Record {

@@ -2,14 +2,11 @@
 
 use std::{io, net::SocketAddr, path::PathBuf};
 
-use nvidia_glue::{
-    base::RefusalCode,
-    cards::{DiscoverError, ResolveError},
-    ledger::{ChangeError, PolicyError, StoreError},
-};
+use base::RefusalCode;
+use cards::{DiscoverError, ResolveError};
+use ledger::{ChangeError, PolicyError, StoreError};
 use runtime_config::ConfigError;
-
-use nvidia_glue::trace::RecordError;
+use trace::RecordError;
 
 use super::{exit::Exit, install::InstallError, metrics::TokenError};
 

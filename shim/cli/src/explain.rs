@@ -1,6 +1,6 @@
 //! `egpu explain`: the reasons for which a container gets no GPU, or a change is not made.
 
-use nvidia_glue::base::RefusalCode;
+use base::RefusalCode;
 use serde::Serialize;
 
 use super::{
@@ -225,7 +225,7 @@ mod tests {
     use std::{collections::BTreeSet, fs, path::Path};
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[test]
     fn every_code_has_its_own_name_and_a_document_that_is_there() {
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(names.len(), RefusalCode::ALL.len());
         for explanation in RefusalCode::ALL.iter().copied().map(explanation) {
             let (file, anchor) = explanation.document.split_once('#').unwrap_or((explanation.document, ""));
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(file);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
             let document = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             let anchors = document.lines().filter_map(|line| line.strip_prefix('#'));
             let mut anchors = anchors

@@ -3,7 +3,8 @@
 
 use std::{path::Path, thread, time::Duration};
 
-use nvidia_glue::{ledger::Ledger, schedule::now_us};
+use ledger::Ledger;
+use schedule::now_us;
 use serde::Serialize;
 
 /// Instant from which the last change of the timetables is in force.

@@ -2,6 +2,7 @@
 //!
 //! Data goes to stdout, everything else to stderr. Every listing is there as JSON, too. [`Exit`]
 //! has the exit codes.
+#![forbid(unsafe_code)]
 
 mod cards;
 mod completions;
@@ -39,22 +40,20 @@ mod without_gpu;
 
 use std::{io::Write, path::PathBuf};
 
+use base::error_chain as chain;
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
-use nvidia_glue::base::error_chain as chain;
-use runtime_config::Config;
-
 pub use completions::completions;
-pub use exit::Exit;
-pub use output::Format;
-
 use error::CliError;
+pub use exit::Exit;
 use listing::ListingOptions;
 use node::Node;
+pub use output::Format;
+use runtime_config::Config;
 
 /// Shares of NVIDIA cards for containers, on this node.
 #[derive(Debug, Parser)]
-#[command(name = "egpu", version = crate::version::text(), after_help = exit::HELP, arg_required_else_help = true)]
+#[command(name = "egpu", version = egpu_shim::version::text(), after_help = exit::HELP, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -205,9 +204,9 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         Command::Uninstall(arguments) => install::uninstall(&arguments),
         Command::Trace(arguments) => trace::run(&arguments).map_err(CliError::Trace),
         #[cfg(feature = "parking")]
-        Command::Park(arguments) => park::run(&arguments, crate::mediator::parking::Request::Park),
+        Command::Park(arguments) => park::run(&arguments, mediator_process::parking::Request::Park),
         #[cfg(feature = "parking")]
-        Command::Unpark(arguments) => park::run(&arguments, crate::mediator::parking::Request::Unpark),
+        Command::Unpark(arguments) => park::run(&arguments, mediator_process::parking::Request::Unpark),
         Command::Completions { shell } => {
             output::print(&completions::completions(shell))?;
             Ok(Exit::Success)

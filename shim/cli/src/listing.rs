@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(json[0]["size"], 2048);
         let error = shown(&["--sort", "sise"]).unwrap_err();
         assert_eq!(error.to_string(), "there is no column sise to sort by; there are the-name, size");
-        assert_eq!(error.exit(), crate::cli::Exit::Usage);
+        assert_eq!(error.exit(), crate::Exit::Usage);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use egpu_shim::cli::{Cli, run};
+use egpu_cli::{Cli, run};
 
 fn main() -> ExitCode {
     run(Cli::parse()).into()

@@ -1,9 +1,7 @@
 //! Snapshot of a node for the commands: configuration, cards, grants.
 
-use nvidia_glue::{
-    cards::{self, Inventory},
-    ledger::{CardState, Ledger, Limits, Record, StoreError, Waiter},
-};
+use cards::Inventory;
+use ledger::{CardState, Ledger, Limits, Record, StoreError, Waiter};
 use runtime_config::{Config, request::CardPolicy};
 
 use super::{error::CliError, schedules::Schedules};

@@ -11,18 +11,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use mediator_process::{
+    message,
+    parking::{self, Request, Word},
+};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nvidia_glue::inject;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use sys::{Cuda, CudaPool};
 
 use super::{Exit, container_name, error::CliError, node};
-use crate::{
-    mediator::{
-        message,
-        parking::{self, Request, Word},
-    },
-    sys::{Cuda, CudaPool},
-};
 
 /// Longest wait for a mediator.
 const PATIENCE: Duration = Duration::from_secs(60);

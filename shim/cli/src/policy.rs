@@ -1,13 +1,10 @@
 //! `egpu policy`: shows or changes the sharing of a card.
 
-use nvidia_glue::{
-    cards::{Card, CardOrMig},
-    decision_log::DecisionLog,
-    inject,
-    ledger::{CardSetting, CardState, Ledger, Limits, Record},
-    schedule::{StatusFile, policy::rules},
-};
+use cards::{Card, CardOrMig};
+use ledger::{CardSetting, CardState, Ledger, Limits, Record, decision_log::DecisionLog};
+use nvidia_glue::inject;
 use runtime_config::request::{CardPolicy, DeviceSelector};
+use schedule::{StatusFile, policy::rules};
 use serde::Serialize;
 
 use super::{
@@ -225,7 +222,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[derive(Debug, Parser)]
     struct Line {

@@ -3,13 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use nvidia_glue::{
-    base::amounts::human,
-    ledger::{
-        CardGrant, Enforcement, GrantState, Record, Waiter,
-        claims::{ClaimContainer, ClaimGrant},
-    },
-    usage::ProcessUsage,
+use base::{amounts::human, usage::ProcessUsage};
+use ledger::{
+    CardGrant, Enforcement, GrantState, Record, Waiter,
+    claims::{ClaimContainer, ClaimGrant},
 };
 use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
 use serde::Serialize;
@@ -318,7 +315,7 @@ fn compute(container: &ContainerListing, card: &GrantListing) -> Cell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::test_support::{self, shown};
+    use crate::test_support::{self, shown};
 
     fn table(containers: &[ContainerListing]) -> String {
         shown(listing(containers.to_vec()), &[])
@@ -420,10 +417,10 @@ mod tests {
 
     #[test]
     fn the_usage_that_a_mediator_reports_is_shown() {
-        use nvidia_glue::usage::CardUsage;
+        use base::usage::CardUsage;
         let mut node = test_support::node();
         let record = &mut node.records[0];
-        record.mediator = Some(nvidia_glue::ledger::ProcessId { pid: 4712, start_time: 3 });
+        record.mediator = Some(ledger::ProcessId { pid: 4712, start_time: 3 });
         let card = CardUsage {
             uuid: record.cards[0].uuid.clone(),
             used: Bytes(100 * Bytes::MIB),
@@ -437,11 +434,11 @@ mod tests {
             pid_in_container: 7,
             cards: vec![(card.uuid.clone(), Bytes(60)), ("GPU-other".into(), Bytes(40))],
         };
-        let reported = nvidia_glue::usage::Usage {
+        let reported = base::usage::Usage {
             cards: vec![card],
             processes: vec![process],
             denials: 3,
-            ..nvidia_glue::usage::Usage::default()
+            ..base::usage::Usage::default()
         };
         let usage = MemoryUsage::reported(&node.records[0], reported);
         let containers = list(&node, &usage);
@@ -458,11 +455,11 @@ mod tests {
         let mut node = test_support::node();
         let text = |node: &Node| table(&list(node, &MemoryUsage::nothing_runs()));
         assert!(!text(&node).contains("weight only"));
-        node.records[0].cards[0].compute_by = nvidia_glue::ledger::ComputeEnforcement::WeightsOnly;
+        node.records[0].cards[0].compute_by = ledger::ComputeEnforcement::WeightsOnly;
         assert!(text(&node).contains("10% / 9.9%  fixed (as a weight only)"), "{}", text(&node));
         let mut node = test_support::node();
         for status in node.schedules.status.values_mut() {
-            status.cards[0].running = nvidia_glue::schedule::Running::Degraded;
+            status.cards[0].running = schedule::Running::Degraded;
         }
         assert!(text(&node).contains("fixed (as a weight only)"), "{}", text(&node));
     }

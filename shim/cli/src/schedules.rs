@@ -3,12 +3,10 @@
 
 use std::{collections::HashMap, io, path::Path};
 
-use nvidia_glue::{
-    block_file::ReadBlockError,
-    inject,
-    ledger::{CardGrant, ComputeEnforcement, Ledger, Record, TimetableError},
-    schedule::{CardStatus, Running, Status, StatusFile, Timetable, Turn, now_us},
-};
+use base::block_file::ReadBlockError;
+use ledger::{CardGrant, ComputeEnforcement, Ledger, Record, TimetableError};
+use nvidia_glue::inject;
+use schedule::{CardStatus, Running, Status, StatusFile, Timetable, Turn, now_us};
 use serde::Serialize;
 
 /// The longest time for which a report about the last second, and one about the last minute, count.

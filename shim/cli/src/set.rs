@@ -1,15 +1,12 @@
 //! `egpu set`: changes the limits of a running container.
 
-use nvidia_glue::{
-    base::amounts::human,
-    decision_log::DecisionLog,
-    ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record},
-    schedule::policy::rules,
-};
+use base::amounts::human;
+use ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record, decision_log::DecisionLog};
 use runtime_config::{
     Bytes, Percent, Weight,
     request::{ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
 };
+use schedule::policy::rules;
 use serde::Serialize;
 
 use super::{
@@ -265,7 +262,7 @@ mod tests {
     use runtime_config::request::CardPolicy;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[derive(Debug, Parser)]
     struct Line {

@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 
-use nvidia_glue::{
-    cards::{self, Inventory},
-    ledger::{
-        CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, ProcessId,
-        Record, Waiter,
-    },
-    schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window},
-    usage::MediatorCost,
+use base::usage::MediatorCost;
+use cards::Inventory;
+use ledger::{
+    CardGrant, CardSetting, CardState, ComputeEnforcement, ContainerKey, Enforcement, GrantState, ProcessId, Record,
+    Waiter,
 };
 use runtime_config::{
     Bytes, Config, Percent,
     request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, PodContainer, Priority, Source, parse},
 };
+use schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window};
 
 use super::{
     listing::{Listing, ListingOptions},

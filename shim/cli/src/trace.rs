@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use nvidia_glue::trace::{RecordError, record};
+use trace::{RecordError, record};
 
 use super::exit::Exit;
 

@@ -7,13 +7,14 @@ use std::{
     path::Path,
 };
 
-use nvidia_glue::{
+use base::{
     block_file::ReadBlockError,
-    cards::{self, ProcessMemory, Source},
-    cgroup_tree, inject,
-    ledger::Record,
+    cgroup_tree,
     usage::{self, UsageFile},
 };
+use cards::{ProcessMemory, Source};
+use ledger::Record;
+use nvidia_glue::inject;
 use runtime_config::Bytes;
 
 use super::node::Node;
@@ -126,7 +127,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[test]
     fn memory_is_that_of_the_containers_own_processes_on_the_card() {

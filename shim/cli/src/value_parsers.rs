@@ -2,9 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use base::RefusalCode;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::{SignedDuration, Timestamp};
-use nvidia_glue::base::RefusalCode;
 use runtime_config::{
     Percent, Weight,
     config::{MAX_PERIOD_US, MIN_PERIOD_US},

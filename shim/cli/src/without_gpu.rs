@@ -3,15 +3,15 @@
 
 use std::path::Path;
 
-use nvidia_glue::ledger::{ContainerKey, ContainerName};
+use egpu_shim::{
+    bundle::{Note, WithoutGpu},
+    registry::Registry,
+};
+use ledger::{ContainerKey, ContainerName};
 use runtime_config::request::PodContainer;
 use serde::Serialize;
 
 use super::output::printable;
-use crate::{
-    bundle::{Note, WithoutGpu},
-    registry::Registry,
-};
 
 /// A container without a grant, whose request was ignored.
 #[derive(Debug, Serialize)]

@@ -13,17 +13,17 @@ use std::{
     time::Duration,
 };
 
+use mediator::{AddressSpace, UvmMapping, is_for_want_of_room};
 use nix::{
     libc,
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
-use nvidia_glue::mediate::{AddressSpace, UvmMapping, is_for_want_of_room};
+use sys::sync::lock;
 
 use super::{
     broker::{Broker, ProcFile},
     proc_read_watchdog::ProcReadWatchdog,
 };
-use crate::{sync::lock, sys};
 
 /// Times that the threads of a process are listed anew: each may have ended by the time it is
 /// asked.

@@ -27,16 +27,16 @@ use std::{
     thread,
 };
 
-use nvidia_glue::mediate::Number;
+use mediator::Number;
 use serde::{Deserialize, Serialize};
+use sys::{
+    Forked,
+    frame::{self, FrameError},
+};
 
 pub(super) use self::client::{Broker, OpenedThread};
 use self::server::Server;
 use super::privileges::{self, Role};
-use crate::{
-    frame::{self, FrameError},
-    sys::{self, Forked},
-};
 
 /// Requests that are answered at once although a process of the container may stall them.
 const SOCKETS: usize = 4;
@@ -188,8 +188,9 @@ fn forward_intake(server: &Server, intake: &OwnedFd, forward: &OwnedFd) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use nix::sys::socket::{Shutdown, shutdown};
+
+    use super::*;
 
     #[test]
     fn whatever_is_lost_on_the_way_to_the_mediator_is_an_error() {

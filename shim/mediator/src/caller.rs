@@ -31,13 +31,13 @@ use std::{
     },
 };
 
-use nvidia_glue::mediate::{Caller, CallerError, Numbers, Pid};
+use mediator::{Caller, CallerError, Numbers, Pid};
+use sys::sync::lock;
 
 use super::{
     broker::OpenedThread,
     processes::{ContainerProcess, ProcessTable},
 };
-use crate::{sync::lock, sys};
 
 /// The most threads that are cached; beyond, those that have ended are dropped first.
 const MAX_CACHED: usize = 4096;

@@ -17,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::usage::MediatorCost;
+use mediator::Session;
 use nix::{
     time::{ClockId, clock_getcpuclockid, clock_gettime},
     unistd::Pid,
 };
-use nvidia_glue::{mediate::Session, usage::MediatorCost};
 use runtime_config::Bytes;
-
-use crate::sync::lock;
+use sys::sync::lock;
 
 /// Processor time that may be saved up, in multiples of what a second allows.
 const MOST_SAVED: f64 = 20.0;

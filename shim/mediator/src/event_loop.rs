@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::usage::{MediatorCost, Usage, UsageFile};
 use nix::{
     errno::Errno,
     sys::{
@@ -21,7 +22,7 @@ use nix::{
         timerfd::{ClockId, TimerFd, TimerFlags},
     },
 };
-use nvidia_glue::usage::{MediatorCost, Usage, UsageFile};
+use sys::frame::{self, FrameError};
 
 use super::{
     listener::Listener,
@@ -31,7 +32,6 @@ use super::{
     scheduler::Scheduler,
     thread_cpu_time,
 };
-use crate::frame::{self, FrameError};
 
 const INTAKE: u64 = 0;
 const CONTROL: u64 = 1;
@@ -48,7 +48,7 @@ const FIRST_LISTENER: u64 = 16;
 /// The most listeners: one for each process that was put into the container (the first ones, and
 /// those of execs), until the last that came of it has ended. Each has a thread and a descriptor
 /// here, which are not the container's. No further exec begins then.
-pub(crate) const MOST_LISTENERS: usize = 256;
+pub const MOST_LISTENERS: usize = 256;
 /// Those of execs that had begun by then.
 const MORE_LISTENERS: usize = 64;
 /// Interval at which threads are supervised while calls are made. Beside a call that takes longer,

@@ -20,6 +20,7 @@
 //!
 //! No thread ever holds a lock while it reads from a caller: a page of the container can be made to
 //! block for ever. Such a thread is lost to its own container only.
+#![forbid(unsafe_code)]
 
 mod address_space;
 mod broker;
@@ -34,12 +35,12 @@ mod observer;
 mod outbox;
 mod own_user;
 #[cfg(feature = "parking")]
-pub(crate) mod parking;
+pub mod parking;
 mod pid_namespaces;
 mod privileges;
 mod proc_read_watchdog;
 mod processes;
-pub(crate) mod rate_limit;
+pub mod rate_limit;
 mod scheduler;
 mod setup;
 
@@ -55,33 +56,27 @@ use std::{
     time::Duration,
 };
 
+use abi::Node;
+use base::usage::UsageFile;
+use driver::{DeviceFile, Driver, NvidiaDriver};
+use mediator::{GrantedCard, Session, SessionError};
 use nix::time::{ClockId, clock_gettime};
-use nvidia_glue::{
-    driver::{DeviceFile, Driver, NvidiaDriver},
-    inject::{self, HELD_FILE},
-    mediate::{GrantedCard, Session, SessionError},
-    rm::Node,
-    usage::UsageFile,
-};
+use nvidia_glue::inject::{self, HELD_FILE};
+use sys::spans;
 
-pub(crate) use self::event_loop::MOST_LISTENERS;
-pub use self::setup::{MediatedDriver, Setup};
 use self::{
-    cost::Cost,
-    event_loop::EventLoop,
-    mediation::Mediation,
-    message::FromMediator,
-    observer::Reporter,
-    outbox::Outbox,
-    privileges::{PrivilegeError, Role},
-    processes::ProcessTable,
-    scheduler::Scheduler,
+    cost::Cost, event_loop::EventLoop, mediation::Mediation, message::FromMediator, observer::Reporter, outbox::Outbox,
+    privileges::Role, processes::ProcessTable, scheduler::Scheduler,
 };
-use crate::{spans, sys};
+pub use self::{
+    event_loop::MOST_LISTENERS,
+    privileges::PrivilegeError,
+    setup::{MediatedDriver, Setup},
+};
 
 /// Error that keeps a mediator from beginning.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BeginError {
+pub enum BeginError {
     #[error("the mediator needs {wanted} descriptors, got {got}")]
     Descriptors { wanted: usize, got: usize },
     /// The kernel.
@@ -89,13 +84,13 @@ pub(crate) enum BeginError {
     Notifications(#[source] io::Error),
     /// The driver's version.
     #[error("the version of the driver cannot be parsed")]
-    Release(#[source] nvidia_glue::rm::abi::ParseReleaseError),
+    Release(#[source] abi::abi::ParseReleaseError),
     #[error("the driver cannot be used")]
     Driver(#[source] io::Error),
     /// The simulated driver.
     #[cfg(feature = "simulated")]
     #[error("the simulated driver cannot be used")]
-    Simulated(#[source] Box<nvidia_glue::driver::SimulatedDriverError>),
+    Simulated(#[source] Box<simulator::SimulatedDriverError>),
     /// The simulated driver, in a build without it (`driver.kind = "simulated"`).
     #[cfg(not(feature = "simulated"))]
     #[error(
@@ -160,12 +155,13 @@ pub(crate) enum BeginError {
 }
 
 /// A mediator that is ready to run.
-pub(crate) struct Ready(EventLoop);
+#[expect(missing_debug_implementations, reason = "it is the whole process")]
+pub struct Ready(EventLoop);
 
 /// Opens files, drops privileges, prepares the session.
 ///
 /// `shim` is the parent; `fds`: the receiving end of the intake, and the control socket.
-pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready, BeginError> {
+pub fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready, BeginError> {
     let got = fds.len();
     let [intake, control] = <[OwnedFd; 2]>::try_from(fds).map_err(|_| BeginError::Descriptors { wanted: 2, got })?;
     sys::set_name(c"egpu-mediator");
@@ -228,7 +224,7 @@ pub(crate) fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready,
 
 impl Ready {
     /// Mediates until the shim ends it, or closes its end of the control socket.
-    pub(crate) fn run(self) -> ! {
+    pub fn run(self) -> ! {
         // Nobody is left to report to: the shim sees the exit.
         let code = i32::from(self.0.run().is_err());
         sys::exit_now(code)
@@ -262,7 +258,7 @@ fn open_driver(driver: &MediatedDriver) -> Result<Arc<dyn Driver>, BeginError> {
         MediatedDriver::Simulated { .. } => Err(BeginError::NoSimulator),
         #[cfg(feature = "simulated")]
         MediatedDriver::Simulated { state_dir, inventory } => {
-            let driver = nvidia_glue::driver::SimulatedDriver::new(state_dir, inventory);
+            let driver = simulator::SimulatedDriver::new(state_dir, inventory);
             Ok(Arc::new(driver.map_err(|source| BeginError::Simulated(Box::new(source)))?))
         }
     }

@@ -17,17 +17,12 @@ use std::{
     thread,
 };
 
+use fence::{Arch, NotifiedCall};
+use mediator::{Answer, CallerError, Trapped};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvidia_glue::{
-    fence::{Arch, NotifiedCall},
-    mediate::{Answer, CallerError, Trapped},
-};
+use sys::{Notification, Response, sync::lock};
 
 use super::{mediation::Mediation, processes::ContainerProcess};
-use crate::{
-    sync::lock,
-    sys::{self, Notification, Response},
-};
 
 /// Signal that takes a thread out of a call in which it waits.
 pub(super) const INTERRUPT: i32 = libc::SIGUSR1;

@@ -8,10 +8,9 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use nvidia_glue::{
-    driver::DeviceFile,
-    mediate::{ExitedProcesses, Pid, Session, StillHeld},
-};
+use driver::DeviceFile;
+use mediator::{ExitedProcesses, Pid, Session, StillHeld};
+use sys::sync::{Flag, Monitor};
 
 use super::{
     caller::ThreadCache,
@@ -19,7 +18,6 @@ use super::{
     outbox::Outbox,
     processes::{ContainerProcess, ProcessTable},
 };
-use crate::sync::{Flag, Monitor};
 
 /// Work for the thread that reclaims what the container no longer uses.
 #[derive(Debug, Default)]

@@ -10,8 +10,6 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use runtime_config::Bytes;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::sys;
-
 /// The longest message, in bytes.
 const MAX_MESSAGE: usize = 32 << 10;
 /// The longest text in a message. JSON may take six bytes for one, and even then the message is
@@ -161,7 +159,7 @@ pub struct Excess {
 }
 
 /// Sends one message; `WouldBlock` when the socket is full and not blocking.
-pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let fds: Vec<RawFd> = fd.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&fds)];
@@ -174,7 +172,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &impl Serialize, fd: Option<
 ///
 /// Fails with `InvalidData` for a message that cannot be understood, or whose descriptor could not
 /// be taken; it is gone then.
-pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+pub fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut text = vec![0u8; MAX_MESSAGE];
     let mut iov = [IoSliceMut::new(&mut text)];
     let mut control = nix::cmsg_space!([RawFd; 4]);

@@ -6,11 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::{
-    account::Bound,
-    mediate::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownKind},
-};
+use account::Bound;
+use mediator::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownKind};
 use runtime_config::request::OverMemory;
+use sys::sync::lock;
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
@@ -20,7 +19,6 @@ use super::{
     rate_limit::RateLimit,
     scheduler::Wakers,
 };
-use crate::{sync::lock, sys};
 
 /// The most processes that a report of drift names: a container has as many as it likes.
 const MAX_NAMED_PIDS: usize = 16;
@@ -221,15 +219,12 @@ mod tests {
         process::{Child, Command},
     };
 
+    use mediator::{DriftKind, Numbers};
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-    use nvidia_glue::mediate::{DriftKind, Numbers};
     use runtime_config::Bytes;
 
     use super::*;
-    use crate::{
-        mediator::{broker::Broker, message},
-        sys,
-    };
+    use crate::{broker::Broker, message};
 
     /// Processes that end with the test, whatever its result.
     struct Children(Vec<Child>);

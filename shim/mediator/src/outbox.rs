@@ -10,12 +10,12 @@ use std::{
 };
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use sys::sync::lock;
 
 use super::{
     message::{self, FromMediator, ToMediator},
     processes::ContainerProcess,
 };
-use crate::sync::lock;
 
 /// The longest queue: it grows longer only while the shim does not read; then messages that can be
 /// left out are.
@@ -41,7 +41,7 @@ impl Outbox {
 
     #[cfg(test)]
     pub(super) fn of_tests() -> Arc<Self> {
-        let (_, own) = crate::frame::pair().unwrap();
+        let (_, own) = sys::frame::pair().unwrap();
         Arc::new(Self::new(own).unwrap())
     }
 
@@ -145,7 +145,7 @@ mod tests {
     use runtime_config::Bytes;
 
     use super::*;
-    use crate::mediator::message::{Excess, KillReason};
+    use crate::message::{Excess, KillReason};
 
     #[test]
     fn a_text_of_any_length_arrives() {

@@ -57,10 +57,10 @@ mod tests {
         unistd::geteuid,
     };
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use sys::frame::{self, FrameError};
     use testing::skipped;
 
     use super::*;
-    use crate::frame::{self, FrameError};
 
     const NAME: &str = "mediator::own_user::tests::what_is_counted_by_user_is_nobody_elses";
     const IN_CHILD: &str = "EGPU_TEST_TAKES_A_USER";

@@ -15,18 +15,20 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsFd, OwnedFd},
-    os::unix::net::UnixDatagram,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixDatagram,
+    },
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use mediator::{Copier, Copying, ParkError, Parked, Piece, StillParked};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::stat::{Mode, umask},
 };
-use nvidia_glue::mediate::{Copier, Copying, ParkError, Parked, Piece, StillParked};
 use serde::{Deserialize, Serialize};
 
 use super::{mediation::Mediation, message, message::FromMediator};
@@ -36,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Request to a mediator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Request {
+pub enum Request {
     /// To take its container off the card.
     Park,
     /// To bring it back.
@@ -45,7 +47,7 @@ pub(crate) enum Request {
 
 /// Message between command and mediator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Word {
+pub enum Word {
     /// So many bytes of the host's memory are needed.
     Needs { bytes: u64 },
     /// Here they are, as a file; or that the command has mapped those of the mediator.
@@ -83,7 +85,7 @@ pub(crate) enum Word {
 }
 
 /// Path of the socket of a mediator whose usage file this is.
-pub(crate) fn socket_path(usage_file: &Path) -> PathBuf {
+pub fn socket_path(usage_file: &Path) -> PathBuf {
     usage_file.with_file_name("park")
 }
 
@@ -99,7 +101,7 @@ pub(super) fn open(usage_file: &Path) -> io::Result<UnixDatagram> {
 }
 
 /// Receives a word, for so long.
-pub(crate) fn hear(socket: &OwnedFd, limit: Duration) -> io::Result<(Word, Option<OwnedFd>)> {
+pub fn hear(socket: &OwnedFd, limit: Duration) -> io::Result<(Word, Option<OwnedFd>)> {
     let timeout = PollTimeout::try_from(limit).unwrap_or(PollTimeout::MAX);
     if poll(&mut [PollFd::new(socket.as_fd(), PollFlags::POLLIN)], timeout)? == 0 {
         return Err(io::ErrorKind::TimedOut.into());
@@ -108,7 +110,7 @@ pub(crate) fn hear(socket: &OwnedFd, limit: Duration) -> io::Result<(Word, Optio
 }
 
 /// Sends a word.
-pub(crate) fn say(socket: &OwnedFd, word: &Word, file: Option<&File>) -> io::Result<()> {
+pub fn say(socket: &OwnedFd, word: &Word, file: Option<&File>) -> io::Result<()> {
     message::send(socket.as_fd(), word, file.map(AsFd::as_fd))
 }
 
@@ -164,7 +166,7 @@ fn run(mediation: &Mediation, door: &UnixDatagram) {
 }
 
 fn text(mediation: &Mediation, error: &ParkError) -> String {
-    let text = nvidia_glue::base::error_chain(error).to_string();
+    let text = base::error_chain(error).to_string();
     if matches!(error, ParkError::Lost) {
         mediation.outbox.put(FromMediator::EndContainer { text: text.clone() }, None);
     }

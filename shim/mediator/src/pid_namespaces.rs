@@ -7,9 +7,7 @@ use std::{
     path::Path,
 };
 
-use nvidia_glue::mediate::Number;
-
-use crate::sys;
+use mediator::Number;
 
 /// Parses `/proc/TID/status`: the pid of the process here, and those in its namespaces from this
 /// procfs's inwards.
@@ -41,7 +39,7 @@ pub(super) fn numbers(directory: &Path, inwards: &[i32]) -> io::Result<Vec<Numbe
 mod tests {
     use std::fs;
 
-    use nvidia_glue::mediate::Numbers;
+    use mediator::Numbers;
 
     use super::*;
 

@@ -27,8 +27,6 @@ use rustix::{
     },
 };
 
-use crate::sys;
-
 const KEPT: CapabilitySet = CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_OVERRIDE);
 
 /// Secure bits: user id 0 gives no capabilities, none can be raised again; locked.
@@ -51,7 +49,7 @@ pub(super) enum Role {
 
 /// Error that forbids the mediator to run.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PrivilegeError {
+pub enum PrivilegeError {
     /// A step failed.
     #[error("cannot {step}")]
     Step {

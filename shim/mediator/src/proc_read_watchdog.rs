@@ -7,8 +7,7 @@ use nix::sys::{
     timer::{Expiration, TimerSetTimeFlags},
     timerfd::{ClockId, TimerFd, TimerFlags},
 };
-
-use crate::sync::lock;
+use sys::sync::lock;
 
 /// The longest that reading from a process may take before it is killed, as its mappings cannot be
 /// counted.

@@ -12,19 +12,19 @@ use std::{
     },
 };
 
+use mediator::{AddressSpace, Numbers, Pid, Processes, UvmMapping};
 use nix::sys::{
     epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
     timerfd::TimerFd,
 };
-use nvidia_glue::mediate::{AddressSpace, Numbers, Pid, Processes, UvmMapping};
 use rustix::{io::Errno, process::Pid as ThreadId, thread::sched_getaffinity};
+use sys::sync::lock;
 
 use super::{
     address_space::{self, ProcessMemory},
     broker::Broker,
     proc_read_watchdog::{ProcReadWatchdog, StalledReads},
 };
-use crate::{sync::lock, sys};
 
 /// A process of the container.
 #[derive(Debug)]
@@ -251,7 +251,7 @@ fn thread_has_open_file(broker: &Broker, (pid, thread): (i32, i32), file: &File)
     use std::os::fd::AsRawFd;
     let own = nix::unistd::getpid().as_raw();
     for fd in broker.descriptors(pid, thread)? {
-        match nvidia_glue::driver::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
+        match driver::share_open_file((own, file.as_raw_fd()), (thread, fd)) {
             Ok(true) => return Ok(true),
             Ok(false) => {}
             // Closed meanwhile.

@@ -3,25 +3,25 @@
 use std::time::{Duration, Instant};
 
 /// The most in a period.
-pub(crate) const MAX_PER_PERIOD: u32 = 5;
+pub const MAX_PER_PERIOD: u32 = 5;
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// A limit of [`MAX_PER_PERIOD`] reports in a [`PERIOD`].
 #[derive(Debug)]
-pub(crate) struct RateLimit {
+pub struct RateLimit {
     since: Instant,
     passed: u32,
     suppressed: u64,
 }
 
 impl RateLimit {
-    pub(crate) const fn new(now: Instant) -> Self {
+    pub const fn new(now: Instant) -> Self {
         Self { since: now, passed: 0, suppressed: 0 }
     }
 
     /// Admits a report, and returns the number that were suppressed before it; `None`: it is
     /// suppressed.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<u64> {
+    pub fn take(&mut self, now: Instant) -> Option<u64> {
         if now.duration_since(self.since) >= PERIOD {
             (self.since, self.passed) = (now, 0);
         }

@@ -6,14 +6,12 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::{
-    cards::{Inventory, Roots},
-    driver::Driver,
-    inject,
-    ledger::timetable_dir,
-    mediate::{GrantedCard, Observer, Processes, SessionSetup},
-    rm::DriverRelease,
-};
+use abi::DriverRelease;
+use cards::{Inventory, Roots};
+use driver::Driver;
+use ledger::timetable_dir;
+use mediator::{GrantedCard, Observer, Processes, SessionSetup};
+use nvidia_glue::inject;
 use runtime_config::{
     Bytes,
     config::{PriorityMode, Throttle},

@@ -16,7 +16,7 @@ static THREADS: Semaphore = Semaphore::const_new(MOST_THREADS as usize);
 ///
 /// # Errors
 /// When no thread can be made.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let permit = THREADS.acquire().await.map_err(io::Error::other)?;
     let (sender, receiver) = oneshot::channel();
     // The receiver is gone where nobody waits for it any more.
@@ -25,7 +25,7 @@ pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
 }
 
 /// Begins the work at once where a thread is free, and does not wait for it.
-pub(crate) fn detached(work: impl FnOnce() + Send + 'static) {
+pub fn detached(work: impl FnOnce() + Send + 'static) {
     let begun = match THREADS.try_acquire() {
         Ok(permit) => start(permit, work),
         Err(_) => {
@@ -54,8 +54,9 @@ pub async fn finish(limit: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use testing::refused_calls;
+
     use super::*;
-    use crate::refused_calls;
 
     #[test]
     fn a_node_without_room_for_a_thread_is_an_error() {

@@ -1,7 +1,7 @@
 //! The kernel's capabilities by name.
 
 /// Names of capabilities in the order of linux/capability.h, up to Linux 5.9 and later.
-pub(crate) const CAPABILITIES: &[&str] = &[
+pub const CAPABILITIES: &[&str] = &[
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
     "CAP_DAC_READ_SEARCH",

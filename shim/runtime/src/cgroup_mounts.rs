@@ -11,8 +11,7 @@ use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespaceType, Mount, Spec};
 
-use super::namespaces;
-use super::rootfs_setup::Link;
+use super::{namespaces, rootfs_setup::Link};
 use crate::cgroup::{Cgroup, CgroupsPath};
 
 /// Replaces each mount of type `cgroup` by the mounts that it stands for, and says which links are

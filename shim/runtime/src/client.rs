@@ -1,27 +1,34 @@
 //! The shim's side: one async call per operation.
 
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
-use tokio::time::Instant;
-
-use super::protocol::{
-    Create, Delete, Exec, Failure, FailureKind, Freed, Hello, ImageVariable, Operation, Start, StdioKind, WorkerReply,
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
-use super::worker::failure;
-use super::zygote::Zygote;
-use super::{delete, start};
+
+use mediator_process::Setup;
+use sys::frame::{self, FrameError};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::watch,
+    time::Instant,
+};
+
+use super::{
+    delete,
+    protocol::{
+        Create, Delete, Exec, Failure, FailureKind, Freed, Hello, ImageVariable, Operation, Start, StdioKind,
+        WorkerReply,
+    },
+    start,
+    worker::failure,
+    zygote::Zygote,
+};
 use crate::blocking::blocking;
-use crate::frame::{self, FrameError};
-use crate::mediator::Setup;
-use crate::sys;
 
 /// Time limit of an operation, after which its worker is killed. Hooks without a timeout of their
 /// own count in.
@@ -280,7 +287,7 @@ impl HelperClient {
     }
 
     /// The node's cards, asked from the driver in a worker so that NVML never enters the shim.
-    pub async fn inventory(&self) -> Result<nvidia_glue::cards::Inventory, HelperError> {
+    pub async fn inventory(&self) -> Result<cards::Inventory, HelperError> {
         let (reply, _) = self.call("inventory", Operation::Inventory, vec![], INVENTORY_LIMIT).await?;
         match reply {
             WorkerReply::Inventory(cards) => Ok(*cards),

@@ -22,7 +22,7 @@ const PREFIX: usize = 5;
 
 /// A question that containerd did not answer.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ContainerdError {
+pub enum ContainerdError {
     /// A socket on which nobody listens.
     #[error("containerd does not listen at {address}")]
     Connect {
@@ -60,14 +60,15 @@ pub(crate) enum ContainerdError {
 }
 
 /// A connection, for one namespace. Its work is a task of the runtime that it was made in.
-pub(crate) struct ContainerdClient {
+#[derive(Debug)]
+pub struct ContainerdClient {
     requests: SendRequest<Bytes>,
     namespace: String,
 }
 
 impl ContainerdClient {
     /// Connects to the socket at `address`.
-    pub(crate) async fn connect(address: &str, namespace: &str) -> Result<Self, ContainerdError> {
+    pub async fn connect(address: &str, namespace: &str) -> Result<Self, ContainerdError> {
         let path = address.strip_prefix("unix://").unwrap_or(address);
         let failed = |source| ContainerdError::Connect { address: address.to_owned(), source };
         let stream = UnixStream::connect(path).await.map_err(failed)?;
@@ -79,7 +80,7 @@ impl ContainerdClient {
     }
 
     /// Asks one question: the messages of the answer. `method`: `/PACKAGE.SERVICE/METHOD`.
-    pub(crate) async fn ask<A: Message + Default>(
+    pub async fn ask<A: Message + Default>(
         &mut self,
         method: &'static str,
         question: &impl Message,

@@ -7,6 +7,7 @@ use std::{
     rc::Rc,
 };
 
+use ledger::ProcessId;
 use libcgroups::common::{CgroupConfig, create_cgroup_manager};
 use libcontainer::{
     config::{ConfigError, YoukiConfig},
@@ -21,10 +22,7 @@ use libcontainer::{
     user_ns::{UserNamespaceConfig, UserNamespaceError},
     validator::Validator,
 };
-use nvidia_glue::{
-    inject::{ExecEdits, InjectError, Injection},
-    ledger::ProcessId,
-};
+use nvidia_glue::inject::{ExecEdits, InjectError, Injection};
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 

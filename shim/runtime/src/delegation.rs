@@ -4,8 +4,7 @@ use std::path::Path;
 
 use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
-use super::id_maps::IdMaps;
-use super::namespaces;
+use super::{id_maps::IdMaps, namespaces};
 
 /// The host's number of the user that gets the cgroup: the process's, where the container has a
 /// cgroup namespace of its own and cgroups that are not mounted read-only. As runc, which hands

@@ -4,14 +4,18 @@
 
 use std::io;
 
-use libcontainer::container::{Container, State};
-use libcontainer::process::intel_rdt::cleanup_intel_rdt;
+use libcontainer::{
+    container::{Container, State},
+    process::intel_rdt::cleanup_intel_rdt,
+};
 
-use super::hooks;
-use super::protocol::{Delete, FailureKind};
-use super::rootfs::{self, MountError};
-use super::state::{StateDir, StateError};
-use super::worker::chain;
+use super::{
+    hooks,
+    protocol::{Delete, FailureKind},
+    rootfs::{self, MountError},
+    state::{StateDir, StateError},
+    worker::chain,
+};
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
 /// A container of which something is left. Calling again goes on where this ended.

@@ -9,18 +9,19 @@
 
 mod unit;
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::{
+    fs::File,
+    io,
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    path::PathBuf,
+};
 
 use oci_spec::runtime::{LinuxDeviceCgroup, LinuxDeviceType, Spec};
+use sys::bpf;
 
 pub(crate) use self::unit::unit_properties;
 use super::launch::Launched;
 use crate::cgroup::{Cgroup, CgroupsPath, Host, LocateError};
-use crate::sys::bpf;
 
 /// A filter that could not be installed. The container must not start.
 #[derive(Debug, thiserror::Error)]

@@ -6,21 +6,27 @@
 //! `/dev/nvidia0`): it is made with the spec's numbers, by the host's root, on a file system that
 //! nobody sees, and mounted in its place.
 
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
+};
 
-use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use nix::{
+    mount::{MsFlags, mount},
+    sys::stat::{Mode, SFlag, makedev, mknod},
+};
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, LinuxNamespaceType, Spec};
-use pathrs::error::ErrorKind;
-use pathrs::{InodeType, Root};
+use pathrs::{InodeType, Root, error::ErrorKind};
 
-use super::mounts::{is_bind, plain, tree};
-use super::namespaces;
-use super::private_mounts;
+use super::{
+    mounts::{is_bind, plain, tree},
+    namespaces, private_mounts,
+};
 
 /// Devices that every container has, and the one that is a link.
 const USUAL: [&str; 7] =

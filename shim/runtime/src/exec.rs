@@ -3,38 +3,42 @@
 //! libcontainer's TenantContainerBuilder is not used: it forgets the seccomp profile and the user
 //! namespace.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    path::PathBuf,
+    rc::Rc,
+};
 
 use libcgroups::common::CgroupConfig;
-use libcontainer::config::{ConfigError, YoukiConfig};
-use libcontainer::container::{Container, ContainerStatus};
-use libcontainer::error::LibcontainerError;
-use libcontainer::notify_socket::{NotifyListener, NotifyListenerError};
-use libcontainer::process::args::{ContainerArgs, ContainerType};
-use libcontainer::syscall::syscall::SyscallType;
+use libcontainer::{
+    config::{ConfigError, YoukiConfig},
+    container::{Container, ContainerStatus},
+    error::LibcontainerError,
+    notify_socket::{NotifyListener, NotifyListenerError},
+    process::args::{ContainerArgs, ContainerType},
+    syscall::syscall::SyscallType,
+};
 use nvidia_glue::inject::{ExecEdits, InjectError};
-use nvidia_glue::ledger;
 use oci_spec::runtime::{
     Linux, LinuxBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, Process, Spec,
 };
 use serde_json::Value;
 
-use super::fence::{self, Filter};
-use super::id_maps::{IdMaps, IdMapsError};
-use super::intermediate::CgroupPlace;
-use super::launch::{self, KilledUnlessKept, Launch, LaunchError, Launched};
-use super::process::{self, AttributeError};
-use super::program::{self, ContainerProgram, Ends};
-use super::protocol::{Exec, FailureKind};
-use super::rules::{self, HostFacts, ProcessNotes, Refused};
-use super::state::{StateDir, StateError};
-use super::stdio::{ChildStdio, StdioError};
+use super::{
+    fence::{self, Filter},
+    id_maps::{IdMaps, IdMapsError},
+    intermediate::CgroupPlace,
+    launch::{self, KilledUnlessKept, Launch, LaunchError, Launched},
+    process::{self, AttributeError},
+    program::{self, ContainerProgram, Ends},
+    protocol::{Exec, FailureKind},
+    rules::{self, HostFacts, ProcessNotes, Refused},
+    state::{StateDir, StateError},
+    stdio::{ChildStdio, StdioError},
+};
 use crate::cgroup::{Cgroup, CgroupError};
-use crate::sys;
 
 /// A process that could not be run in a container. None is left.
 #[derive(Debug, thiserror::Error)]

@@ -4,23 +4,24 @@
 //! Whoever has a container's pid namespace sees the processes in it, and looks into them with
 //! CAP_SYS_PTRACE. What it finds there must be the container's own.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::rc::Rc;
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, OwnedFd, RawFd},
+        unix::fs::FileExt,
+    },
+    path::PathBuf,
+    rc::Rc,
+};
 
 use libcontainer::process::args::ContainerArgs;
 use nix::unistd::{chdir, setresgid, setresuid};
 use nix_of_libcontainer::unistd::{close, dup2};
 use oci_spec::runtime::LinuxNamespaceType;
-use procfs_core::FromRead as _;
-use procfs_core::process::Stat;
+use procfs_core::{FromRead as _, process::Stat};
 
-use super::intermediate::IntermediateError;
-use super::namespaces;
-use super::privileges;
+use super::{intermediate::IntermediateError, namespaces, privileges};
 
 /// Enters the container of `init` with the calling process, of which the next child is the exec.
 /// Returns what is left for that to do.

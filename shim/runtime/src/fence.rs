@@ -1,13 +1,16 @@
 //! The filter that a container's processes get on top of their own seccomp profile.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
 
-use nvidia_glue::fence::{Action, Arch, program};
-
-use crate::frame::{self, FrameError};
-use crate::sys::{self, SeccompInstruction};
+use fence::{Action, Arch, program};
+use sys::{
+    SeccompInstruction,
+    frame::{self, FrameError},
+};
 
 /// A filter that is not in force.
 #[derive(Debug, thiserror::Error)]

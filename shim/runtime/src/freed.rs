@@ -12,12 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::{
-    cards::{self, CardMemory, DiscoverError},
-    inject,
-    ledger::{Ledger, ProcessId, Record, StoreError},
-    usage::UsageFile,
-};
+use base::usage::UsageFile;
+use cards::{CardMemory, DiscoverError};
+use ledger::{Ledger, ProcessId, Record, StoreError};
+use nvidia_glue::inject;
 use runtime_config::{
     Bytes,
     config::{Config, ConfigError},
@@ -101,7 +99,7 @@ fn cards_of<'r>(records: &'r [Record], asked: &Freed) -> Vec<&'r str> {
 fn used(config: &Config, asked: &[&str]) -> Result<Vec<CardMemory>, FreedError> {
     #[cfg(feature = "simulated")]
     if let Some(inventory) = cards::cached(config).filter(|inventory| inventory.source == cards::Source::Simulated) {
-        let driver = nvidia_glue::driver::SimulatedDriver::new(&config.state_dir, &inventory);
+        let driver = simulator::SimulatedDriver::new(&config.state_dir, &inventory);
         let used = driver.map_err(|error| FreedError::Simulated(error.into()))?.memory_used();
         return used.map_err(|error| FreedError::Simulated(error.into()));
     }
@@ -165,7 +163,8 @@ impl<'r> Accounts<'r> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::{cards::ProcessMemory, usage::Usage};
+    use base::usage::Usage;
+    use cards::ProcessMemory;
 
     use super::*;
 
@@ -173,7 +172,7 @@ mod tests {
 
     fn record(grant: &str, mib: u64, mediator: ProcessId) -> Record {
         let mut record: Record = serde_json::from_slice(&testing::fixture(
-            concat!(env!("CARGO_MANIFEST_DIR"), "/../nvidia-glue/ledger"),
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../nvidia-glue/ledger"),
             "record-5.json",
         ))
         .unwrap();

@@ -1,16 +1,20 @@
 //! Work in a container's namespaces, but without its filter: createContainer hooks, and the rest of
 //! the root file system.
 
-use std::io;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    io,
+    io::{Read, Write},
+    os::fd::{AsFd, OwnedFd},
+};
 
-use nix::fcntl::OFlag;
-use nix::sched::{CloneFlags, setns};
+use nix::{
+    fcntl::OFlag,
+    sched::{CloneFlags, setns},
+};
 use nix_of_libcontainer::unistd::Pid;
+use sys::Forked;
 
 use super::namespaces;
-use crate::sys::{self, Forked};
 
 /// Every namespace that a container may have of its own, by its name in `/proc/PID/ns`.
 const NAMESPACES: [(&str, CloneFlags); 7] = [

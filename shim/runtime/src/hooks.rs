@@ -1,10 +1,14 @@
 //! OCI hooks, one after the other.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
-use libcontainer::container::State;
-use libcontainer::hooks::{HookError, run_hooks};
+use libcontainer::{
+    container::State,
+    hooks::{HookError, run_hooks},
+};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::Hook;
 

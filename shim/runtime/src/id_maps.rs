@@ -1,14 +1,16 @@
 //! Ids of a container's user namespace, as the host knows them.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
 
 use nix::sched::{CloneFlags, setns};
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Spec};
+use sys::Forked;
 
 use super::namespaces;
-use crate::sys::{self, Forked};
 
 /// Id maps that cannot be had.
 #[derive(Debug, thiserror::Error)]

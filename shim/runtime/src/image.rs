@@ -9,8 +9,10 @@ use std::{collections::HashMap, io, time::Duration};
 use prost::Message;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::containerd::{ContainerdClient, ContainerdError};
-use super::protocol::ImageVariable;
+use super::{
+    containerd::{ContainerdClient, ContainerdError},
+    protocol::ImageVariable,
+};
 
 /// containerd answers from its memory and its disk. A create waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);

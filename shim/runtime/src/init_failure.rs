@@ -1,12 +1,10 @@
 //! Failures of libcontainer's init in words: its own messages name the step at best.
 
-use libcontainer::process::init::error::InitProcessError;
-use libcontainer::syscall::SyscallError;
+use libcontainer::{process::init::error::InitProcessError, syscall::SyscallError};
 use nix::errno::Errno;
 use oci_spec::runtime::{Process, Scheduler, Spec};
 
-use super::program::in_words;
-use super::worker::chain;
+use super::{program::in_words, worker::chain};
 
 /// Says what failed, with runc's words where tools go by them. In init, right after the failure.
 pub(crate) fn words(error: &InitProcessError, spec: &Spec) -> String {

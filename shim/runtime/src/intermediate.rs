@@ -6,29 +6,30 @@
 //! moves the process by its pid, for which the kernel waits about ten milliseconds (see
 //! [`crate::cgroup`]).
 
-use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::{collections::HashMap, os::fd::OwnedFd, rc::Rc};
 
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
-use libcontainer::namespaces::{NamespaceError, Namespaces};
-use libcontainer::process::args::{ContainerArgs, ContainerType};
-use libcontainer::process::channel::{
-    ChannelError, InitReceiver, InitSender, IntermediateReceiver, IntermediateSender, MainSender,
+use libcontainer::{
+    namespaces::{NamespaceError, Namespaces},
+    process::{
+        args::{ContainerArgs, ContainerType},
+        channel::{ChannelError, InitReceiver, InitSender, IntermediateReceiver, IntermediateSender, MainSender},
+        cpu_affinity::{CPUAffinityError, set_cpuset_affinity_from_string},
+        init::container_init_process,
+    },
+    syscall::SyscallError,
 };
-use libcontainer::process::cpu_affinity::{CPUAffinityError, set_cpuset_affinity_from_string};
-use libcontainer::process::init::container_init_process;
-use libcontainer::syscall::SyscallError;
 use nix_of_libcontainer::unistd::{Gid, Pid, Uid};
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Process, Spec};
+use sys::Forked;
 
-use super::exec_entrance;
-use super::privileges::{self, PrivilegeError};
-use super::rlimits;
-use super::worker::chain;
-use super::{init_failure, namespaces};
+use super::{
+    exec_entrance, init_failure, namespaces,
+    privileges::{self, PrivilegeError},
+    rlimits,
+    worker::chain,
+};
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
-use crate::sys::{self, Forked};
 
 /// The way in which a process gets into its container's cgroup.
 pub(crate) enum CgroupPlace<'a> {

@@ -1,10 +1,8 @@
 //! `Inventory`: the node's cards, asked in a process that the driver's library may load into, hang
 //! or crash.
 
-use nvidia_glue::{
-    cards::{self, DiscoverError, Roots},
-    inject,
-};
+use cards::{DiscoverError, Roots};
+use nvidia_glue::inject;
 use runtime_config::config::{Config, ConfigError};
 
 use super::protocol::FailureKind;

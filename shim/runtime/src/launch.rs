@@ -15,38 +15,45 @@
 //!   runs prestart and createRuntime (its own namespaces), createContainer (init's), unfiltered
 //! ```
 
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    rc::Rc,
+};
 
-use libcontainer::channel::ChannelError as BaseChannelError;
-use libcontainer::network::NetworkError;
-use libcontainer::network::network_device::dev_change_net_namespace;
-use libcontainer::process::args::{ContainerArgs, ContainerType};
-use libcontainer::process::channel::{self, ChannelError, InitSender, IntermediateSender, MainReceiver};
-use libcontainer::user_ns::UserNamespaceError;
+use libcontainer::{
+    channel::ChannelError as BaseChannelError,
+    network::{NetworkError, network_device::dev_change_net_namespace},
+    process::{
+        args::{ContainerArgs, ContainerType},
+        channel::{self, ChannelError, InitSender, IntermediateSender, MainReceiver},
+    },
+    user_ns::UserNamespaceError,
+};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Hooks, Linux, LinuxNamespaceType};
-use procfs_core::FromRead as _;
-use procfs_core::process::Stat;
+use procfs_core::{FromRead as _, process::Stat};
 use rustix::pipe::PipeFlags;
+use sys::{
+    Sibling,
+    frame::{self, FrameError},
+    spans,
+};
 
-use super::fence::{Filter, FilterError};
-use super::hook_namespaces::run_in_namespaces;
-use super::hooks::{self, HookFailed};
-use super::intermediate::{self, CgroupPlace, Ends};
-use super::namespaces;
-use super::program::READY;
-use super::protocol::WorkerReply;
-use super::rlimits;
-use super::rootfs_setup::RootfsSetup;
-use super::seccomp_listener::{self, ListenerError};
-use super::worker::chain;
+use super::{
+    fence::{Filter, FilterError},
+    hook_namespaces::run_in_namespaces,
+    hooks::{self, HookFailed},
+    intermediate::{self, CgroupPlace, Ends},
+    namespaces,
+    program::READY,
+    protocol::WorkerReply,
+    rlimits,
+    rootfs_setup::RootfsSetup,
+    seccomp_listener::{self, ListenerError},
+    worker::chain,
+};
 use crate::cgroup::takes_no_process;
-use crate::frame::{self, FrameError};
-use crate::spans;
-use crate::sys::{self, Sibling};
 
 /// A process that could not be made.
 #[derive(Debug, thiserror::Error)]

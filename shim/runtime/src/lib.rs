@@ -12,11 +12,15 @@
 //!   └──────── Hello, WorkerReply on the call's socket ──────┘
 //! ```
 //! Zygote, worker and init are the shim's children.
+#![forbid(unsafe_code)]
 
 mod absence;
+pub mod blocking;
+pub mod capabilities;
+pub mod cgroup;
 mod cgroup_mounts;
 pub mod client;
-pub(crate) mod containerd;
+pub mod containerd;
 mod create;
 mod delegation;
 pub mod delete;
@@ -46,6 +50,7 @@ mod proc_driver;
 mod process;
 mod program;
 pub mod protocol;
+pub mod reaper;
 mod rlimits;
 mod rootfs;
 mod rootfs_setup;
@@ -59,9 +64,9 @@ mod working_directory;
 pub mod zygote;
 pub mod zygote_supervisor;
 
-pub use crate::frame::FrameError;
 pub use client::{ContainerProcess, HelperClient, HelperError};
 pub use rootfs::MountError;
 pub use state::StateError;
+pub use sys::frame::FrameError;
 pub use zygote::{Zygote, spawn};
 pub use zygote_supervisor::ZygoteSupervisor;

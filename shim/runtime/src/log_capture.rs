@@ -5,18 +5,17 @@
 //! all that it forks log errors into one memory file, which is also the standard error of hooks; a
 //! failure quotes its end.
 
-use std::fmt::{self, Debug};
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::os::fd::AsFd;
-use std::sync::Mutex;
+use std::{
+    fmt::{self, Debug},
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    os::fd::AsFd,
+    sync::Mutex,
+};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use tracing::Level;
-use tracing::field::Field;
+use tracing::{Level, field::Field};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
-
-use crate::sys;
 
 /// Size of the end that is quoted, in bytes.
 const QUOTED: u64 = 2048;

@@ -4,18 +4,23 @@
 //! has its snapshotter ask for a mapping by options that no kernel knows (`uidmap=0:100000:65536`,
 //! `gidmap=`): of the lower directories of an overlay, of any other mount as a whole.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder};
-use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, move_mount};
+use rustix::{
+    fs::CWD,
+    mount::{MoveMountFlags, move_mount},
+};
 
-use super::mounts::{tree, user_namespace_of};
-use super::private_mounts;
-use super::protocol::RootfsMount;
-use crate::sys;
+use super::{
+    mounts::{tree, user_namespace_of},
+    private_mounts,
+    protocol::RootfsMount,
+};
 
 /// Owners as a mount's options map them, and the options for the kernel.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,16 +1,19 @@
 //! `linux.maskedPaths`: libcontainer 0.7.0 takes a path that it cannot look at for one that is not
 //! there, and leaves it open.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
 
-use nix::sys::stat::{major, minor};
-use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
-use nix::sys::statvfs::FsFlags;
-use pathrs::Root;
-use pathrs::error::ErrorKind;
+use nix::sys::{
+    stat::{major, minor},
+    statfs::{TMPFS_MAGIC, fstatfs},
+    statvfs::FsFlags,
+};
+use pathrs::{Root, error::ErrorKind};
 
 /// Checks that what is there of these paths, below the root of a process, is hidden.
 pub(super) fn verify(root: &Path, masked: &[PathBuf]) -> Result<(), String> {

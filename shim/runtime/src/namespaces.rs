@@ -1,19 +1,24 @@
 //! A spec's namespaces: what libcontainer would take otherwise than runc, and those that are joined
 //! before the user namespace.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::MetadataExt,
+    },
+};
 
-use nix::errno::Errno;
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::{
+    errno::Errno,
+    sched::{CloneFlags, setns, unshare},
+};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::{Map, Value};
 
 use super::rules::Refused;
-use crate::sys;
 
 /// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that
 /// is the host's own: whoever is in it cannot join it.

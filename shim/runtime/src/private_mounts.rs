@@ -1,10 +1,11 @@
 //! Mounts that nobody but the worker sees.
 
-use std::fs::File;
-use std::io;
+use std::{fs::File, io};
 
-use nix::mount::{MsFlags, mount};
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, setns, unshare},
+};
 
 /// Does `work` in a mount namespace of its own, a copy of the host's. Of what it mounts there
 /// nothing is left but what it keeps open (`open_tree`), also when the worker is killed.

@@ -4,10 +4,12 @@
 
 use libcontainer::capabilities::CapabilityExt as _;
 use oci_spec::runtime::{Capabilities, Process, Spec};
-use rustix::io::Errno;
-use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
-    set_capabilities, set_no_new_privs,
+use rustix::{
+    io::Errno,
+    thread::{
+        CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set,
+        set_capabilities, set_no_new_privs,
+    },
 };
 
 use crate::capabilities::CAPABILITIES;
@@ -89,9 +91,9 @@ fn set(
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use testing::refused_calls;
 
     use super::*;
-    use crate::refused_calls;
 
     #[test]
     fn a_process_keeps_what_it_is_given_and_what_it_still_has_to_do() {

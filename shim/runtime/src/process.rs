@@ -1,14 +1,10 @@
 //! Attributes of the worker's own that the container's process inherits: common to create and exec.
 
-use std::ffi::CString;
-use std::io;
+use std::{ffi::CString, io};
 
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 
-use super::id_maps::IdMaps;
-use super::namespaces;
-use super::stdio::StreamOwner;
-use crate::sys;
+use super::{id_maps::IdMaps, namespaces, stdio::StreamOwner};
 
 /// An attribute that could not be set.
 #[derive(Debug, thiserror::Error)]

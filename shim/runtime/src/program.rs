@@ -1,28 +1,37 @@
 //! The program of a container's process: found as runc finds it, with the messages that
 //! containerd's users look for.
 
-use std::collections::HashSet;
-use std::convert::Infallible;
-use std::ffi::{CString, NulError};
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::{
+    collections::HashSet,
+    convert::Infallible,
+    ffi::{CString, NulError},
+    fs::File,
+    io::{self, Read},
+    os::{
+        fd::{AsRawFd, OwnedFd, RawFd},
+        unix::fs::OpenOptionsExt,
+    },
+    path::{Path, PathBuf},
+    rc::Rc,
+};
 
-use libcontainer::container::State;
-use libcontainer::workload::{Executor, ExecutorError, ExecutorValidationError};
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags};
-use nix::unistd::{AccessFlags, execve, faccessat, getuid};
+use libcontainer::{
+    container::State,
+    workload::{Executor, ExecutorError, ExecutorValidationError},
+};
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags},
+    unistd::{AccessFlags, execve, faccessat, getuid},
+};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 
-use super::hooks::{self, HookFailed};
-use super::stdio;
-use super::worker::chain;
-use crate::sys;
+use super::{
+    hooks::{self, HookFailed},
+    stdio,
+    worker::chain,
+};
 
 /// More than a container's process has open at a time of its own.
 const OWN_DESCRIPTORS: usize = 64;

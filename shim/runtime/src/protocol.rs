@@ -27,7 +27,7 @@ pub enum Operation {
     ImageVariable(ImageVariable),
     /// Becomes the mediator of a container: the answer comes when it is ready, and the worker lives
     /// on. Two descriptors follow: the receiving end of its intake, its control socket.
-    Mediate(Box<crate::mediator::Setup>),
+    Mediate(Box<mediator_process::Setup>),
 }
 
 /// The standard streams of a process; the descriptors travel beside the operation in the order of
@@ -150,14 +150,14 @@ pub struct ImageVariable {
 
 /// A worker's first frame; a pidfd of the worker travels beside it.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) struct Hello {
+pub struct Hello {
     /// The worker's pid in the shim's namespace.
-    pub(crate) pid: i32,
+    pub pid: i32,
 }
 
 /// A message of a worker after that. All but `Launched` is its answer, and its last frame.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum WorkerReply {
+pub enum WorkerReply {
     /// Reply to `Create` and `Exec` that is not the last: there is a process now, which may still
     /// fail; a pidfd of it travels beside. Whoever loses the worker after this has to end it.
     Launched,
@@ -172,7 +172,7 @@ pub(crate) enum WorkerReply {
     /// Reply to `Poststart`, `Delete` and `Freed`.
     Done,
     /// Reply to `Inventory`.
-    Inventory(Box<nvidia_glue::cards::Inventory>),
+    Inventory(Box<cards::Inventory>),
     /// Reply to `ImageVariable`: each value that the image sets it to.
     ImageVariable(Vec<String>),
     /// Reply to anything.

@@ -16,13 +16,12 @@ use rustix::{
     io::Errno,
     process::{Pid, WaitOptions, WaitStatus, wait, waitpid},
 };
+use sys::sync::lock;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
     time::timeout,
 };
-
-use crate::sync::lock;
 
 /// A signal comes through a socket of tokio's, and is lost where the kernel lacks memory for that.
 const RECHECK: Duration = Duration::from_secs(10);

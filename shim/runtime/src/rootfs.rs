@@ -1,15 +1,17 @@
 //! The container's root file system: containerd's mounts, and their end.
 
-use std::io::{self, Read};
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::{
+    io::{self, Read},
+    os::unix::{ffi::OsStringExt, fs::DirBuilderExt},
+    path::{Path, PathBuf},
+};
 
-use nix::errno::Errno;
-use nix::mount::{MntFlags, umount2};
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, umount2},
+};
 
-use super::mapped_rootfs::Mapped;
-use super::protocol::RootfsMount;
+use super::{mapped_rootfs::Mapped, protocol::RootfsMount};
 
 /// A root file system that could not be mounted or unmounted.
 #[derive(Debug, thiserror::Error)]

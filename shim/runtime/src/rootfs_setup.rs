@@ -2,23 +2,23 @@
 //! once the mounts are there, by a process in the container's namespaces, while the container's
 //! root is not yet `/`.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::{Path, PathBuf},
+};
 
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{Mount, Spec};
-use pathrs::error::ErrorKind;
-use pathrs::flags::OpenFlags;
-use pathrs::procfs::ProcfsHandle;
-use pathrs::{InodeType, Root};
+use pathrs::{InodeType, Root, error::ErrorKind, flags::OpenFlags, procfs::ProcfsHandle};
 
-use super::devices::{DeviceError, Devices};
-use super::hook_namespaces::run_prepared;
-use super::masked_paths;
-use super::mounts::{self, AttachError, MountPlan, PlanError, Propagation, SourceError, Sources};
-use super::working_directory;
+use super::{
+    devices::{DeviceError, Devices},
+    hook_namespaces::run_prepared,
+    masked_paths,
+    mounts::{self, AttachError, MountPlan, PlanError, Propagation, SourceError, Sources},
+    working_directory,
+};
 use crate::cgroup::Cgroup;
 
 /// A symbolic link of the container's.

@@ -7,10 +7,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::absence::drop_absent;
-use super::ids;
-use super::namespaces;
-use super::stdio::WindowSize;
+use super::{absence::drop_absent, ids, namespaces, stdio::WindowSize};
 use crate::capabilities::CAPABILITIES;
 
 /// A spec or process that cannot be run as it asks to be.

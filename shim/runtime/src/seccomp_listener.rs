@@ -1,22 +1,26 @@
 //! `linux.seccomp.listenerPath`: the listener of the container's own profile goes to the agent that
 //! it names.
 
-use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::{
+    io::{self, IoSlice},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
-use libcontainer::container::Container;
-use libcontainer::process::channel::{ChannelError, InitSender, MainReceiver};
-use libcontainer::seccomp::is_notify;
+use libcontainer::{
+    container::Container,
+    process::channel::{ChannelError, InitSender, MainReceiver},
+    seccomp::is_notify,
+};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{
     ContainerProcessStateBuilder, ContainerState, LinuxSeccomp, SECCOMP_FD_NAME, StateBuilder, VERSION,
 };
-
-use crate::sys;
 
 /// Time limit for the agent to read; a stuck one must not hold up the create for ever.
 const AGENT_LIMIT: Duration = Duration::from_secs(10);

@@ -9,13 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ledger::ProcessId;
 use libcontainer::{
     config::{ConfigError, YoukiConfig},
     container::{Container, ContainerStatus},
     error::LibcontainerError,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvidia_glue::ledger::ProcessId;
 use oci_spec::runtime::Hook;
 
 use super::{
@@ -24,7 +24,6 @@ use super::{
     protocol::{FailureKind, Start},
     state::{StateDir, StateError},
 };
-use crate::sys;
 
 /// A container that did not start.
 #[derive(Debug, thiserror::Error)]
@@ -184,10 +183,12 @@ fn end_init(state: &StateDir) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::helper::state::Settings;
-    use nvidia_glue::inject::ExecEdits;
     use std::io::Write;
+
+    use nvidia_glue::inject::ExecEdits;
+
+    use super::*;
+    use crate::state::Settings;
 
     fn outcome(written: &[u8]) -> Result<(), String> {
         let directory = tempfile::tempdir().unwrap();

@@ -8,9 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use ledger::ProcessId;
 use libcontainer::config::YoukiConfig;
 use nix::sys::stat::Mode;
-use nvidia_glue::{inject::ExecEdits, ledger::ProcessId};
+use nvidia_glue::inject::ExecEdits;
 use serde::{Deserialize, Serialize};
 
 /// libcontainer's: the last of a create's files before there is a cgroup, and the first to be

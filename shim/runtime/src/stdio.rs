@@ -1,19 +1,25 @@
 //! A process's standard streams: who owns them, and its terminal.
 
-use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
+use std::{
+    fs::File,
+    io::{self, IoSlice, IoSliceMut},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
-use nix::sys::stat::{SFlag, fstat, makedev};
-use nix::unistd::{Gid, Uid, fchown};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    sys::{
+        socket::{
+            AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
+            socketpair,
+        },
+        stat::{SFlag, fstat, makedev},
+    },
+    unistd::{Gid, Uid, fchown},
+};
 
 use super::protocol::StdioKind;
-use crate::sys;
 
 /// Streams that could not be set up.
 #[derive(Debug, thiserror::Error)]

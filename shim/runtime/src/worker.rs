@@ -2,11 +2,15 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::launch::Launched;
-use super::log_capture::LogCapture;
-use super::protocol::{Failure, FailureKind, Hello, Operation, WorkerReply};
-use super::{create, delete, exec, freed, image, inventory, start};
-use crate::{frame, mediator, spans, sys};
+use sys::{frame, spans};
+
+use super::{
+    create, delete, exec, freed, image, inventory,
+    launch::Launched,
+    log_capture::LogCapture,
+    protocol::{Failure, FailureKind, Hello, Operation, WorkerReply},
+    start,
+};
 
 /// The result of an operation: the reply, and a descriptor beside it.
 struct Answer {
@@ -97,13 +101,13 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
 /// Begins to mediate, says so, and goes on until the shim ends it.
 fn mediate(
     shim: i32,
-    setup: mediator::Setup,
+    setup: mediator_process::Setup,
     fds: Vec<OwnedFd>,
     reply: &OwnedFd,
     pid: i32,
 ) -> Result<(), frame::FrameError> {
     let own = sys::pidfd_open(pid).map_err(frame::FrameError::Socket)?;
-    match mediator::begin(shim, setup, fds) {
+    match mediator_process::begin(shim, setup, fds) {
         Ok(ready) => {
             frame::send_value(reply, &WorkerReply::Process { pid, warnings: vec![] }, &[own.as_fd()])?;
             drop(own);

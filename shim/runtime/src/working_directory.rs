@@ -1,9 +1,10 @@
 //! The process's working directory, made where it is missing.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::fs::PermissionsExt},
+    path::Path,
+};
 
 use pathrs::Root;
 

@@ -1,18 +1,23 @@
 //! The single-threaded process that forks one worker per operation.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use sys::{
+    Forked,
+    frame::{self, FrameError},
+};
 
 use super::worker;
 use crate::cgroup::Host;
-use crate::frame::{self, FrameError};
-use crate::sys::{self, Forked};
 
 /// The shim's end of a running zygote.
 #[derive(Debug)]
 pub struct Zygote {
     /// Operations go in here.
-    pub(crate) socket: OwnedFd,
+    pub socket: OwnedFd,
     /// The zygote, a child of the shim: its exit is the helper's end.
     pub pid: i32,
 }

@@ -16,14 +16,14 @@ use std::{
     time::Duration,
 };
 
+use sys::frame;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 
 use super::{HelperClient, Zygote};
-use crate::frame;
-use crate::{args::Identity, reaper::Reaper, sys};
+use crate::reaper::Reaper;
 
 /// One that lived this long was no failure to start.
 const HEALTHY_RUN: Duration = Duration::from_secs(10);
@@ -43,10 +43,10 @@ pub struct ZygoteSupervisor {
 }
 
 impl ZygoteSupervisor {
-    /// Keeps the client's zygote from now on. `identity` is the shim's own, for who looks at the
-    /// process list. To be called on the thread that lives as long as the shim: a zygote dies with
-    /// the thread that has started it.
-    pub fn new(client: Arc<HelperClient>, reaper: Arc<Reaper>, identity: Identity) -> Self {
+    /// Keeps the client's zygote from now on. `arguments` are those with which this program is a
+    /// zygote. To be called on the thread that lives as long as the shim: a zygote dies with the
+    /// thread that has started it.
+    pub fn new(client: Arc<HelperClient>, reaper: Arc<Reaper>, arguments: Vec<String>) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         client.set_supervised();
         let exit = reaper.expect().claim(client.zygote_pid());
@@ -72,7 +72,7 @@ impl ZygoteSupervisor {
                     began = Instant::now();
                     exit = loop {
                         let expectation = reaper.expect();
-                        match start(&identity).and_then(|zygote| Ok((zygote.pid, client.replace(zygote)?))) {
+                        match start(&arguments).and_then(|zygote| Ok((zygote.pid, client.replace(zygote)?))) {
                             Ok((pid, ())) => break expectation.claim(pid),
                             Err(error) => {
                                 tracing::error!(%error, "cannot start a helper");
@@ -103,13 +103,12 @@ impl ZygoteSupervisor {
 
 /// Executes this program as a zygote. The running program, through the mount that it runs from, and
 /// not what an upgrade may have put in its place.
-fn start(identity: &Identity) -> io::Result<Zygote> {
+fn start(arguments: &[String]) -> io::Result<Zygote> {
     let (ours, theirs) = frame::pair()?;
-    let Identity { id, namespace, address, .. } = identity;
     let name = std::env::args_os().next().unwrap_or_else(|| OsString::from("containerd-shim-egpu-v1"));
     let mut command = Command::new("/proc/self/exe");
     std::os::unix::process::CommandExt::arg0(&mut command, name);
-    command.args(["-namespace", namespace, "-id", id, "-address", address, "helper"]);
+    command.args(arguments);
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     // The reaper waits for it, not the standard library.
     let child = command.spawn()?;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use egpu_shim::reaper::Reaper;
+use runtime::reaper::Reaper;
 
 #[tokio::test(flavor = "current_thread")]
 async fn exits_reach_their_claimants() {

@@ -9,18 +9,18 @@ use std::{env, error::Error, ffi::OsString, io::Write, path::Path, time::Duratio
 
 use egpu_shim::{
     args::Invocation,
-    blocking,
     delete::{answer_deleted, delete, sweep},
-    helper, info, logging, server, spans,
+    info, logging, server,
     start::start,
-    sys,
     task::chain,
 };
+use runtime::blocking;
+use sys::spans;
 
 /// Time for what the shim still does with files when it ends.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-egpu_shim::program!(program);
+sys::program!(program);
 
 /// Returns the exit code.
 fn program() -> i32 {
@@ -52,23 +52,23 @@ fn run(args: &[OsString]) -> Result<(), Box<dyn Error>> {
                 return Ok(());
             }
             // Before the first thread, and before the log, as its workers have their own.
-            let zygote = helper::spawn()?;
+            let zygote = ::runtime::spawn()?;
             logging::to_stderr(identity.debug);
             runtime()?.block_on(delete(&identity, bundle, zygote))?;
             Ok(())
         }
         Invocation::Sweep(identity) => {
             // Before the first thread.
-            let zygote = helper::spawn()?;
+            let zygote = ::runtime::spawn()?;
             logging::to_bundle(Path::new("."), identity.debug);
             runtime()?.block_on(sweep(&identity, zygote))?;
             Ok(())
         }
-        Invocation::Helper => Ok(helper::zygote::serve()?),
+        Invocation::Helper => Ok(::runtime::zygote::serve()?),
         Invocation::Serve { identity, socket } => {
             spans::mark("serve", &identity.id);
             // Before the socket gets another number, which the helper would inherit.
-            let zygote = helper::spawn()?;
+            let zygote = ::runtime::spawn()?;
             // After the helper, whose mediators allocate from many threads at once: those with a
             // real-time priority would wait for others that hold the arena's lock.
             sys::share_one_arena();

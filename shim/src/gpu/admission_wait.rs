@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::ledger::Patience;
+use ledger::Patience;
 use runtime_config::config;
 
 /// Time that a create needs once it has room, of the time that its caller gives it.

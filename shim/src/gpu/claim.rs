@@ -3,21 +3,22 @@
 
 use std::path::PathBuf;
 
-use nvidia_glue::{
+use ledger::{
+    AttachError, ContainerKey, ContainerName, Ledger, ProcessId,
+    claims::{Attachment, claim_key},
     decision_log::DecisionLog,
-    ledger::{
-        AttachError, ContainerKey, ContainerName, Ledger, ProcessId,
-        claims::{Attachment, claim_key},
-    },
 };
+use runtime::protocol::Freed;
 use runtime_config::{
     config::Config,
     request::{ClaimRequest, Isolation, PodContainer, Privileges, Share},
 };
 
-use crate::helper::protocol::Freed;
-
-use super::{GpuError, grant_note::GrantNote, prepared_grant::Ground, prepared_grant::PreparedGrant};
+use super::{
+    GpuError,
+    grant_note::GrantNote,
+    prepared_grant::{Ground, PreparedGrant},
+};
 
 /// Request of a container with claims, and its names.
 #[derive(Debug, Clone)]
@@ -52,7 +53,7 @@ impl ClaimAsk {
     pub(super) fn attach(
         self,
         key: ContainerKey,
-        inventory: nvidia_glue::cards::Inventory,
+        inventory: cards::Inventory,
         place: &Place,
     ) -> Result<PreparedGrant, GpuError> {
         let (shim, helper) = place.processes()?;

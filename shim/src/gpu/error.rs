@@ -2,15 +2,12 @@
 
 use std::{io, path::PathBuf};
 
-use nvidia_glue::{
-    base::{RefusalCode, error_chain as chain},
-    inject::InjectError,
-    ledger::{AdmitError, AdmitErrorKind, AttachError, BindError, ContainerKey, ReleaseError, StoreError},
-};
+use base::{RefusalCode, error_chain as chain};
+use ledger::{AdmitError, AdmitErrorKind, AttachError, BindError, ContainerKey, ReleaseError, StoreError};
+use nvidia_glue::inject::InjectError;
+use runtime::{HelperError, protocol::Freed};
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
-
-use crate::helper::{HelperError, protocol::Freed};
 
 /// Error that keeps a container from the GPUs that it asks for.
 #[derive(Debug, thiserror::Error)]

@@ -8,10 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvidia_glue::{
-    decision_log::DecisionLog,
-    ledger::{ContainerKey, Ledger},
-};
+use ledger::{ContainerKey, Ledger, decision_log::DecisionLog};
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 

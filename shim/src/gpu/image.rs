@@ -4,20 +4,15 @@
 //! would use up all cards of a node. The configuration of an image, which containerd has, shows its
 //! values.
 
-use nvidia_glue::{
-    decision_log::DecisionLog,
-    ledger::{ContainerKey, ContainerName},
-};
+use ledger::{ContainerKey, ContainerName, decision_log::DecisionLog};
+use runtime::{HelperClient, protocol::ImageVariable};
 use runtime_config::{
     config::Config,
     request::{GpuRequest, PodContainer, Privileges},
 };
 
 use super::{GpuError, PreparedGrant, is_fenced};
-use crate::{
-    bundle::WithoutGpu,
-    helper::{HelperClient, protocol::ImageVariable},
-};
+use crate::bundle::WithoutGpu;
 
 const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
                       accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration";

@@ -2,19 +2,17 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use nvidia_glue::{
-    cards::{Inventory, Source},
-    inject,
-    ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, Record},
-    mediate::GrantedCard,
-};
+use cards::{Inventory, Source};
+use ledger::{CardGrant, ComputeEnforcement, ContainerKey, Enforcement, Record};
+use mediator::GrantedCard;
+use mediator_process::{MediatedDriver, Setup};
+use nvidia_glue::inject;
 use runtime_config::{
     config::{Config, HardCapsUnavailable, UnknownDriver, WholeCards},
     request::{DriverCapabilities, Isolation, OverMemory, PodContainer, Share},
 };
 
 use super::GpuError;
-use crate::mediator::{MediatedDriver, Setup};
 
 /// Plan of the mediation of a container.
 #[derive(Debug, Clone)]
@@ -142,6 +140,6 @@ fn card(
         monitored,
         whole: is_whole,
         is_capped: grant.compute_by == ComputeEnforcement::Windows,
-        needs_windows: nvidia_glue::schedule::policy::is_hard_cap(grant) && unavailable == HardCapsUnavailable::Refuse,
+        needs_windows: schedule::policy::is_hard_cap(grant) && unavailable == HardCapsUnavailable::Refuse,
     })
 }

@@ -20,17 +20,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::{
-    cards::{self, Inventory},
+use cards::Inventory;
+use ledger::{
+    Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason,
     decision_log::DecisionLog,
-    ledger::{Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason},
-    schedule::policy::rules,
-    spec,
 };
+use nvidia_glue::spec;
+use runtime::{HelperClient, cgroup::Cgroup, protocol::Freed};
 use runtime_config::{
     config::Config,
     request::{self, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
 };
+use schedule::policy::rules;
 use serde_json::Value;
 
 pub use self::{
@@ -44,11 +45,7 @@ use self::{
     grant_note::GrantNote,
     prepared_grant::Ground,
 };
-use crate::{
-    cgroup::Cgroup,
-    helper::{HelperClient, protocol::Freed},
-    version,
-};
+use crate::version;
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -501,7 +498,7 @@ async fn inventory(helper: &HelperClient, cached: Option<Inventory>) -> Result<I
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, GpuError> + Send + 'static,
 ) -> Result<T, GpuError> {
-    crate::blocking::blocking(work).await.map_err(GpuError::Thread)?
+    runtime::blocking::blocking(work).await.map_err(GpuError::Thread)?
 }
 
 #[cfg(test)]

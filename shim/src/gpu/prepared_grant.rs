@@ -1,10 +1,9 @@
 //! Preparing: what a grant puts into a container and demands of its processes.
 
+use cards::{Inventory, driver_files};
+use ledger::{ContainerKey, Record};
 use nvidia_glue::{
-    cards::{self, Inventory},
-    driver_files,
     inject::{self, Injection, PlanInput, Settings},
-    ledger::{ContainerKey, Record},
     spec,
 };
 use runtime_config::{

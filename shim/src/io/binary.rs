@@ -13,13 +13,10 @@ use std::{
     time::Duration,
 };
 
+use runtime::reaper::{Expectation, ProcessExit};
 use tokio::{io::AsyncReadExt, net::unix::pipe, sync::oneshot, time::timeout};
 
 use super::{StreamContext, target::Binary};
-use crate::{
-    reaper::{Expectation, ProcessExit},
-    sys,
-};
 
 /// Time for it to say that it is ready.
 const READY_LIMIT: Duration = Duration::from_secs(10);

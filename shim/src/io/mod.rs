@@ -13,6 +13,7 @@ mod terminal;
 
 use std::{io, os::fd::OwnedFd, path::PathBuf, sync::Arc, time::Duration};
 
+use runtime::{protocol::StdioKind, reaper::Reaper};
 use tokio::{net::unix::pipe, task::JoinSet, time::timeout};
 
 pub use self::{binary::LogDriverError, target::TargetError};
@@ -22,7 +23,7 @@ use self::{
     target::StreamTarget,
     terminal::Terminal,
 };
-use crate::{bundle::ConsoleSize, helper::protocol::StdioKind, reaper::Reaper};
+use crate::bundle::ConsoleSize;
 
 /// Time for the output of a process that has ended to be delivered.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);

@@ -18,8 +18,6 @@ use rustix::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
 
-use crate::sys;
-
 /// Two connected sockets: the shim's, and the one on which the container's side sends the master.
 pub(super) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

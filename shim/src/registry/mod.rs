@@ -28,7 +28,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use nvidia_glue::base::{
+use base::{
     Surroundings, error_chain,
     file_lock::{FileLock, lock_exclusive, try_lock_exclusive},
     make_directory,

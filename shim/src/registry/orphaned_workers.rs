@@ -6,10 +6,7 @@ use std::{fs, os::fd::AsFd, time::Duration};
 
 use procfs_core::{FromRead, process::Stat};
 
-use crate::{
-    process_instance::{ProcessInstance, has_ended},
-    sys,
-};
+use crate::process_instance::{ProcessInstance, has_ended};
 
 /// A system call that a worker is in ends long before.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);

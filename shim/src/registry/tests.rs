@@ -51,7 +51,7 @@ fn a_lock_that_cannot_be_given_up_ends_with_its_file() {
         move || drop(lock_exclusive(open_lock(&path).unwrap(), LOCK_TIMEOUT).unwrap())
     };
     let unlock = (1, u64::from(libc::LOCK_UN.unsigned_abs()));
-    if !crate::refused_calls::with(&["flock"], Some(unlock), libc::EIO, test) {
+    if !testing::refused_calls::with(&["flock"], Some(unlock), libc::EIO, test) {
         eprintln!("skipped: a_lock_that_cannot_be_given_up_ends_with_its_file: needs root");
         return;
     }

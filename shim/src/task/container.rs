@@ -10,11 +10,13 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::{TaskDelete, TaskExit, TaskOOM, TaskPaused, TaskResumed, TaskStart};
-use nvidia_glue::{
+use ledger::{
+    ReleaseReason,
     event_log::{Entry, EventLog, Kind},
-    ledger::ReleaseReason,
 };
 use protobuf::MessageField;
+use runtime::{blocking::detached, cgroup::Cgroup, protocol, reaper::ProcessExit};
+use sys::{spans, sync::lock};
 use tokio::{
     sync::{Notify, oneshot},
     task::{AbortHandle, JoinSet},
@@ -28,10 +30,7 @@ use super::{
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{
-    blocking::detached, bundle::Note, cgroup::Cgroup, events::TaskEvents, gpu::ExecRules, helper::protocol,
-    reaper::ProcessExit, spans, sync::lock,
-};
+use crate::{bundle::Note, events::TaskEvents, gpu::ExecRules};
 
 /// Time for which an exit waits for the ledger before it is reported.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,8 +9,15 @@ use containerd_shim::protos::{
     api::{CreateTaskRequest, Mount},
     events::task::{TaskCreate, TaskIO},
 };
-use nvidia_glue::ledger::ReleaseReason;
+use ledger::ReleaseReason;
 use protobuf::MessageField;
+use runtime::{
+    ContainerProcess,
+    blocking::blocking,
+    cgroup::{Cgroup, Host},
+    protocol,
+};
+use sys::{spans, sync::lock};
 
 use super::{
     Context,
@@ -20,15 +27,10 @@ use super::{
     process::Process,
 };
 use crate::{
-    blocking::blocking,
     bundle::{self, Note, SpecView},
-    cgroup::{Cgroup, Host},
     gpu::{AdmissionWait, PreparedGrant},
-    helper::{ContainerProcess, protocol},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
-    spans,
-    sync::lock,
     task::Slot,
     version,
 };

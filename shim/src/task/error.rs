@@ -1,17 +1,16 @@
 //! Failures of a Task call, and their codes for containerd.
 
-pub use nvidia_glue::base::error_chain as chain;
+pub use base::error_chain as chain;
+use runtime::{
+    HelperError,
+    cgroup::{CgroupError, LocateError, UpdateError},
+    protocol::FailureKind,
+};
 use ttrpc::{Code, get_status};
 
 use super::state::{Change, State, Use};
 use crate::{
-    bundle::BundleError,
-    cgroup::{CgroupError, LocateError, UpdateError},
-    gpu::GpuError,
-    helper::{HelperError, protocol::FailureKind},
-    io::IoError,
-    mediator_client::MediatorError,
-    options::OptionsError,
+    bundle::BundleError, gpu::GpuError, io::IoError, mediator_client::MediatorError, options::OptionsError,
     registry::RegistryError,
 };
 

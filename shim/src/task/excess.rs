@@ -9,8 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::amounts::human;
 use containerd_shim::protos::events::task::TaskOOM;
-use nvidia_glue::{base::amounts::human, event_log::Kind};
+use ledger::event_log::Kind;
+use mediator_process::message::{Excess, KillReason};
+use runtime::blocking::blocking;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -20,12 +23,7 @@ use super::{
     error::{TaskError, chain},
     incidents::Incidents,
 };
-use crate::{
-    blocking::blocking,
-    io::{ProcessIo, StdioPaths, StreamContext},
-    mediator::message::{Excess, KillReason},
-    sys,
-};
+use crate::io::{ProcessIo, StdioPaths, StreamContext};
 
 impl Container {
     /// Runs the container's script, if it has one and `has_script`, and ends the process, which is

@@ -12,14 +12,14 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::{
+use ledger::{
+    ContainerKey, ContainerName,
     event_log::{Entry, EventLog, Kind},
-    ledger::{ContainerKey, ContainerName},
 };
+use runtime::blocking::detached;
 use runtime_config::request::PodContainer;
+use sys::sync::lock;
 use tokio::time::sleep;
-
-use crate::{blocking::detached, sync::lock};
 
 const FIRST_WINDOW: Duration = Duration::from_secs(10);
 const LONGEST_WINDOW: Duration = Duration::from_secs(600);
@@ -180,7 +180,7 @@ mod tests {
         }
         incidents.record(Kind::Denied, Some("GPU-1"), 5, "too much");
         incidents.finish();
-        let path = nvidia_glue::event_log::directory(state.path()).join(nvidia_glue::event_log::CURRENT);
+        let path = ledger::event_log::directory(state.path()).join(ledger::event_log::CURRENT);
         let mut written = (0, 0);
         // The last are being written by other threads, on which the paused clock does not wait.
         for _ in 0..60_000 {
@@ -189,7 +189,7 @@ mod tests {
             }
             std::thread::sleep(Duration::from_millis(1));
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            let whole = text.lines().filter_map(|line| nvidia_glue::event_log::parse(line.as_bytes()));
+            let whole = text.lines().filter_map(|line| ledger::event_log::parse(line.as_bytes()));
             let whole = whole.inspect(|entry| assert_eq!(entry.card_index, Some(3)));
             written = whole.fold((0, 0), |(events, count), entry| (events + 1, count + entry.count));
         }

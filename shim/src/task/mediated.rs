@@ -12,10 +12,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::{
-    event_log::{EventLog, Kind},
-    schedule::{CardStatus, Running, StatusFile},
+use ledger::event_log::{EventLog, Kind};
+use mediator_process::{
+    MOST_LISTENERS,
+    message::{FromMediator, KillReason},
+    rate_limit::{MAX_PER_PERIOD, RateLimit},
 };
+use schedule::{CardStatus, Running, StatusFile};
+use sys::sync::lock;
 use tokio::{sync::watch, time::timeout};
 
 use super::{
@@ -29,14 +33,7 @@ use super::{
 };
 use crate::{
     gpu::{ExcessRules, GpuError, MediationPlan},
-    mediator::{
-        MOST_LISTENERS,
-        message::{FromMediator, KillReason},
-        rate_limit::{MAX_PER_PERIOD, RateLimit},
-    },
     mediator_client::Mediator,
-    sync::lock,
-    sys,
 };
 
 /// A container without a process that uses the driver keeps its turns for so long.
@@ -115,7 +112,7 @@ impl Mediated {
     }
 
     /// The mediator's pid and start time.
-    pub(super) fn process(&self) -> nvidia_glue::ledger::ProcessId {
+    pub(super) fn process(&self) -> ledger::ProcessId {
         self.mediator.process()
     }
 

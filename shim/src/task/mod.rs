@@ -24,6 +24,8 @@ use std::{
     time::Duration,
 };
 
+use runtime::{HelperClient, reaper::Reaper};
+use sys::sync::lock;
 use tokio::{sync::Notify, time::sleep};
 
 use self::{container::Container, shared_mediators::SharedMediators};
@@ -34,11 +36,8 @@ pub use self::{
 use crate::{
     events::TaskEvents,
     gpu::{AdmissionWait, Gpu},
-    helper::HelperClient,
     process_instance::ProcessInstance,
-    reaper::Reaper,
     registry::Registry,
-    sync::lock,
 };
 
 /// State that all containers of a shim share.

@@ -5,6 +5,8 @@ use std::{
     sync::Mutex,
 };
 
+use runtime::{ContainerProcess, reaper::ProcessExit};
+use sys::sync::lock;
 use tokio::sync::watch;
 
 use super::{
@@ -13,11 +15,7 @@ use super::{
 };
 use crate::{
     bundle::ConsoleSize,
-    helper::ContainerProcess,
     io::{ProcessIo, StdioPaths},
-    reaper::ProcessExit,
-    sync::lock,
-    sys,
 };
 
 /// A process of a container, before, while and after it runs.

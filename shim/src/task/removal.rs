@@ -10,14 +10,11 @@ use std::{
     time::Duration,
 };
 
+use runtime::{HelperError, blocking::blocking, protocol};
 use tokio::time::timeout;
 
 use super::{Context, error::TaskError};
-use crate::{
-    blocking::blocking,
-    helper::{HelperError, protocol},
-    registry::{Registry, RegistryError},
-};
+use crate::registry::{Registry, RegistryError};
 
 /// Shims that start within this are looked after together.
 const BURST: Duration = Duration::from_millis(200);

@@ -18,6 +18,8 @@ use containerd_shim::{
     },
 };
 use protobuf::{EnumOrUnknown, Message, MessageField, well_known_types::any::Any};
+use runtime::reaper::ProcessExit;
+use sys::{spans, sync::lock};
 use tokio::time::sleep;
 use ttrpc::r#async::Service;
 
@@ -27,7 +29,7 @@ use super::{
     error::{TaskError, chain},
     process::Process,
 };
-use crate::{bundle::ProcessView, gpu::AdmissionWait, io::StdioPaths, reaper::ProcessExit, spans, sync::lock, sys};
+use crate::{bundle::ProcessView, gpu::AdmissionWait, io::StdioPaths};
 
 const V2: &str = "containerd.task.v2.Task";
 /// Signals that ask a container's init to end.

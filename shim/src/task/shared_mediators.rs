@@ -83,23 +83,18 @@ mod tests {
         process::Command,
     };
 
-    use nvidia_glue::ledger::ContainerKey;
+    use ledger::ContainerKey;
+    use mediator_process::{MediatedDriver, Setup};
+    use runtime::{
+        HelperClient, Zygote,
+        protocol::{Failure, FailureKind, Hello, WorkerReply},
+        reaper::Reaper,
+    };
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    use sys::frame;
 
     use super::{super::error::chain, *};
-    use crate::{
-        events::TaskEvents,
-        frame,
-        gpu::ExcessRules,
-        helper::{
-            HelperClient, Zygote,
-            protocol::{Failure, FailureKind, Hello, WorkerReply},
-        },
-        mediator::{MediatedDriver, Setup},
-        reaper::Reaper,
-        registry::Registry,
-        sys,
-    };
+    use crate::{events::TaskEvents, gpu::ExcessRules, registry::Registry};
 
     /// Answers the next operation with a process that has ended, and `reply` as its last words.
     fn answer(zygote: &OwnedFd, reply: &WorkerReply) {

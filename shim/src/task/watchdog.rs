@@ -16,14 +16,15 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::schedule::{CardStatus, Running, Status, StatusFile, now_us};
 use procfs_core::{FromRead, process::Stat};
+use runtime::blocking::blocking;
+use schedule::{CardStatus, Running, Status, StatusFile, now_us};
 use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
 
-use crate::{blocking::blocking, mediator_client::Mediator};
+use crate::mediator_client::Mediator;
 
 /// Interval at which the status is read while it is to be written in time.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

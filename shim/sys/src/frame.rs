@@ -3,19 +3,20 @@
 //! The memory file is there because a datagram is limited by the socket's buffer (about 200 KB),
 //! and an overlay's `lowerdir` or a spec is not.
 
-use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg,
-    send as send_bytes, sendmsg, socketpair,
+use std::{
+    fs::File,
+    io::{self, IoSlice, IoSliceMut, Seek, SeekFrom, Write},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use crate::sys;
+use nix::sys::{
+    memfd::{MFdFlags, memfd_create},
+    socket::{
+        AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recv, recvmsg,
+        send as send_bytes, sendmsg, socketpair,
+    },
+};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Most descriptors that one frame carries, the memory file included.
 const MAX_FDS: usize = 16;
@@ -48,18 +49,18 @@ pub enum FrameError {
 
 impl FrameError {
     /// Returns whether the same call may succeed once the socket is ready.
-    pub(crate) fn would_block(&self) -> bool {
+    pub fn would_block(&self) -> bool {
         matches!(self, Self::Socket(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
 /// A connected pair of sockets for frames, both closed on exec.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?)
 }
 
 /// Writes a value into a memory file, ready to be [`send`] any number of times.
-pub(crate) fn pack(value: &impl Serialize) -> Result<OwnedFd, FrameError> {
+pub fn pack(value: &impl Serialize) -> Result<OwnedFd, FrameError> {
     let fd = memfd_create(c"egpu-frame", MFdFlags::MFD_CLOEXEC).map_err(|e| FrameError::Memory(e.into()))?;
     let mut file = File::from(fd);
     let bytes = serde_json::to_vec(value).map_err(FrameError::Content)?;
@@ -68,7 +69,7 @@ pub(crate) fn pack(value: &impl Serialize) -> Result<OwnedFd, FrameError> {
 }
 
 /// Sends a packed value with descriptors beside it.
-pub(crate) fn send(socket: BorrowedFd<'_>, packed: &OwnedFd, beside: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
+pub fn send(socket: BorrowedFd<'_>, packed: &OwnedFd, beside: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
     let fds: Vec<RawFd> = std::iter::once(packed.as_raw_fd()).chain(beside.iter().map(AsRawFd::as_raw_fd)).collect();
     if fds.len() > MAX_FDS {
         return Err(FrameError::Foreign("too many descriptors"));
@@ -88,7 +89,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packed: &OwnedFd, beside: &[BorrowedF
 }
 
 /// Receives one frame: the packed value (for [`unpack`]) and the descriptors beside it.
-pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>), FrameError> {
+pub fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>), FrameError> {
     let mut mark = [0u8; 16];
     let mut iov = [IoSliceMut::new(&mut mark)];
     let mut control = nix::cmsg_space!([RawFd; MAX_FDS]);
@@ -105,7 +106,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>),
     // Fails only where descriptors did not fit, into this process as a rule.
     for item in message.cmsgs().map_err(|_| FrameError::Memory(io::Error::from_raw_os_error(libc::EMFILE)))? {
         if let ControlMessageOwned::ScmRights(received) = item {
-            fds.extend(received.into_iter().map(sys::received_fd));
+            fds.extend(received.into_iter().map(crate::received_fd));
         }
     }
     if bytes == 0 && fds.is_empty() {
@@ -122,31 +123,27 @@ pub(crate) fn receive(socket: BorrowedFd<'_>) -> Result<(OwnedFd, Vec<OwnedFd>),
 }
 
 /// Reads a packed value.
-pub(crate) fn unpack<T: DeserializeOwned>(packed: OwnedFd) -> Result<T, FrameError> {
+pub fn unpack<T: DeserializeOwned>(packed: OwnedFd) -> Result<T, FrameError> {
     let mut file = File::from(packed);
     file.seek(SeekFrom::Start(0)).map_err(FrameError::Memory)?;
     serde_json::from_reader(io::BufReader::new(file)).map_err(FrameError::Content)
 }
 
 /// Packs and sends one value on a blocking socket.
-pub(crate) fn send_value(
-    socket: &OwnedFd,
-    value: &impl Serialize,
-    beside: &[BorrowedFd<'_>],
-) -> Result<(), FrameError> {
+pub fn send_value(socket: &OwnedFd, value: &impl Serialize, beside: &[BorrowedFd<'_>]) -> Result<(), FrameError> {
     send(socket.as_fd(), &pack(value)?, beside)
 }
 
 /// Sends a datagram without content, in place of one that cannot be sent; [`receive`] fails with
 /// [`FrameError::Foreign`].
-pub(crate) fn send_nothing(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
+pub fn send_nothing(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
     send_short(socket, MARK)
 }
 
 /// Sends a value in the datagram itself, without a descriptor: the kernel limits how many of a
 /// user's are on their way, and any container of that user may have used them up. For what is
 /// short.
-pub(crate) fn send_question(socket: BorrowedFd<'_>, value: &impl Serialize) -> Result<(), FrameError> {
+pub fn send_question(socket: BorrowedFd<'_>, value: &impl Serialize) -> Result<(), FrameError> {
     send_short(socket, &serde_json::to_vec(value).map_err(FrameError::Content)?)
 }
 
@@ -159,7 +156,7 @@ fn send_short(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), FrameError> {
 }
 
 /// Receives what [`send_question`] sends.
-pub(crate) fn receive_question<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<T, FrameError> {
+pub fn receive_question<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Result<T, FrameError> {
     let mut bytes = [0; LONGEST_QUESTION];
     let length = loop {
         match recv(socket.as_raw_fd(), &mut bytes, MsgFlags::empty()) {

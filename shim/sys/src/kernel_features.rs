@@ -5,7 +5,16 @@ use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
 };
 
-use nvidia_glue::doctor::KernelFeatures;
+/// Calls that egpu needs and not every kernel has.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelFeatures {
+    /// `pidfd_getfd(2)`.
+    pub pidfd_getfd: bool,
+    /// `mount_setattr(2)`.
+    pub mount_setattr: bool,
+    /// `SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV`.
+    pub wait_killable: bool,
+}
 
 /// The flag that is looked for; it is refused without the first one.
 const LISTENER_WITH_WAIT_KILLABLE: libc::c_ulong =

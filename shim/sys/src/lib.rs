@@ -1,29 +1,33 @@
-//! The shim's only unsafe code: small safe wrappers around calls for which no library has one.
+//! What the shim's processes share below everything else: small safe wrappers around calls for
+//! which no library has one (their only unsafe code), frames on sockets, locks, marks of time.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "parking")]
 mod cuda;
+pub mod frame;
 mod kernel_features;
 mod mount;
 mod process;
 mod program;
 mod seccomp;
+pub mod spans;
+pub mod sync;
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
 
 #[cfg(feature = "parking")]
 pub use cuda::{Cuda, CudaPool};
 // For `program!`.
-pub use kernel_features::kernel_features;
+pub use kernel_features::{KernelFeatures, kernel_features};
 #[doc(hidden)]
 pub use libm;
 pub use mount::{MountAttributes, map_mount_ids, set_mount_attributes};
-#[cfg(test)]
-pub(crate) use process::signal_on_input;
 pub use process::{
     is_there, let_signal_interrupt, memory_is_there, namespace_kind, parent_namespace, pidfd_getfd, pidfd_open,
-    pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_own_thread,
+    pidfd_open_thread, pidfd_send_signal, share_descriptors, share_memory, signal_on_input, signal_own_thread,
 };
 pub use program::prepare_process;
 pub use seccomp::{
@@ -212,7 +216,7 @@ pub fn heed_child_exits() {
 
 /// Takes ownership of a descriptor that the kernel has just installed in this process (by
 /// SCM_RIGHTS).
-pub(crate) fn received_fd(fd: i32) -> OwnedFd {
+pub fn received_fd(fd: i32) -> OwnedFd {
     debug_assert!(fd >= 0);
     // SAFETY: recvmsg(2) installed the number for this call's result, and nobody else knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -245,12 +249,12 @@ pub fn set_name(name: &std::ffi::CStr) {
 
 /// Gives the calling thread the lowest real-time priority, and all that it starts. Needs
 /// CAP_SYS_NICE.
-pub(crate) fn become_real_time() -> io::Result<()> {
+pub fn become_real_time() -> io::Result<()> {
     schedule(libc::SCHED_RR, 1)
 }
 
 /// Takes a real-time priority back, if there is one.
-pub(crate) fn become_ordinary() -> io::Result<()> {
+pub fn become_ordinary() -> io::Result<()> {
     schedule(libc::SCHED_OTHER, 0)
 }
 
@@ -274,7 +278,7 @@ pub fn clear_listen_environment() {
 
 /// Closes, in a forked child that never returns to the owner's code, a descriptor that the parent's
 /// copy of the owner keeps open.
-pub(crate) fn close_fd_of(owner: &OwnedFd) {
+pub fn close_fd_of(owner: &OwnedFd) {
     // SAFETY: the caller is a forked child that ends without running the owner's destructor or
     // using it again.
     unsafe { libc::close(owner.as_raw_fd()) };
@@ -282,7 +286,7 @@ pub(crate) fn close_fd_of(owner: &OwnedFd) {
 
 /// Closes, in a forked child that never returns to the owners' code, every descriptor but these.
 /// Kernel 5.9.
-pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
+pub fn close_all_but(kept: &[i32]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.unsigned_abs()).collect();
     kept.sort_unstable();
     let mut from = 0;
@@ -303,7 +307,7 @@ pub(crate) fn close_all_but(kept: &[i32]) -> io::Result<()> {
 /// Closes descriptors by their numbers, in a process that is about to execute another program; a
 /// number that is not open is none of its concern. By close(2) alone, which every seccomp profile
 /// allows.
-pub(crate) fn close_each(numbers: impl Iterator<Item = i32>) {
+pub fn close_each(numbers: impl Iterator<Item = i32>) {
     for number in numbers {
         // SAFETY: an integer only. The caller does not return to the owners of what is closed.
         unsafe { libc::close(number) };
@@ -312,7 +316,7 @@ pub(crate) fn close_each(numbers: impl Iterator<Item = i32>) {
 
 /// Writes to a descriptor of which only the number is known, as far as that goes: last words to
 /// whoever still listens.
-pub(crate) fn write_to(fd: i32, bytes: &[u8]) {
+pub fn write_to(fd: i32, bytes: &[u8]) {
     // SAFETY: the kernel reads as many bytes as the slice has; a number that is not open is an
     // error and no more.
     unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
@@ -333,7 +337,7 @@ pub fn async_fd(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
 }
 
 /// Gives the program that `command` starts these descriptors as 3, 4, and so on.
-pub(crate) fn pass_descriptors<const COUNT: usize>(command: &mut std::process::Command, descriptors: [OwnedFd; COUNT]) {
+pub fn pass_descriptors<const COUNT: usize>(command: &mut std::process::Command, descriptors: [OwnedFd; COUNT]) {
     use std::os::unix::process::CommandExt;
     let place = move || {
         // First out of the way of the numbers that they shall have.

@@ -1,7 +1,9 @@
 //! Attributes of mounts.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+};
 
 /// A change of a mount's attributes (`MOUNT_ATTR_*`), propagation (one of `MS_PRIVATE`, ...), or id
 /// mapping.

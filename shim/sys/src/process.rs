@@ -1,7 +1,9 @@
 //! Other processes and threads, by pidfd.
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
 
 /// `pidfd_open(2)`.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
@@ -121,9 +123,9 @@ pub fn signal_own_thread(tid: i32, signal: i32) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Two ways of having a process sent a signal when something happens to a file.
-#[cfg(test)]
-pub(crate) fn signal_on_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
+/// Two ways of having a process sent a signal when something happens to a file; for tests of what
+/// a process may do.
+pub fn signal_on_input(file: BorrowedFd<'_>, pid: i32) -> [io::Result<()>; 2] {
     const FIOSETOWN: libc::Ioctl = 0x8901;
     let checked = |answer| if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
     // SAFETY: the first takes integers only, the second reads an integer that lives through the

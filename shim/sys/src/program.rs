@@ -20,7 +20,7 @@ macro_rules! program {
         #[allow(unsafe_code)]
         #[unsafe(no_mangle)]
         extern "C" fn main() -> i32 {
-            $crate::sys::prepare_process();
+            $crate::prepare_process();
             $function()
         }
     };
@@ -29,7 +29,7 @@ macro_rules! program {
         #[allow(unsafe_code)]
         #[unsafe(no_mangle)]
         extern "C" fn $function($($argument: f64),*) -> f64 {
-            $crate::sys::libm::$function($($argument),*)
+            $crate::libm::$function($($argument),*)
         }
     };
 }

@@ -1,8 +1,10 @@
 //! `seccomp(2)` and the ioctls of a filter's listener (linux/seccomp.h).
 
-use std::io;
-use std::mem::{size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::{
+    io,
+    mem::{size_of, zeroed},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+};
 
 /// One instruction of a classic BPF program, as `struct sock_filter`.
 pub use libc::sock_filter as SeccompInstruction;

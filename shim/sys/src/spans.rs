@@ -7,7 +7,7 @@
 
 use std::{env, fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt as _, path::PathBuf, sync::LazyLock};
 
-use nvidia_glue::schedule::now_us;
+use base::now_us;
 use rustix::process::{getpgrp, getpid};
 
 /// The variable that names the file.

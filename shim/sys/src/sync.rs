@@ -6,42 +6,42 @@ use std::sync::{
 };
 
 /// Locks. A panic ends the process in release builds, so no lock is ever poisoned.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A monitor: a value under a lock, and the threads that wait for it to change.
 #[derive(Debug, Default)]
-pub(crate) struct Monitor<T> {
+pub struct Monitor<T> {
     value: Mutex<T>,
     changed: Condvar,
 }
 
 impl<T> Monitor<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    pub const fn new(value: T) -> Self {
         Self { value: Mutex::new(value), changed: Condvar::new() }
     }
 
     /// Adds work for one thread to the value, and wakes one of those that wait.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut T)) {
+    pub fn update(&self, change: impl FnOnce(&mut T)) {
         change(&mut lock(&self.value));
         self.changed.notify_one();
     }
 
     /// Waits while `is_waiting` holds, and returns the value locked.
-    pub(crate) fn wait_while(&self, is_waiting: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, T> {
+    pub fn wait_while(&self, is_waiting: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, T> {
         self.changed.wait_while(lock(&self.value), is_waiting).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<T: Copy + PartialEq> Monitor<T> {
     /// Returns the value.
-    pub(crate) fn get(&self) -> T {
+    pub fn get(&self) -> T {
         *lock(&self.value)
     }
 
     /// Sets the value, and wakes the threads that wait if it is another than before.
-    pub(crate) fn set(&self, value: T) {
+    pub fn set(&self, value: T) {
         if std::mem::replace(&mut *lock(&self.value), value) != value {
             self.changed.notify_all();
         }
@@ -50,7 +50,7 @@ impl<T: Copy + PartialEq> Monitor<T> {
 
 /// A flag that many threads raise and one waits for. Raising a raised flag takes no lock.
 #[derive(Debug, Default)]
-pub(crate) struct Flag {
+pub struct Flag {
     is_raised: AtomicBool,
     /// Held while the flag is raised, and from the waiting thread's look at it until it sleeps.
     raised: Monitor<()>,
@@ -63,19 +63,19 @@ impl Flag {
     /// waiting thread's look or after that has gone to sleep. One that finds the flag raised leaves
     /// the wake-up to the thread that raised it. A [`Flag::lower`] after that sees what the raising
     /// thread did before: lowered earlier, the flag would have been found so.
-    pub(crate) fn raise(&self) {
+    pub fn raise(&self) {
         if !self.is_raised.load(Ordering::SeqCst) {
             self.raised.update(|()| self.is_raised.store(true, Ordering::SeqCst));
         }
     }
 
     /// Lowers the flag. Work whose raise found it raised is to be looked for afterwards.
-    pub(crate) fn lower(&self) {
+    pub fn lower(&self) {
         self.is_raised.store(false, Ordering::SeqCst);
     }
 
     /// Waits until the flag is raised.
-    pub(crate) fn wait(&self) {
+    pub fn wait(&self) {
         drop(self.raised.wait_while(|()| !self.is_raised.load(Ordering::SeqCst)));
     }
 }

@@ -30,7 +30,7 @@ fn cost(node: &Node, key: &str) -> u64 {
     mediator_usage(node, "attacker")["mediator"][key].as_u64().expect("a mediator tells its cost")
 }
 
-/// Defence: calls wait for processor time of the mediator's (`shim/src/mediator/cost.rs`).
+/// Defence: calls wait for processor time of the mediator's (`shim/mediator/src/cost.rs`).
 fn busy(node: &Node) {
     let container = attacker(node, &["flood", "600", "8"]).start().unwrap();
     container.stdio.value("flooding");
@@ -56,7 +56,7 @@ fn may_lower_oom_scores() -> Skip {
 }
 
 /// Defence: the kernel takes any other process before a mediator or its broker
-/// (`shim/src/mediator/cost.rs`).
+/// (`shim/mediator/src/cost.rs`).
 fn oom_killer(node: &Node) {
     let container = idle(node, "attacker", 64);
     let own = integration::processes::mentioning(node.directory());
@@ -103,7 +103,7 @@ fn scripts(node: &Node) {
 }
 
 /// Defence: a mediator has a bound on its listeners, each of which has a thread of it
-/// (`shim/src/mediator/event_loop.rs`).
+/// (`shim/mediator/src/event_loop.rs`).
 fn execs(node: &Node) {
     let container = idle(node, "attacker", 64);
     let start = |number: usize| container.exec(&format!("stays-{number}"), &["sleep", "3000"]).start();

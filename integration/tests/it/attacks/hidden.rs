@@ -2,8 +2,8 @@
 
 use std::{path::Path, thread, time::Duration};
 
+use base::cgroup_tree;
 use integration::{Node, eventually, hostile::MIB, processes::Process};
-use nvidia_glue::cgroup_tree;
 
 use super::{Neighbour, QUOTA, attacker};
 use crate::{case::Case, memory::until_used};
@@ -108,7 +108,7 @@ fn leap(node: &Node) {
 }
 
 /// Defence: a program is distinguished from the one that its process executed before by any of its
-/// threads (`shim/src/mediator/address_space.rs`).
+/// threads (`shim/mediator/src/address_space.rs`).
 fn mask(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["mask", "400"]).start().unwrap();

@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Receivers of one listener (`MOST_THREADS` in shim/src/mediator/listener.rs).
+/// Receivers of one listener (`MOST_THREADS` in shim/mediator/src/listener.rs).
 const RECEIVERS: u64 = 8;
 
 /// Defence: no lock is held while the caller's memory is read, and what is not there is not waited

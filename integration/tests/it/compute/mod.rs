@@ -186,7 +186,7 @@ fn each_time(mut wrong: impl FnMut() -> Option<String>) -> Option<String> {
 
 /// `CLOCK_MONOTONIC`, as the programs have it.
 fn now_us() -> u64 {
-    nvidia_glue::schedule::now_us()
+    schedule::now_us()
 }
 
 /// Ends containers.

@@ -1,7 +1,7 @@
 //! The inside of a container: nodes, files, the fence.
 
+use fence::PROTECTED_ESCAPES;
 use integration::{Node, Setup, egpu::EgpuConfig};
-use nvidia_glue::fence::PROTECTED_ESCAPES;
 use serde_json::json;
 
 use crate::case::{Case, Skip};

@@ -12,7 +12,7 @@ use std::{
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use toml::{Table, Value};
 
-pub(in crate::cli) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
+pub(crate) const DEFAULT_FILE: &str = "/etc/containerd/config.toml";
 /// Variable by which `ctr` and `nerdctl` find another daemon, too.
 const ADDRESS_VARIABLE: &str = "CONTAINERD_ADDRESS";
 const ADDRESSES: [&str; 4] = [
@@ -23,11 +23,11 @@ const ADDRESSES: [&str; 4] = [
 ];
 const VERSION: &str = "--version";
 /// The first version whose CRI starts the shim at `runtime_path`; 1.6 takes the key and ignores it.
-pub(in crate::cli) const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);
+pub(crate) const FIRST_WITH_RUNTIME_PATH: (u32, u32) = (1, 7);
 
 /// Error of reading the configuration.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum ReadError {
+pub(crate) enum ReadError {
     #[error("{file} cannot be read")]
     File {
         file: String,
@@ -44,18 +44,18 @@ pub(in crate::cli) enum ReadError {
 
 /// Configuration of containerd.
 #[derive(Debug)]
-pub(in crate::cli) struct ContainerdConfig {
+pub(crate) struct ContainerdConfig {
     /// The file, as people name it.
-    pub(in crate::cli) origin: String,
-    pub(in crate::cli) table: Table,
+    pub(crate) origin: String,
+    pub(crate) table: Table,
     /// containerd's own version, where it could be asked.
-    pub(in crate::cli) version: Option<(u32, u32)>,
+    pub(crate) version: Option<(u32, u32)>,
 }
 
 impl ContainerdConfig {
     /// Reads `file`; without one, that of the running daemon, or the default one. `None`: there is
     /// none, and no containerd either.
-    pub(in crate::cli) fn read(file: Option<&Path>) -> Result<Option<Self>, ReadError> {
+    pub(crate) fn read(file: Option<&Path>) -> Result<Option<Self>, ReadError> {
         let daemon = match std::env::var_os(ADDRESS_VARIABLE) {
             Some(address) => Daemon::at(Path::new(&address)),
             None => ADDRESSES.iter().find_map(|address| Daemon::at(Path::new(address))),
@@ -96,7 +96,7 @@ impl ContainerdConfig {
 
     /// Returns whether CRI starts the shim at a runtime's `runtime_path`; `None`: the file does not
     /// show it.
-    pub(in crate::cli) fn knows_runtime_path(&self) -> Option<bool> {
+    pub(crate) fn knows_runtime_path(&self) -> Option<bool> {
         let format = self.table.get("version").and_then(Value::as_integer);
         let version = self.version.map(|version| version >= FIRST_WITH_RUNTIME_PATH);
         version.or_else(|| (format? >= 3).then_some(true))
@@ -105,15 +105,15 @@ impl ContainerdConfig {
 
 /// A containerd that runs.
 #[derive(Debug)]
-pub(in crate::cli) struct Daemon {
-    pub(in crate::cli) pid: i32,
+pub(crate) struct Daemon {
+    pub(crate) pid: i32,
     /// The file that it was given; `None`: the default file.
-    pub(in crate::cli) config: Option<PathBuf>,
+    pub(crate) config: Option<PathBuf>,
 }
 
 impl Daemon {
     /// Finds the daemon that listens there, if it is root's: its program is going to be executed.
-    pub(in crate::cli) fn at(address: &Path) -> Option<Self> {
+    pub(crate) fn at(address: &Path) -> Option<Self> {
         let peer = getsockopt(&UnixStream::connect(address).ok()?, PeerCredentials).ok()?;
         if peer.uid() != 0 {
             return None;
@@ -132,7 +132,7 @@ impl Daemon {
     }
 
     /// The program that it will be after a restart: a package may have been renewed meanwhile.
-    pub(in crate::cli) fn next_program(&self) -> PathBuf {
+    pub(crate) fn next_program(&self) -> PathBuf {
         let installed = fs::read_link(self.program()).ok();
         let installed = installed.map(|path| path.to_string_lossy().trim_end_matches(" (deleted)").to_owned());
         installed.map(PathBuf::from).filter(|path| path.exists()).unwrap_or_else(|| self.program())
@@ -161,7 +161,7 @@ fn output_of(program: &Path, arguments: &[&OsStr]) -> Option<String> {
 }
 
 /// Returns the version of a program.
-pub(in crate::cli) fn version_of(program: &Path) -> Option<(u32, u32)> {
+pub(crate) fn version_of(program: &Path) -> Option<(u32, u32)> {
     version_in(&output_of(program, &[OsStr::new(VERSION)])?)
 }
 

@@ -5,17 +5,16 @@
 
 use std::path::Path;
 
+use egpu_shim::info;
 use toml::{Table, Value};
 
-use crate::info;
-
-pub(in crate::cli) const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
-pub(in crate::cli) const CRI_V3: &str = "io.containerd.cri.v1.runtime";
-pub(in crate::cli) const RUNC: &str = "io.containerd.runc.v2";
+pub(crate) const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "cri"];
+pub(crate) const CRI_V3: &str = "io.containerd.cri.v1.runtime";
+pub(crate) const RUNC: &str = "io.containerd.runc.v2";
 
 /// Way in which a runtime of CRI is egpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Form {
+pub(crate) enum Form {
     /// Named by its type.
     Type,
     /// Named as the `runtime_path` of runc's type.
@@ -24,7 +23,7 @@ pub(in crate::cli) enum Form {
 
 impl Form {
     /// Returns the form of a runtime; `None`: it is another one.
-    pub(in crate::cli) fn of(runtime: &Table) -> Option<Self> {
+    pub(crate) fn of(runtime: &Table) -> Option<Self> {
         let text = |key| runtime.get(key).and_then(Value::as_str).unwrap_or_default();
         match text("runtime_type") {
             info::NAME => Some(Self::Type),
@@ -34,12 +33,12 @@ impl Form {
     }
 }
 
-pub(in crate::cli) fn table_at<'a>(config: &'a Table, path: &[&str]) -> Option<&'a Table> {
+pub(crate) fn table_at<'a>(config: &'a Table, path: &[&str]) -> Option<&'a Table> {
     path.iter().try_fold(config, |table, name| table.get(*name)?.as_table())
 }
 
 /// Lists the runtimes of CRI, whichever version of the format the file has.
-pub(in crate::cli) fn runtimes(config: &Table) -> impl Iterator<Item = (&str, &Table)> {
+pub(crate) fn runtimes(config: &Table) -> impl Iterator<Item = (&str, &Table)> {
     CRI_TABLES
         .iter()
         .filter_map(|name| table_at(config, &["plugins", name, "containerd", "runtimes"]))
@@ -47,14 +46,14 @@ pub(in crate::cli) fn runtimes(config: &Table) -> impl Iterator<Item = (&str, &T
         .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
 }
 
-pub(in crate::cli) fn cri_is_disabled(config: &Table) -> bool {
+pub(crate) fn cri_is_disabled(config: &Table) -> bool {
     let disabled = config.get("disabled_plugins").and_then(Value::as_array);
     let disabled: Vec<&str> = disabled.into_iter().flatten().filter_map(Value::as_str).collect();
     CRI_TABLES.iter().any(|name| disabled.contains(name))
 }
 
 /// Returns the name of CRI's table in this version of the format.
-pub(in crate::cli) fn cri_table(format: i64) -> &'static str {
+pub(crate) fn cri_table(format: i64) -> &'static str {
     match format {
         3.. => CRI_V3,
         2 => "io.containerd.grpc.v1.cri",
@@ -64,7 +63,7 @@ pub(in crate::cli) fn cri_table(format: i64) -> &'static str {
 
 /// Matches like Go's `path.Match`, which containerd uses, as far as it occurs here: literal text,
 /// and `*` for anything without a slash.
-pub(in crate::cli) fn matches_pattern(pattern: &str, annotation: &str) -> bool {
+pub(crate) fn matches_pattern(pattern: &str, annotation: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == annotation,
         Some((before, after)) => {

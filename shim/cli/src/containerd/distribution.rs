@@ -9,7 +9,7 @@ use super::config::{DEFAULT_FILE, Daemon, version_of};
 
 /// Way in which a distribution is told about another runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::cli) enum Layout {
+pub(crate) enum Layout {
     /// containerd reads the administrator's own file.
     Own,
     /// containerd's file is rendered anew at each start, from the first of these templates that is
@@ -21,9 +21,9 @@ pub(in crate::cli) enum Layout {
 
 /// A distribution of containerd.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli) struct Distribution {
+pub(crate) struct Distribution {
     /// Name for `--only`.
-    pub(in crate::cli) name: &'static str,
+    pub(crate) name: &'static str,
     /// A path that shows that it is installed; containerd itself is where its program is.
     sign: &'static str,
     /// The file that its containerd reads.
@@ -31,13 +31,13 @@ pub(in crate::cli) struct Distribution {
     socket: &'static str,
     /// Its containerd, while none runs; without a `/`, looked for in the PATH.
     program: &'static str,
-    pub(in crate::cli) layout: Layout,
+    pub(crate) layout: Layout,
     /// systemd's units that run it, on nodes of different roles.
-    pub(in crate::cli) units: &'static [&'static str],
+    pub(crate) units: &'static [&'static str],
 }
 
 /// All that are known; Docker's own containerd reads no file.
-pub(in crate::cli) const DISTRIBUTIONS: [Distribution; 5] = [
+pub(crate) const DISTRIBUTIONS: [Distribution; 5] = [
     Distribution {
         name: "containerd",
         sign: "/",
@@ -87,22 +87,22 @@ pub(in crate::cli) const DISTRIBUTIONS: [Distribution; 5] = [
 
 /// A containerd of this node.
 #[derive(Debug)]
-pub(in crate::cli) struct Installation {
-    pub(in crate::cli) distribution: &'static Distribution,
+pub(crate) struct Installation {
+    pub(crate) distribution: &'static Distribution,
     /// The file that it reads.
-    pub(in crate::cli) config: PathBuf,
+    pub(crate) config: PathBuf,
     /// containerd's own version, where it could be asked.
-    pub(in crate::cli) version: Option<(u32, u32)>,
+    pub(crate) version: Option<(u32, u32)>,
     /// The program that the next start takes.
-    pub(in crate::cli) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// It, as far as it runs.
-    pub(in crate::cli) daemon: Option<Daemon>,
+    pub(crate) daemon: Option<Daemon>,
 }
 
 impl Installation {
     /// Lists those of this node. `config`: containerd's own file, where that is another than it
     /// says itself.
-    pub(in crate::cli) fn all(config: Option<&Path>) -> Vec<Self> {
+    pub(crate) fn all(config: Option<&Path>) -> Vec<Self> {
         DISTRIBUTIONS.iter().filter_map(|distribution| Self::find(distribution, config)).collect()
     }
 
@@ -134,7 +134,7 @@ impl Installation {
     }
 
     /// Path of its socket.
-    pub(in crate::cli) fn socket(&self) -> &'static Path {
+    pub(crate) fn socket(&self) -> &'static Path {
         Path::new(self.distribution.socket)
     }
 }

@@ -1,5 +1,5 @@
 //! containerd's configuration on this node.
 
-pub(in crate::cli) mod config;
-pub(in crate::cli) mod cri;
-pub(in crate::cli) mod distribution;
+pub(crate) mod config;
+pub(crate) mod cri;
+pub(crate) mod distribution;

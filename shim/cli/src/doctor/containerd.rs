@@ -2,19 +2,16 @@
 
 use std::path::Path;
 
-use nvidia_glue::doctor::Check;
+use egpu_shim::info;
 use toml::{Table, Value};
 
-use super::{failure, ok, runtime, warning};
+use super::{Check, runtime};
 use crate::{
-    cli::{
-        containerd::{
-            config::{ContainerdConfig, DEFAULT_FILE},
-            cri::{Form, RUNC, cri_is_disabled, matches_pattern, runtimes},
-        },
-        install::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup},
+    containerd::{
+        config::{ContainerdConfig, DEFAULT_FILE},
+        cri::{Form, RUNC, cri_is_disabled, matches_pattern, runtimes},
     },
-    info,
+    install::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup},
 };
 
 const CONTAINERD: &str = "containerd";
@@ -24,13 +21,17 @@ const ANNOTATION: &str = "egpu.io/memory";
 pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
     match ContainerdConfig::read(file) {
         Ok(Some(config)) => assess(&config),
-        Ok(None) => vec![warning(
+        Ok(None) => vec![Check::warning(
             CONTAINERD,
             format!("no containerd runs or is in the PATH, and there is no {DEFAULT_FILE}"),
             "name its configuration with --containerd-config",
         )],
         Err(error) => {
-            vec![failure(CONTAINERD, crate::cli::chain(&error), "correct it, or name another with --containerd-config")]
+            vec![Check::failure(
+                CONTAINERD,
+                crate::chain(&error),
+                "correct it, or name another with --containerd-config",
+            )]
         }
     }
 }
@@ -39,7 +40,7 @@ fn assess(config: &ContainerdConfig) -> Vec<Check> {
     let ContainerdConfig { origin, table, .. } = config;
     if cri_is_disabled(table) {
         let how = format!("`ctr run --runtime {}` and nerdctl need no configuration", info::NAME);
-        return vec![ok(CONTAINERD, format!("{origin}: CRI is off; {how}"))];
+        return vec![Check::ok(CONTAINERD, format!("{origin}: CRI is off; {how}"))];
     }
     let runtimes: Vec<(&str, &Table, Form)> =
         runtimes(table).filter_map(|(name, runtime)| Some((name, runtime, Form::of(runtime)?))).collect();
@@ -49,7 +50,7 @@ fn assess(config: &ContainerdConfig) -> Vec<Check> {
             info::NAME,
             info::BINARY
         );
-        return vec![warning(CONTAINERD, detail, REMEDY)];
+        return vec![Check::warning(CONTAINERD, detail, REMEDY)];
     }
     let assessed = runtimes.iter().map(|(name, runtime, form)| assess_runtime(config, name, runtime, *form));
     assessed.chain(missing_features(config, &runtimes)).collect()
@@ -60,7 +61,7 @@ fn missing_features(config: &ContainerdConfig, runtimes: &[(&str, &Table, Form)]
     let has_drop_in = runtimes.iter().any(|(_, _, form)| *form == Form::DropIn);
     (!has_drop_in && config.knows_runtime_path() == Some(true)).then(|| {
         let how = format!("runtime_type = \"{RUNC}\" and runtime_path = \"{}\"", runtime::installed().display());
-        ok(CONTAINERD, format!("with {how} pods could have user namespaces and recursive read-only mounts, too"))
+        Check::ok(CONTAINERD, format!("with {how} pods could have user namespaces and recursive read-only mounts, too"))
     })
 }
 
@@ -69,7 +70,7 @@ const REMEDY: &str = "`egpu install` adds the runtime `egpu`; restart containerd
 fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: Form) -> Check {
     let origin = &config.origin;
     if form == Form::DropIn && config.knows_runtime_path() == Some(false) {
-        return warning(
+        return Check::warning(
             CONTAINERD,
             format!("{origin}: containerd 1.6 ignores runtime_path, so pods of the runtime `{name}` run under runc"),
             format!("set runtime_type = \"{}\" in the runtime `{name}`, then restart containerd", info::NAME),
@@ -78,7 +79,7 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
     let options = runtime.get("options").and_then(Value::as_table);
     let systemd = options.and_then(|options| options.get("SystemdCgroup")).and_then(Value::as_bool).unwrap_or(false);
     if form == Form::DropIn && systemd != systemd_cgroup(&config.table) {
-        return warning(
+        return Check::warning(
             CONTAINERD,
             format!("{origin}: the runtime `{name}` has SystemdCgroup = {systemd}, CRI's default runtime has not"),
             "`egpu install` takes it over; restart containerd afterwards",
@@ -93,13 +94,13 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
             let form = if form == Form::DropIn { " in runc's place" } else { "" };
             let detail =
                 format!("{origin}: pods use it as the runtime `{name}`{form}, egpu.io/* annotations are let through");
-            return ok(CONTAINERD, detail);
+            return Check::ok(CONTAINERD, detail);
         }
         (true, false) => "egpu.io/* annotations that containers have of their own, as from device plugins",
         (false, true) => "the pods' egpu.io/* annotations",
         (false, false) => "egpu.io/* annotations: only variables can ask",
     };
-    warning(
+    Check::warning(
         CONTAINERD,
         format!("{origin}: the runtime `{name}` does not see {detail}"),
         format!("set {POD_ANNOTATIONS} and {CONTAINER_ANNOTATIONS} in the runtime `{name}`, then restart containerd"),
@@ -108,9 +109,8 @@ fn assess_runtime(config: &ContainerdConfig, name: &str, runtime: &Table, form: 
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
-
     use super::*;
+    use crate::doctor::Level;
 
     fn assessed_by(version: Option<(u32, u32)>, text: &str) -> Vec<(Level, String)> {
         let config = ContainerdConfig { origin: "file".to_owned(), table: text.parse().unwrap(), version };

@@ -7,10 +7,9 @@ use std::{
     path::Path,
 };
 
-use nvidia_glue::doctor::Check;
+use egpu_shim::info::BINARY;
 
-use super::{ok, plural, warning};
-use crate::info::BINARY;
+use super::{Check, plural};
 
 const FENCE: &str = "fence";
 /// Bit of CAP_SYS_ADMIN in `CapBnd` (linux/capability.h).
@@ -24,16 +23,16 @@ pub(super) fn check(enabled: bool, with_gpu: &BTreeSet<i32>) -> Check {
 
 fn assess(enabled: bool, exempt: usize) -> Check {
     if !enabled {
-        return warning(
+        return Check::warning(
             FENCE,
             "containers without a GPU may use driver handles that a neighbour passes to them",
             "set fence_other_containers = true",
         );
     }
     if exempt == 0 {
-        return ok(FENCE, "every container without a GPU is fenced off from the driver");
+        return Check::ok(FENCE, "every container without a GPU is fenced off from the driver");
     }
-    warning(
+    Check::warning(
         FENCE,
         format!("not around {} without a GPU but with CAP_SYS_ADMIN", plural(exempt, "container")),
         "take CAP_SYS_ADMIN from those that do not need it",
@@ -99,9 +98,8 @@ fn is_shim(directory: &Path) -> bool {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use nvidia_glue::doctor::Level;
-
     use super::*;
+    use crate::doctor::Level;
 
     fn process(proc: &Path, pid: &str, parent: i32, exe: &str, bounding: &str, namespace: &str, cgroup: &str) {
         let directory = proc.join(pid);

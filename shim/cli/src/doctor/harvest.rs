@@ -1,14 +1,11 @@
 //! Check that containers of low priority have the breaks of others, where that is set.
 
-use nvidia_glue::{
-    doctor::Check,
-    ledger::{ContainerName, Record},
-    schedule::Status,
-};
+use ledger::{ContainerName, Record};
 use runtime_config::{Config, config::PriorityMode};
+use schedule::Status;
 
-use super::{state, warning};
-use crate::cli::schedules::Schedules;
+use super::{Check, state};
+use crate::schedules::Schedules;
 
 const LOW_PRIORITY: &str = "low priority";
 
@@ -40,15 +37,13 @@ fn assess<'a>(set: PriorityMode, all: impl Iterator<Item = (&'a Record, &'a Stat
     );
     let remedy = "create anew those that are older than the setting; where the card is the reason, weights (policy soft) \
                   give them more of it than low priority does";
-    Some(warning(LOW_PRIORITY, detail, remedy))
+    Some(Check::warning(LOW_PRIORITY, detail, remedy))
 }
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
-
     use super::*;
-    use crate::cli::test_support;
+    use crate::{doctor::Level, test_support};
 
     #[test]
     fn who_is_strict_against_the_setting_is_named_with_its_card() {

@@ -6,15 +6,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvidia_glue::{
-    doctor::Check,
-    inject,
-    ledger::{GrantState, Record},
-};
+use ledger::{GrantState, Record};
+use nvidia_glue::inject;
 use procfs_core::{FromRead, process::Stat};
 use runtime_config::Config;
 
-use super::{failure, state};
+use super::{Check, state};
 
 const MEDIATORS: &str = "mediators";
 /// Name of their processes.
@@ -60,7 +57,11 @@ fn unrecorded(running: &[Running], records: &[Record]) -> Option<Check> {
         pids.join(", ")
     );
     (!pids.is_empty()).then(|| {
-        failure(MEDIATORS, detail, "their shims end them within seconds; if one stays, `kill -9` its parent process")
+        Check::failure(
+            MEDIATORS,
+            detail,
+            "their shims end them within seconds; if one stays, `kill -9` its parent process",
+        )
     })
 }
 
@@ -69,7 +70,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[test]
     fn those_of_this_state_directory_are_found() {

@@ -2,15 +2,12 @@
 
 use std::{fs, path::Path};
 
-use nvidia_glue::{
-    doctor::Check,
-    ledger::{ContainerName, Record},
-    schedule::ThreadPriority,
-};
+use ledger::{ContainerName, Record};
 use runtime_config::Config;
+use schedule::ThreadPriority;
 
-use super::{ok, state, warning};
-use crate::cli::schedules::Schedules;
+use super::{Check, state};
+use crate::schedules::Schedules;
 
 const PRIORITY: &str = "priority";
 const NO_BUDGET: &str = "boot with rt_group_sched=0 (kernels of about 6.16 on know it), or a kernel without \
@@ -36,21 +33,21 @@ fn assess(all: &[(String, ThreadPriority)], has_group_budgets: bool) -> Option<C
     let costs = "on a busy host their turns may begin and end late";
     if let Some(names) = named(ThreadPriority::None) {
         let detail = format!("the schedulers of {names} have no priority: {costs}");
-        return Some(warning(PRIORITY, detail, "let containerd's unit have CAP_SYS_NICE"));
+        return Some(Check::warning(PRIORITY, detail, "let containerd's unit have CAP_SYS_NICE"));
     }
     if let Some(names) = named(ThreadPriority::Nice) {
         let detail = format!(
             "the schedulers of {names} have no real-time priority, as the kernel has no real-time budget for the cgroup \
              that the shims are in (CONFIG_RT_GROUP_SCHED): {costs}"
         );
-        return Some(warning(PRIORITY, detail, NO_BUDGET));
+        return Some(Check::warning(PRIORITY, detail, NO_BUDGET));
     }
     if !all.is_empty() {
-        return Some(ok(PRIORITY, "schedulers have a real-time priority"));
+        return Some(Check::ok(PRIORITY, "schedulers have a real-time priority"));
     }
     let detail = "whether schedulers get a real-time priority depends on the shims' cgroup (CONFIG_RT_GROUP_SCHED); no \
                   container runs that tells";
-    has_group_budgets.then(|| ok(PRIORITY, detail))
+    has_group_budgets.then(|| Check::ok(PRIORITY, detail))
 }
 
 /// Returns whether the running kernel has real-time budgets of cgroups, as far as its configuration
@@ -69,9 +66,8 @@ fn has_group_budgets(root: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
-
     use super::*;
+    use crate::doctor::Level;
 
     #[test]
     fn who_has_none_is_named_with_what_to_do() {

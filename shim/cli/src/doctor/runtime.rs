@@ -8,10 +8,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nvidia_glue::doctor::Check;
+use egpu_shim::info::BINARY;
 
-use super::{failure, ok, warning};
-use crate::info::BINARY;
+use super::Check;
 
 const RUNTIME: &str = "runtime";
 
@@ -35,19 +34,19 @@ fn found(path: &OsStr) -> Option<PathBuf> {
 fn assess(path: &OsStr, sibling: Option<&Path>) -> Check {
     if let Some(found) = found(path) {
         return match sibling {
-            Some(own) if is_program(own) && !same_program(own, &found) => warning(
+            Some(own) if is_program(own) && !same_program(own, &found) => Check::warning(
                 RUNTIME,
                 format!("containerd will run {}, but this egpu belongs to {}", found.display(), own.display()),
                 "remove one of the two installations",
             ),
-            _ => ok(RUNTIME, found.display().to_string()),
+            _ => Check::ok(RUNTIME, found.display().to_string()),
         };
     }
     let remedy =
         format!("install {BINARY} into a directory of containerd's PATH, such as /usr/local/bin (`make install`)");
     match sibling.filter(|own| is_program(own)) {
-        Some(own) => failure(RUNTIME, format!("{} is not in the PATH", own.display()), remedy),
-        None => failure(RUNTIME, format!("there is no {BINARY} in the PATH"), remedy),
+        Some(own) => Check::failure(RUNTIME, format!("{} is not in the PATH", own.display()), remedy),
+        None => Check::failure(RUNTIME, format!("there is no {BINARY} in the PATH"), remedy),
     }
 }
 
@@ -64,9 +63,8 @@ fn same_program(one: &Path, other: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
-
     use super::*;
+    use crate::doctor::Level;
 
     #[test]
     fn the_binary_must_be_in_the_path_and_executable() {

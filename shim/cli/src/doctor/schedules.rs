@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use nvidia_glue::{
-    doctor::Check,
-    ledger::{ContainerName, Record},
-    schedule::{CardStatus, Running, Status, now_us},
-};
+use ledger::{ContainerName, Record};
 use runtime_config::Config;
+use schedule::{CardStatus, Running, Status, now_us};
 
-use super::{ok, plural, state, warning};
-use crate::cli::schedules::Schedules;
+use super::{Check, plural, state};
+use crate::schedules::Schedules;
 
 const SCHEDULES: &str = "schedules";
 /// Late edges that are tolerated, of a thousand.
@@ -40,21 +37,21 @@ fn assess(all: &[(String, Status)], now_us: u64) -> Check {
     let any = |is_so: fn(&CardStatus) -> bool| named(&|status| status.cards.iter().any(is_so));
     let is_late = |status: &Status| status.late_by(now_us).is_some_and(|(late, _)| late > LATE_STATUS);
     if let Some(names) = named(&is_late) {
-        return warning(
+        return Check::warning(
             SCHEDULES,
             format!("the mediators of {names} have not reported in time"),
             "their shims end them if they have stalled; if they keep running, this node has no free processor",
         );
     }
     if let Some(names) = any(|card| card.running == Running::Degraded) {
-        return warning(
+        return Check::warning(
             SCHEDULES,
             format!("{names} cannot be taken off their cards: their shares are weights only"),
             "the log names the driver call that failed; restart them once that is fixed",
         );
     }
     if let Some(names) = any(|card| card.late_edges * 1000 > card.edges * LATE_PER_MILLE) {
-        return warning(
+        return Check::warning(
             SCHEDULES,
             format!("turns of {names} begin or end late by more than a millisecond, more often than one in a hundred"),
             "leave this node a free processor; `egpu inspect` shows the delay",
@@ -64,21 +61,20 @@ fn assess(all: &[(String, Status)], now_us: u64) -> Check {
         card.lost_us * 1000 > card.open_us * LOST_PER_MILLE && card.slow_edges * 1000 > card.edges * SLOW_PER_MILLE
     };
     if let Some(names) = any(is_losing) {
-        return warning(
+        return Check::warning(
             SCHEDULES,
             format!("{names} lose more than one per cent of their turns, since calls to the driver wait for its locks"),
             "programs that start or end outside egpu hold them, on any card: turn persistence mode on, and look for CUDA \
              programs that restart and for nvidia-smi in loops; `egpu inspect` shows what is lost",
         );
     }
-    ok(SCHEDULES, format!("{} scheduled as granted", plural(all.len(), "container")))
+    Check::ok(SCHEDULES, format!("{} scheduled as granted", plural(all.len(), "container")))
 }
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
-
     use super::*;
+    use crate::doctor::Level;
 
     #[test]
     fn what_keeps_a_container_from_its_turns_is_named() {

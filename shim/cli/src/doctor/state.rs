@@ -7,15 +7,13 @@ use std::{
     path::Path,
 };
 
+use egpu_shim::{registry::Registry, state_group, version};
+use ledger::{ContainerName, Enforcement, GrantState, Ledger, Record};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-use nvidia_glue::{
-    doctor::Check,
-    ledger::{ContainerName, Enforcement, GrantState, Ledger, Record},
-};
 use runtime_config::Config;
 
-use super::{failure, ok, plural, warning};
-use crate::{cli::output::printable, registry::Registry, state_group, version};
+use super::{Check, plural};
+use crate::output::printable;
 
 const STATE: &str = "state directory";
 const LEDGER: &str = "ledger";
@@ -43,21 +41,23 @@ fn directory(path: &Path) -> Check {
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return ok(STATE, format!("{shown} does not exist yet: the first container with a GPU makes it"));
+            return Check::ok(STATE, format!("{shown} does not exist yet: the first container with a GPU makes it"));
         }
-        Err(error) => return failure(STATE, format!("{shown}: {error}"), "run as root"),
+        Err(error) => return Check::failure(STATE, format!("{shown}: {error}"), "run as root"),
     };
     if !metadata.is_dir() {
-        return failure(STATE, format!("{shown} is not a directory"), "move it away, or set state_dir");
+        return Check::failure(STATE, format!("{shown} is not a directory"), "move it away, or set state_dir");
     }
     let writable = metadata.permissions().mode() & OTHERS_WRITE != 0;
     if metadata.uid() != 0 || writable {
         let detail = format!("{shown} can be written by other users than root, who could grant themselves cards");
-        return failure(STATE, detail, format!("`chown root {shown} && chmod 711 {shown}`"));
+        return Check::failure(STATE, detail, format!("`chown root {shown} && chmod 711 {shown}`"));
     }
     match statfs(path) {
-        Ok(statistics) if statistics.filesystem_type() == TMPFS_MAGIC => ok(STATE, format!("{shown}, gone at reboot")),
-        _ => warning(
+        Ok(statistics) if statistics.filesystem_type() == TMPFS_MAGIC => {
+            Check::ok(STATE, format!("{shown}, gone at reboot"))
+        }
+        _ => Check::warning(
             STATE,
             format!("{shown} is not on a tmpfs: files stay after a reboot, when their grants are void"),
             "set state_dir to a directory on a tmpfs (/run is one on most systems), or mount a tmpfs there",
@@ -67,18 +67,18 @@ fn directory(path: &Path) -> Check {
 
 fn group(config: &Config) -> Option<Check> {
     let error = state_group::gid(config).err()?;
-    Some(warning(STATE, error.to_string(), "until then, whoever could read the state can"))
+    Some(Check::warning(STATE, error.to_string(), "until then, whoever could read the state can"))
 }
 
 fn ledger(state_dir: &Path) -> Vec<Check> {
     match Ledger::open(state_dir).and_then(|ledger| ledger.records()) {
         Ok(records) => {
-            let count = ok(LEDGER, format!("{} with cards", plural(records.len(), "container")));
+            let count = Check::ok(LEDGER, format!("{} with cards", plural(records.len(), "container")));
             std::iter::once(count).chain(unmediated_monitors(&records)).collect()
         }
-        Err(error) => vec![failure(
+        Err(error) => vec![Check::failure(
             LEDGER,
-            crate::cli::chain(&error),
+            crate::chain(&error),
             "nothing is granted until it can be read: see the file that is named",
         )],
     }
@@ -88,7 +88,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
 fn notes(state_dir: &Path) -> Vec<Check> {
     let remedy = "its container is cleaned up after by the copy in its bundle; once it has ended, remove the file";
     let unreadable = Registry::at(state_dir.to_owned()).unreadable();
-    unreadable.iter().map(|error| warning(NOTES, crate::cli::chain(error), remedy)).collect()
+    unreadable.iter().map(|error| Check::warning(NOTES, crate::chain(error), remedy)).collect()
 }
 
 /// Counts the containers by the version of egpu that runs them, with and without cards.
@@ -109,7 +109,7 @@ fn versions(state_dir: &Path, own: &str) -> Option<Check> {
     if containers.keys().any(|version| version.as_deref() != Some(own)) {
         text.push_str(": they keep it until they end");
     }
-    (!containers.is_empty()).then(|| ok(VERSIONS, text))
+    (!containers.is_empty()).then(|| Check::ok(VERSIONS, text))
 }
 
 /// Finds monitors whose privileges defeat mediation: they could take memory of a card.
@@ -122,7 +122,7 @@ fn unmediated_monitors(records: &[Record]) -> Option<Check> {
         records.iter().filter(is_unmediated).map(|record| ContainerName::from(record).to_string()).collect();
     let detail = format!("{} monitor cards unmediated, and could take memory of them", names.join(", "));
     let remedy = "leave them CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_RAWIO, every device and the host's process ids only if they need them";
-    (!names.is_empty()).then(|| warning(MONITORS, detail, remedy))
+    (!names.is_empty()).then(|| Check::warning(MONITORS, detail, remedy))
 }
 
 /// Lists the inits of the containers that hold cards. [`checks`] reports errors of reading them.
@@ -142,21 +142,21 @@ fn log(path: &Path) -> Check {
     let directory = path.parent().unwrap_or(Path::new("/"));
     if path.exists() && !path.is_file() {
         let detail = format!("{} is no regular file: lines that it does not take at once are lost", path.display());
-        return warning(LOG, detail, "set log_file to another path");
+        return Check::warning(LOG, detail, "set log_file to another path");
     }
     if path.is_file() || directory.is_dir() {
-        return ok(LOG, path.display().to_string());
+        return Check::ok(LOG, path.display().to_string());
     }
     let remedy = format!("`mkdir -p {}`, or set log_file", directory.display());
-    warning(LOG, format!("{} cannot be made: its directory does not exist", path.display()), remedy)
+    Check::warning(LOG, format!("{} cannot be made: its directory does not exist", path.display()), remedy)
 }
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::doctor::Level;
+    use egpu_shim::bundle::Note;
 
     use super::*;
-    use crate::{bundle::Note, cli::test_support};
+    use crate::{doctor::Level, test_support};
 
     #[test]
     fn a_directory_that_others_write_is_a_failure() {

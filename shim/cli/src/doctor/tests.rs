@@ -63,7 +63,7 @@ fn find<'a>(checks: &'a [Check], what: &str) -> &'a Check {
 /// Examines `node` and expects of `what` this level, and these words in detail or remedy.
 #[track_caller]
 fn expect(node: &FakeNode, findings: &Findings, what: &str, level: Level, words: &str) {
-    let checks = checks(&node.roots, &config(node), findings);
+    let checks = driver_and_cards(&node.roots, &config(node), findings);
     let check = find(&checks, what);
     assert_eq!(check.level, level, "{check:?}");
     let text = format!("{} {}", check.detail, check.remedy.as_deref().unwrap_or_default());
@@ -74,7 +74,7 @@ fn expect(node: &FakeNode, findings: &Findings, what: &str, level: Level, words:
 #[test]
 fn a_healthy_node_has_nothing_wrong_but_the_nodes_that_a_test_cannot_make() {
     let node = node();
-    let wrong: Vec<Check> = checks(&node.roots, &config(&node), &findings())
+    let wrong: Vec<Check> = driver_and_cards(&node.roots, &config(&node), &findings())
         .into_iter()
         .filter(|check| check.level != Level::Ok)
         .filter(|check| check.what != "device nodes" && check.what != "unified memory")
@@ -102,7 +102,7 @@ fn pageable_memory_that_may_move_to_a_card() {
     node.sys(parameter, "N\n");
     expect(&node, &findings(), "pageable memory", Level::Warning, "uvm_disable_hmm=1");
     let is_told = |node: &FakeNode| {
-        checks(&node.roots, &config(node), &findings()).iter().any(|check| check.what == "pageable memory")
+        driver_and_cards(&node.roots, &config(node), &findings()).iter().any(|check| check.what == "pageable memory")
     };
     node.sys(parameter, "Y\n");
     assert!(!is_told(&node));
@@ -115,7 +115,7 @@ fn pageable_memory_that_may_move_to_a_card() {
 fn memory_of_a_card_that_is_the_hosts_as_well() {
     let node = node();
     let is_told = |node: &FakeNode, what: &str| {
-        checks(&node.roots, &config(node), &findings()).iter().any(|check| check.what == what)
+        driver_and_cards(&node.roots, &config(node), &findings()).iter().any(|check| check.what == what)
     };
     assert!(!is_told(&node, "coherent memory"));
     node.proc("driver/nvidia/gpus/0000:01:00.0/numa_status", "Node: 1\nStatus: online\n");
@@ -184,7 +184,7 @@ fn persistence_and_firmware() {
 #[test]
 fn cdi_specs_of_another_driver() {
     let node = node();
-    let all = |node: &FakeNode| checks(&node.roots, &config(node), &findings());
+    let all = |node: &FakeNode| driver_and_cards(&node.roots, &config(node), &findings());
     assert!(!all(&node).iter().any(|check| check.what == "CDI specs"), "no specs, no line");
     node.file("etc/cdi/nvidia.yaml", "- hostPath: /usr/lib64/libcuda.so.580.159.04\n");
     node.file("etc/cdi/other.json", "{\"kind\": \"vendor.example/net\"}");
@@ -206,7 +206,7 @@ fn the_kernel() {
     expect(&node, &old, "pidfd_getfd", Level::Failure, "Linux 6.12.1 does not offer it");
     expect(&node, &old, "mount_setattr", Level::Failure, "Linux 5.12");
     expect(&node, &old, "killable notifications", Level::Warning, "5.19");
-    let all = |node: &FakeNode| checks(&node.roots, &config(node), &findings());
+    let all = |node: &FakeNode| driver_and_cards(&node.roots, &config(node), &findings());
     node.proc("sys/kernel/randomize_va_space", "2\n");
     assert!(!all(&node).iter().any(|check| check.what == "address randomization"), "on, as it should be");
     node.proc("sys/kernel/randomize_va_space", "0\n");
@@ -237,7 +237,7 @@ fn simulated_cards_say_that_they_are_and_leave_the_driver_out() {
     let node = FakeNode::new();
     let mut findings = findings();
     findings.inventory.as_mut().unwrap().source = Source::Simulated;
-    let checks = checks(&node.roots, &config(&node), &findings);
+    let checks = driver_and_cards(&node.roots, &config(&node), &findings);
     assert!(!checks.iter().any(|check| check.what == "driver module" || check.what == "device nodes"));
     assert!(find(&checks, "cards").detail.starts_with("1 simulated"));
 }
@@ -245,8 +245,8 @@ fn simulated_cards_say_that_they_are_and_leave_the_driver_out() {
 #[test]
 fn this_machine_can_be_examined() {
     let state = tempfile::tempdir().unwrap();
-    let kernel = findings().kernel;
-    let checks = examine(&Config { state_dir: state.path().into(), ..Config::default() }, kernel);
+    let config = Config { state_dir: state.path().into(), ..Config::default() };
+    let checks = driver_and_cards(&Roots::host(), &config, &super::findings(&config));
     for check in &checks {
         println!("{check:?}");
     }
@@ -270,4 +270,26 @@ fn a_driver_outside_the_known_range_is_reported() {
         assert_eq!(calls(version, UnknownDriver::Pass).unwrap().0, Level::Warning, "{version}");
     }
     assert_eq!(calls("", UnknownDriver::Refuse), None, "no driver has a check of its own");
+}
+
+#[test]
+fn failures_decide_and_every_remedy_is_shown() {
+    let mut checks = vec![Check::ok("cards", "4"), Check::warning("runtime", "old", "update it")];
+    assert_eq!(exit_code(&checks), Exit::Success);
+    checks.push(Check::failure("state", "gone", "make it"));
+    assert_eq!(exit_code(&checks), Exit::Failure);
+    assert_eq!(
+        crate::test_support::shown(listing(checks), &[]),
+        "LEVEL    CHECK    RESULT\n\
+         ok       cards    4\n\
+         warning  runtime  old\n                  -> update it\n\
+         failure  state    gone\n                  -> make it\n\
+         1 failure, 1 warning\n"
+    );
+}
+
+#[test]
+fn json_keys_are_fixed() {
+    let value = serde_json::to_value([Check::warning("a", "b", "c")]).unwrap();
+    assert_eq!(value, serde_json::json!([{"level": "warning", "what": "a", "detail": "b", "remedy": "c"}]));
 }

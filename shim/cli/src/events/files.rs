@@ -7,11 +7,11 @@ use std::{
     path::PathBuf,
 };
 
-use nvidia_glue::event_log::{CURRENT, PREVIOUS};
+use ledger::event_log::{CURRENT, PREVIOUS};
 
 /// The files of the events.
 #[derive(Debug)]
-pub(in crate::cli) struct EventFiles {
+pub(crate) struct EventFiles {
     directory: PathBuf,
     /// The last two at most. A process that opened a file before another one was started may still
     /// write into it for a moment.
@@ -27,12 +27,12 @@ struct OpenFile {
 }
 
 impl EventFiles {
-    pub(in crate::cli) fn new(directory: PathBuf) -> Self {
+    pub(crate) fn new(directory: PathBuf) -> Self {
         Self { directory, open: Vec::new() }
     }
 
     /// Reads the lines that have come since the last call.
-    pub(in crate::cli) fn read(&mut self) -> io::Result<Vec<Vec<u8>>> {
+    pub(crate) fn read(&mut self) -> io::Result<Vec<Vec<u8>>> {
         // Twice: another file may have been started in between.
         while self.open_new()? {}
         let mut lines = Vec::new();

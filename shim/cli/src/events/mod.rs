@@ -6,9 +6,9 @@ mod wait;
 use std::{collections::VecDeque, io, path::Path};
 
 use jiff::Timestamp;
-use nvidia_glue::{
+use ledger::{
+    ContainerKey,
     event_log::{self, Entry, Kind},
-    ledger::ContainerKey,
 };
 use serde_json::Value;
 
@@ -331,7 +331,7 @@ mod tests {
         let pod = r#""pod":{"namespace":"team","pod":"train-0","container":"main"},"card_index""#;
         let of_pod = REFUSED.replace(r#""card_index""#, pod);
         let lines = [line(REFUSED), line(DENIED), line(MELTED), line(&of_pod)];
-        let text = crate::cli::test_support::shown(
+        let text = crate::test_support::shown(
             listing(
                 lines.iter().map(|line| EventLine { entry: line.entry.clone(), value: line.value.clone() }).collect(),
             ),

@@ -2,6 +2,7 @@
 
 use std::{io, os::fd::AsFd as _, path::Path};
 
+use ledger::event_log;
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -11,7 +12,6 @@ use nix::{
         signalfd::{SfdFlags, SignalFd},
     },
 };
-use nvidia_glue::event_log;
 
 /// Wait for more events.
 #[derive(Debug)]

@@ -4,11 +4,9 @@ mod sections;
 
 use std::slice;
 
-use nvidia_glue::{
-    ledger::{ContainerName, Record},
-    schedule::{Status, Turn},
-    usage::Usage,
-};
+use base::usage::Usage;
+use ledger::{ContainerName, Record};
+use schedule::{Status, Turn};
 use serde::Serialize;
 
 use super::{
@@ -125,11 +123,11 @@ impl<'a> Inspected<'a> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::ledger::ContainerKey;
+    use ledger::ContainerKey;
     use runtime_config::request::PodContainer;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     #[test]
     fn a_name_is_looked_up_among_all_containers() {

@@ -2,19 +2,19 @@
 
 use std::fmt::Write as _;
 
-use nvidia_glue::{
-    base::amounts::human,
-    ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record},
-    schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window},
+use base::{
+    amounts::human,
     usage::{MediatorCost, Usage},
 };
+use ledger::{CardGrant, ComputeEnforcement, Enforcement, GrantState, Record};
 use runtime_config::{
     config::PriorityMode,
     request::{ComputeShare, Priority},
 };
+use schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window};
 
 use super::Inspected;
-use crate::cli::{
+use crate::{
     output::printable,
     schedules,
     screen::Screen,
@@ -302,11 +302,11 @@ fn driver_calls(usage: &Usage) -> Vec<Line> {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::usage::CardUsage;
+    use base::usage::CardUsage;
     use runtime_config::Bytes;
 
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     fn shown(inspected: &Inspected<'_>, screen: Screen) -> String {
         let event = ["2026-01-01T00:00:00Z", "denied", "3", "too much"].map(str::to_owned);

@@ -12,7 +12,7 @@ use std::{
 use toml::{Table, Value};
 
 use super::{changes, error::InstallError};
-use crate::cli::containerd::{
+use crate::containerd::{
     config::DEFAULT_FILE,
     cri::{CRI_TABLES, matches_pattern, table_at},
 };

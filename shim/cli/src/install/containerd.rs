@@ -17,7 +17,7 @@ use super::{
     error::InstallError,
     runtime_table::{HANDLER, RuntimeTable, default_runtime},
 };
-use crate::cli::{
+use crate::{
     containerd::{
         cri::{CRI_TABLES, Form, cri_is_disabled, runtimes},
         distribution::{Installation, Layout},

@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use egpu_shim::info;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{changes::Draft, error::InstallError};
-use crate::info;
 
 /// Docker's configuration file.
 pub(super) const CONFIG: &str = "/etc/docker/daemon.json";

@@ -4,11 +4,11 @@ use std::{io, path::PathBuf};
 
 use runtime_config::ConfigError;
 
-use crate::cli::Exit;
+use crate::Exit;
 
 /// A node that was left as it was.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum InstallError {
+pub(crate) enum InstallError {
     #[error("cannot read {}{}", .path.display(), advice(.source))]
     Read {
         path: PathBuf,
@@ -129,7 +129,7 @@ pub(in crate::cli) enum InstallError {
 
 impl InstallError {
     /// Returns the exit code.
-    pub(in crate::cli) fn exit(&self) -> Exit {
+    pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Config(_) => Exit::Config,
             Self::InUse { .. }

@@ -10,11 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvidia_glue::ledger::{ContainerName, Ledger};
+use egpu_shim::{info::BINARY, registry::Registry};
+use ledger::{ContainerName, Ledger};
 use runtime_config::Config;
 
 use super::error::InstallError;
-use crate::{info::BINARY, registry::Registry};
 
 /// Time in which the shim of a container that was just deleted ends; it takes milliseconds.
 const ENDING: Duration = Duration::from_secs(3);

@@ -24,23 +24,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use changes::{Change, Draft};
+pub(super) use error::InstallError;
 use nix::{
     fcntl::{Flock, FlockArg},
     unistd::{chdir, chroot},
 };
+use plan::Plan;
+use programs::{InstallRecord, Programs};
 use runtime_config::{
     Config,
     config::{DEFAULT_PATH, DEFAULT_TOML},
 };
-
-use super::{Exit, doctor, error::CliError, output, say, screen::Screen};
-use changes::{Change, Draft};
-use plan::Plan;
-use programs::{InstallRecord, Programs};
-
-pub(super) use error::InstallError;
 pub(super) use runtime_table::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup};
 pub(super) use uninstall::{UninstallArguments, uninstall};
+
+use super::{Exit, doctor, error::CliError, output, say, screen::Screen};
 
 /// Directory that is locked: it is on every node, and nobody else locks it.
 const LOCKED: &str = "/var/lib";
@@ -127,7 +126,7 @@ fn install_node(arguments: &InstallArguments) -> Result<(), InstallError> {
     let folder = programs.destination(&arguments.bin_dir, other_root);
     let missing = programs.missing(&folder, other_root)?;
     let mut plan = Plan::of_this_node(common);
-    plan.install(&folder.join(crate::info::BINARY), common.force)?;
+    plan.install(&folder.join(egpu_shim::info::BINARY), common.force)?;
     let config = config_change(config)?;
     if common.dry_run {
         for (path, _) in &missing {

@@ -15,7 +15,7 @@ use super::{
     error::InstallError,
     restart,
 };
-use crate::cli::{
+use crate::{
     containerd::{
         config::Daemon,
         distribution::{Installation, Layout},

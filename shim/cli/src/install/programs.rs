@@ -8,10 +8,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use egpu_shim::info::BINARY;
 use serde::{Deserialize, Serialize};
 
 use super::{changes, error::InstallError};
-use crate::info::BINARY;
 
 /// Directory of what is remembered and of the backups.
 pub(super) const STATE: &str = "/var/lib/egpu";

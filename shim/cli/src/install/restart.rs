@@ -11,12 +11,10 @@ use std::{
 use nix::time::{ClockId, clock_gettime};
 use procfs_core::{FromRead, process::Stat};
 use prost::Message;
+use runtime::containerd::{ContainerdClient, ContainerdError};
 
 use super::error::InstallError;
-use crate::{
-    cli::{chain, containerd::distribution::Installation},
-    helper::containerd::{ContainerdClient, ContainerdError},
-};
+use crate::{chain, containerd::distribution::Installation};
 
 /// A containerd with many containers connects to all of their shims before it answers.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,25 +2,23 @@
 
 use std::path::Path;
 
+use egpu_shim::info;
 use toml::{Table, Value};
 
-use crate::{
-    cli::containerd::{
-        config::FIRST_WITH_RUNTIME_PATH,
-        cri::{CRI_V3, Form, RUNC, cri_table, runtimes, table_at},
-        distribution::Installation,
-    },
-    info,
+use crate::containerd::{
+    config::FIRST_WITH_RUNTIME_PATH,
+    cri::{CRI_V3, Form, RUNC, cri_table, runtimes, table_at},
+    distribution::Installation,
 };
 
 /// Name of the runtime: the handler that a RuntimeClass names.
 pub(super) const HANDLER: &str = "egpu";
 
 /// The pods' annotations that CRI passes on: those of the languages of requests.
-pub(in crate::cli) const POD_ANNOTATIONS: &str = "pod_annotations = [\"egpu.io/*\", \"hami.io/*\", \
+pub(crate) const POD_ANNOTATIONS: &str = "pod_annotations = [\"egpu.io/*\", \"hami.io/*\", \
      \"nvidia.com/container.*\", \"gpu-fraction*\", \"gpu-memory\", \"runai/shared-gpu-configmap\"]";
 /// Annotations that containers have of their own, as from device plugins.
-pub(in crate::cli) const CONTAINER_ANNOTATIONS: &str = "container_annotations = [\"egpu.io/*\"]";
+pub(crate) const CONTAINER_ANNOTATIONS: &str = "container_annotations = [\"egpu.io/*\"]";
 
 /// Settings of the table.
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +66,7 @@ impl<'a> RuntimeTable<'a> {
 }
 
 /// Returns whether CRI's default runtime makes cgroups through systemd.
-pub(in crate::cli) fn systemd_cgroup(effective: &Table) -> bool {
+pub(crate) fn systemd_cgroup(effective: &Table) -> bool {
     let name = default_runtime(effective).unwrap_or("runc");
     let options =
         runtimes(effective).find(|(other, _)| *other == name).and_then(|(_, table)| table_at(table, &["options"]));
@@ -77,7 +75,7 @@ pub(in crate::cli) fn systemd_cgroup(effective: &Table) -> bool {
 
 /// Returns the name of CRI's default runtime.
 pub(super) fn default_runtime(effective: &Table) -> Option<&str> {
-    use crate::cli::containerd::cri::CRI_TABLES;
+    use crate::containerd::cri::CRI_TABLES;
     let mut tables = CRI_TABLES.iter().filter_map(|name| table_at(effective, &["plugins", name, "containerd"]));
     tables.find_map(|table| table.get("default_runtime_name")?.as_str())
 }
@@ -95,7 +93,7 @@ mod tests {
             ("drop-in-1.7.toml", "io.containerd.grpc.v1.cri", Form::DropIn),
             ("drop-in-2.x.toml", CRI_V3, Form::DropIn),
         ] {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/containerd").join(example);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/containerd").join(example);
             let example: Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
             let own: Table = RuntimeTable { cri, form, systemd_cgroup: false, shim }.text().parse().unwrap();
             let runtime =

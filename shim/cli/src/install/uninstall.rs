@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use egpu_shim::info::BINARY;
 use runtime_config::{Config, config::DEFAULT_PATH};
 
 use super::{
@@ -15,20 +16,17 @@ use super::{
     programs::{self, InstallRecord, STATE},
     show,
 };
-use crate::{
-    cli::{Exit, error::CliError, say},
-    info::BINARY,
-};
+use crate::{Exit, error::CliError, say};
 
 /// Arguments of `egpu uninstall`.
 #[derive(Debug, clap::Args)]
-pub(in crate::cli) struct UninstallArguments {
+pub(crate) struct UninstallArguments {
     #[command(flatten)]
     common: CommonArguments,
 }
 
 /// Runs `egpu uninstall`.
-pub(in crate::cli) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, CliError> {
+pub(crate) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, CliError> {
     uninstall_node(&arguments.common).map_err(Box::new)?;
     Ok(Exit::Success)
 }

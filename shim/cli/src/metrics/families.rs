@@ -3,21 +3,21 @@
 //! There is at most one sample for each container and card, or for each of a fixed set of words:
 //! labels are bounded by what the node runs.
 
-use nvidia_glue::{
-    cards::{Card, Health, Source},
+use base::usage::{self, CardUsage};
+use cards::{Card, Health, Source};
+use ledger::{
+    CardGrant, CardState, ComputeEnforcement, Enforcement, GrantState, Record,
     event_log::{Kind, Totals},
-    ledger::{CardGrant, CardState, ComputeEnforcement, Enforcement, GrantState, Record},
-    schedule::{CardStatus, Running, WAIT_BOUNDS_US},
-    usage::{self, CardUsage},
 };
 use runtime_config::request::{ComputeShare, Priority};
+use schedule::{CardStatus, Running, WAIT_BOUNDS_US};
 
 use super::exposition::{
     Exposition, Histogram, Labels,
     Type::{Counter, Gauge},
     Value,
 };
-use crate::cli::{
+use crate::{
     node::Node,
     schedules::{self, CardTime},
     usage::MemoryUsage,

@@ -10,14 +10,13 @@ mod textfile;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use nvidia_glue::event_log;
-
-use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 use families::Snapshot;
+use ledger::event_log;
 use page::Token;
+pub(crate) use page::TokenError;
 use server::Site;
 
-pub(in crate::cli) use page::TokenError;
+use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
 
 /// Arguments of `egpu metrics`.
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use super::page::{Page, PageReader, Token};
-use crate::cli::error::CliError;
+use crate::error::CliError;
 
 /// Connections at most. A silent one, as browsers open them ahead, costs a descriptor.
 const CONNECTIONS: usize = 128;
@@ -95,7 +95,7 @@ pub(super) fn serve(address: SocketAddr, site: Site) -> Result<(), CliError> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let page = site.page.as_ref().map_or_else(String::new, |_| format!(", the page at http://{address}/"));
-        crate::cli::say(&format!("egpu: metrics at http://{address}/metrics{page}"));
+        crate::say(&format!("egpu: metrics at http://{address}/metrics{page}"));
         tokio::select! {
             () = accept(listener, Arc::new(site)) => {}
             _ = interrupted.recv() => {}
@@ -253,7 +253,7 @@ impl SnapshotCache {
                 Ok(text)
             }
             Err(error) => {
-                crate::cli::say(&format!("egpu: {}", crate::cli::chain(&error)));
+                crate::say(&format!("egpu: {}", crate::chain(&error)));
                 Err(SnapshotError::Failed)
             }
         });

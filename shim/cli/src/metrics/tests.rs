@@ -1,10 +1,11 @@
 //! A whole exposition.
 
-use nvidia_glue::{event_log::Totals, usage::CardUsage};
+use base::usage::CardUsage;
+use ledger::event_log::Totals;
 use runtime_config::{Bytes, request::PodContainer};
 
 use super::*;
-use crate::cli::{test_support, usage::MemoryUsage};
+use crate::{test_support, usage::MemoryUsage};
 
 /// Metrics of the test node, on which a container with a share belongs to a pod, and its mediator
 /// reports its use.
@@ -12,7 +13,7 @@ fn exposition() -> String {
     let mut node = test_support::node();
     node.records[0].request.pod =
         Some(PodContainer { namespace: "team".to_owned(), pod: "train-0".to_owned(), container: "main".to_owned() });
-    let reported = nvidia_glue::usage::Usage {
+    let reported = base::usage::Usage {
         cards: vec![CardUsage {
             uuid: node.records[0].cards[0].uuid.clone(),
             used: Bytes(1 << 30),

@@ -1,12 +1,10 @@
 //! Changes of limits and policies from the screen, by the ways of `egpu set` and `egpu policy`.
 
-use nvidia_glue::{
-    cards::Card,
-    ledger::{CardSetting, Change, ContainerKey, Record},
-};
+use cards::Card;
+use ledger::{CardSetting, Change, ContainerKey, Record};
 use runtime_config::request::{CardPolicy, PerCard};
 
-use crate::cli::{
+use crate::{
     chain,
     error::CliError,
     node::{self, Node},

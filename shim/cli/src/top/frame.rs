@@ -1,18 +1,16 @@
 //! One look at the node's cards and containers: JSON, plain table and screen are made of it.
 
-use nvidia_glue::{
-    cards::{Health, SensorReading, Source},
-    ledger::{CardGrant, CardState, ContainerKey, Record},
-    schedule::{CardStatus, Running},
-    usage::Usage,
-};
+use base::usage::Usage;
+use cards::{Health, SensorReading, Source};
+use ledger::{CardGrant, CardState, ContainerKey, Record};
 use runtime_config::{
     Bytes, Percent,
     request::{PodContainer, Priority},
 };
+use schedule::{CardStatus, Running};
 use serde::Serialize;
 
-use crate::cli::{
+use crate::{
     node::Node,
     output::printable,
     schedules::{self, CardTime, Schedules},
@@ -21,7 +19,7 @@ use crate::cli::{
 
 /// One frame, as `--output json` shows it: a line for each. Keys are fixed.
 #[derive(Debug, Clone, Serialize)]
-pub(in crate::cli) struct Frame {
+pub(crate) struct Frame {
     /// The instant, microseconds of CLOCK_MONOTONIC.
     pub(super) at_us: u64,
     pub(super) cards: Vec<CardLine>,
@@ -127,7 +125,7 @@ pub(super) struct ContainerCardLine {
 }
 
 impl Frame {
-    pub(in crate::cli) fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
+    pub(crate) fn new(node: &Node, usage: &MemoryUsage, before: Option<&Schedules>) -> Self {
         let holds = |record: &&Record| record.cards.iter().any(CardGrant::holds);
         let containers: Vec<ContainerLines> =
             node.records.iter().filter(holds).map(|record| container(node, record, usage, before)).collect();
@@ -254,7 +252,7 @@ impl ContainerLines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::test_support;
+    use crate::test_support;
 
     fn frame(before: Option<&Schedules>) -> Frame {
         Frame::new(&test_support::node(), &MemoryUsage::nothing_runs(), before)

@@ -6,15 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cards::{Inventory, ProcessMemory, SensorReading};
 use jiff::Timestamp;
-use nvidia_glue::{
-    cards::{self, Inventory, ProcessMemory, SensorReading},
-    event_log::{self, Entry},
-};
+use ledger::event_log::{self, Entry};
 use runtime_config::Config;
 
 use super::{frame::Frame, rows::Waiting};
-use crate::cli::{
+use crate::{
     chain,
     error::CliError,
     events::EventFiles,

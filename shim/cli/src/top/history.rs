@@ -108,7 +108,7 @@ pub(super) fn percent_of(part: Bytes, all: Bytes) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{test_support, usage::MemoryUsage};
+    use crate::{test_support, usage::MemoryUsage};
 
     #[test]
     fn a_column_is_a_span_of_looks_and_who_is_gone_is_forgotten() {

@@ -23,10 +23,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Exit, Output, error::CliError, output::Format, value_parsers};
+pub(super) use frame::Frame;
 use view::Theme;
 
-pub(super) use frame::Frame;
+use super::{Exit, Output, error::CliError, output::Format, value_parsers};
 
 /// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]

@@ -2,14 +2,15 @@
 
 use std::thread;
 
-use nvidia_glue::{base::amounts::human, schedule::Running};
+use base::amounts::human;
 use runtime_config::{Bytes, request::Priority};
+use schedule::Running;
 
 use super::{
     TopArguments,
     frame::{CardLine, ContainerCardLine, ContainerLines, Frame},
 };
-use crate::cli::{
+use crate::{
     Exit,
     error::CliError,
     node::Node,
@@ -35,7 +36,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
             Format::Table => table(&frame),
         })?;
         for warning in warnings {
-            crate::cli::say(&format!("egpu: {warning}"));
+            crate::say(&format!("egpu: {warning}"));
         }
         before = Some(node.schedules);
     }
@@ -113,7 +114,7 @@ fn memory(used: Option<Bytes>, of: Bytes) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{test_support, usage::MemoryUsage};
+    use crate::{test_support, usage::MemoryUsage};
 
     fn frame() -> Frame {
         Frame::new(&test_support::node(), &MemoryUsage::nothing_runs(), None)

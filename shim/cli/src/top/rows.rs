@@ -2,14 +2,12 @@
 
 use std::collections::HashSet;
 
-use nvidia_glue::{
-    ledger::{ContainerKey, ContainerName, Waiter},
-    schedule::Running,
-};
+use ledger::{ContainerKey, ContainerName, Waiter};
 use runtime_config::request::Priority;
+use schedule::Running;
 
 use super::frame::{CardLine, ContainerCardLine, ContainerLines, Frame};
-use crate::cli::output::printable;
+use crate::output::printable;
 
 /// Name of a row, by which it is found again in the next frame.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -290,7 +290,7 @@ mod tests {
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
 
     use super::*;
-    use crate::cli::top::{input, tests::busy_node};
+    use crate::top::{input, tests::busy_node};
 
     fn press(state: &mut State, keys: &str) -> Vec<Effect> {
         let codes = keys.chars().map(|key| match key {

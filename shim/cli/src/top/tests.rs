@@ -3,14 +3,16 @@
 
 mod svg;
 
-use std::{env, fs, path::PathBuf, time::Duration};
+use std::{env, fs, path::Path, time::Duration};
 
-use nvidia_glue::{cards::SensorReading, ledger::ContainerKey, schedule::Running};
+use cards::SensorReading;
+use ledger::ContainerKey;
 use ratatui::{Terminal, backend::TestBackend, buffer::Buffer, style::Color};
 use runtime_config::{
     Bytes,
     request::{PodContainer, Priority},
 };
+use schedule::Running;
 
 use super::{
     frame::{CardLine, ContainerCardLine, ContainerLines, Frame},
@@ -19,7 +21,7 @@ use super::{
     state::{Mode, State},
     view::{self, Theme},
 };
-use crate::cli::{test_support, usage::MemoryUsage};
+use crate::{test_support, usage::MemoryUsage};
 
 const LOOKS: usize = 200;
 
@@ -166,11 +168,11 @@ fn text(buffer: &Buffer) -> String {
 
 /// Compares a screen with the one that is kept.
 fn assert_screen(name: &str, buffer: &Buffer) {
-    assert_file(&format!("shim/src/cli/top/screens/{name}.txt"), &text(buffer));
+    assert_file(&format!("src/top/screens/{name}.txt"), &text(buffer));
 }
 
 fn assert_file(path: &str, now: &str) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(path);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if env::var_os("EGPU_WRITE_SCREENS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, now).unwrap();
@@ -324,5 +326,5 @@ fn questions_and_answers_lie_over_the_screen() {
 fn the_picture_in_the_documents_is_the_screen() {
     let mut state = busy_node(2, 9);
     state.selected = Some(state.rows()[3].key());
-    assert_file("docs/top.svg", &svg::of(&paint(&state, &colours(), 110, 30)));
+    assert_file("../../docs/top.svg", &svg::of(&paint(&state, &colours(), 110, 30)));
 }

@@ -10,14 +10,14 @@ use std::{
     },
 };
 
+use mediator::{Number, Numbers};
 use nix::sys::socket::{Shutdown, shutdown};
-use nvidia_glue::mediate::{Number, Numbers};
-
-use super::{BrokerReply, BrokerRequest, ProcFile};
-use crate::{
+use sys::{
     frame::{self, FrameError},
     sync::{Monitor, lock},
 };
+
+use super::{BrokerReply, BrokerRequest, ProcFile};
 
 /// Client of the broker: opens files of the container's processes, by their pids.
 ///
@@ -25,7 +25,7 @@ use crate::{
 /// [`super::SOCKETS`] sockets. Beyond, one waits for another; all of them are for the same
 /// container.
 #[derive(Debug)]
-pub(in crate::mediator) struct Broker {
+pub(crate) struct Broker {
     pid: i32,
     idle: Monitor<Vec<OwnedFd>>,
     /// The socket for requests that no process can stall.
@@ -38,15 +38,15 @@ pub(in crate::mediator) struct Broker {
 
 /// Open files of a thread of the container.
 #[derive(Debug)]
-pub(in crate::mediator) struct OpenedThread {
+pub(crate) struct OpenedThread {
     /// The pid of its process.
-    pub(in crate::mediator) pid: i32,
+    pub(crate) pid: i32,
     /// The pidfd of its process.
-    pub(in crate::mediator) process: OwnedFd,
-    pub(in crate::mediator) numbers: Numbers,
-    pub(in crate::mediator) memory: File,
+    pub(crate) process: OwnedFd,
+    pub(crate) numbers: Numbers,
+    pub(crate) memory: File,
     /// The pidfd of the thread itself.
-    pub(in crate::mediator) pidfd: Option<OwnedFd>,
+    pub(crate) pidfd: Option<OwnedFd>,
 }
 
 impl Broker {
@@ -57,7 +57,7 @@ impl Broker {
     }
 
     /// Returns its process.
-    pub(in crate::mediator) fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
@@ -71,19 +71,19 @@ impl Broker {
     }
 
     /// Returns what is hung up once the broker has ended, or is of no use any more.
-    pub(in crate::mediator) fn end(&self) -> BorrowedFd<'_> {
+    pub(crate) fn end(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
     }
 
     /// Runs a broker in threads of this process, for its own pid namespace.
     #[cfg(test)]
-    pub(in crate::mediator) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
+    pub(crate) fn of_tests(cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         Self::of_namespace("/proc/self/ns/pid", cgroups)
     }
 
     /// Runs a broker for another pid namespace.
     #[cfg(test)]
-    pub(in crate::mediator) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
+    pub(crate) fn of_namespace(path: &str, cgroups: Vec<std::path::PathBuf>) -> std::sync::Arc<Self> {
         let server = std::sync::Arc::new(super::Server::new(cgroups, None));
         server.admit(File::open(path).unwrap().into());
         let sockets = (0..=super::SOCKETS).map(|_| {
@@ -97,7 +97,7 @@ impl Broker {
 
     /// Opens a thread by its number, of any process. `with_pidfd`: the kernel has pidfds of
     /// threads.
-    pub(in crate::mediator) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
+    pub(crate) fn thread(&self, tid: i32, with_pidfd: bool) -> io::Result<OpenedThread> {
         match self.ask(BrokerRequest::Thread { tid, with_pidfd })? {
             (BrokerReply::Thread { pid, numbers }, opened) => {
                 let mut opened = opened.into_iter();
@@ -110,7 +110,7 @@ impl Broker {
     }
 
     /// Opens a process's pidfd, and reads its pids. No process can stall that.
-    pub(in crate::mediator) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
+    pub(crate) fn process(&self, pid: i32) -> io::Result<(OwnedFd, Numbers)> {
         match self.ask_on(&lock(&self.prompt), BrokerRequest::Process { pid })? {
             (BrokerReply::Process { numbers }, mut opened) => {
                 Ok((opened.pop().ok_or_else(not_understood)?, read(&numbers)))
@@ -120,24 +120,24 @@ impl Broker {
     }
 
     /// Opens a file of a process's thread.
-    pub(in crate::mediator) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
+    pub(crate) fn file(&self, pid: i32, thread: i32, file: ProcFile) -> io::Result<File> {
         let (_, mut opened) = self.ask(BrokerRequest::File { pid, thread, file })?;
         opened.pop().map(File::from).ok_or_else(not_understood)
     }
 
     /// Lists the processes in the container's cgroups, in no order. A cgroup that does not exist
     /// has none.
-    pub(in crate::mediator) fn members(&self) -> io::Result<Vec<i32>> {
+    pub(crate) fn members(&self) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Members)
     }
 
     /// Lists a process's threads, in no order.
-    pub(in crate::mediator) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
+    pub(crate) fn threads(&self, pid: i32) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Threads { pid })
     }
 
     /// Lists the descriptors of a thread that may be of the driver, in no order.
-    pub(in crate::mediator) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
+    pub(crate) fn descriptors(&self, pid: i32, thread: i32) -> io::Result<Vec<i32>> {
         self.list(BrokerRequest::Descriptors { pid, thread })
     }
 

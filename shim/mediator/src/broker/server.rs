@@ -17,7 +17,12 @@ use std::{
     time::Duration,
 };
 
-use nvidia_glue::{cgroup_tree, mediate::Number};
+use base::cgroup_tree;
+use mediator::Number;
+use sys::{
+    frame::{self, FrameError},
+    sync::lock,
+};
 
 use super::{
     super::{
@@ -25,11 +30,6 @@ use super::{
         thread_cpu_time,
     },
     BrokerReply, BrokerRequest, ProcFile, to_wire,
-};
-use crate::{
-    frame::{self, FrameError},
-    sync::lock,
-    sys,
 };
 
 /// Processor time of a walk through cgroups after which no rest is needed.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::*;
-use crate::mediator::broker::Broker;
+use crate::broker::Broker;
 
 /// Calls of this thread, for which nobody waits.
 fn with_calls(test: impl for<'a> FnOnce(&'a (dyn Fn() -> WaitingCaller<'a> + 'a))) {

@@ -23,7 +23,7 @@ use rustix::{
 use testing::skipped;
 
 use super::*;
-use crate::mediator::{
+use crate::{
     broker::{Broker, ProcFile},
     mount_namespace::{self, VisiblePath},
 };

@@ -1,6 +1,6 @@
 //! Times for which others had the card within a window of the container's.
 
-use nvidia_glue::schedule::{Presence, Switch};
+use schedule::{Presence, Switch};
 
 /// The longest that another context keeps the card while the container waits for it: CUDA's slice,
 /// and a switch. A context without work stays longer where nobody waits.

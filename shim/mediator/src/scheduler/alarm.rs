@@ -75,7 +75,7 @@ impl Alarm {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::schedule::now_us;
+    use schedule::now_us;
 
     use super::*;
 

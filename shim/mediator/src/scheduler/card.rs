@@ -9,16 +9,13 @@ mod neighbours;
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use nvidia_glue::{
-    driver::count_thread,
-    schedule::{
-        Edge, EdgeError, Gate, MOST_WINDOW_LOSS_US, Timeline, Timetable,
-        pacer::{Move, Next, Pacer},
-        priority::FIRST_LOOK_US,
-    },
-};
-
+use driver::count_thread;
 use runtime_config::config::PriorityMode;
+use schedule::{
+    Edge, EdgeError, Gate, MOST_WINDOW_LOSS_US, Timeline, Timetable,
+    pacer::{Move, Next, Pacer},
+    priority::FIRST_LOOK_US,
+};
 
 use super::{
     absence::Absence,

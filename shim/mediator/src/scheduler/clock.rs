@@ -17,7 +17,7 @@ pub(super) struct Monotonic;
 
 impl Clock for Monotonic {
     fn now_us(&self) -> u64 {
-        nvidia_glue::schedule::now_us()
+        schedule::now_us()
     }
 
     fn pause_us(&self, pause_us: u64) {

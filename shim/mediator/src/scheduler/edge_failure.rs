@@ -1,10 +1,8 @@
 //! Failures of the driver to take channels off a card, or to put them back, and the fallback to
 //! time slices.
 
-use nvidia_glue::{
-    rm::Status,
-    schedule::{EdgeError, pacer::Move},
-};
+use abi::Status;
+use schedule::{EdgeError, pacer::Move};
 
 /// Interval at which a failure is logged.
 const LOG_INTERVAL_US: u64 = 60_000_000;

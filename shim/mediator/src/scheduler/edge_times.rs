@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use nvidia_glue::schedule::MOST_WINDOW_LOSS_US;
+use schedule::MOST_WINDOW_LOSS_US;
 
 /// Delay beyond which an edge counts as late.
 const LATE_US: u64 = 1_000;

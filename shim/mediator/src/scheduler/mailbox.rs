@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use nvidia_glue::schedule::Timetable;
+use schedule::Timetable;
+use sys::sync::lock;
 
 use super::alarm::Waker;
-use crate::sync::lock;
 
 /// Mailbox of one card.
 #[derive(Debug)]

@@ -27,16 +27,14 @@ mod waiting;
 
 use std::{io, path::PathBuf, sync::Arc};
 
+use ledger::{Ledger, timetable_dir, timetable_name};
+use mediator::Session;
 use nix::sys::{
     inotify::{AddWatchFlags, InitFlags, Inotify},
     timerfd::TimerFd,
 };
-use nvidia_glue::{
-    ledger::{Ledger, timetable_dir, timetable_name},
-    mediate::Session,
-    schedule::{CardTurn, StatusFile, Timetable, now_us},
-};
 use runtime_config::{Bytes, config::PriorityMode};
+use schedule::{CardTurn, StatusFile, Timetable, now_us};
 
 use self::{
     alarm::Alarm,

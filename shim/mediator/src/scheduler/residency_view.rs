@@ -3,17 +3,15 @@
 
 use std::{fmt, path::Path};
 
-use nvidia_glue::{
-    inject::status_file,
-    schedule::{
-        Presence, Residency, Status, StatusFile, Switch, SwitchLog, SwitchLogError,
-        priority::{
-            HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
-        },
-        soft::{Groups, SoftMember, Steering},
-    },
-};
+use nvidia_glue::inject::status_file;
 use runtime_config::request::Priority;
+use schedule::{
+    Presence, Residency, Status, StatusFile, Switch, SwitchLog, SwitchLogError,
+    priority::{
+        HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
+    },
+    soft::{Groups, SoftMember, Steering},
+};
 
 use super::{
     absence::{Absence, absences},

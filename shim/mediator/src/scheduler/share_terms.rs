@@ -1,8 +1,8 @@
 //! Terms of a container's share of a card, as the timetable has them: its weight, its priority, its
 //! neighbours.
 
-use nvidia_glue::schedule::{CardTurn, Pass, Timetable, Turn, Window};
 use runtime_config::request::Priority;
+use schedule::{CardTurn, Pass, Timetable, Turn, Window};
 
 /// The period without a timetable.
 const PERIOD_US: u64 = 100_000;
@@ -140,8 +140,8 @@ fn overlap(own: &Pass, other: &Pass) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use nvidia_glue::schedule::Epoch;
     use runtime_config::Bytes;
+    use schedule::Epoch;
 
     use super::*;
 

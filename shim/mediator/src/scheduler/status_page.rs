@@ -5,13 +5,11 @@ use std::{
     sync::{Arc, Mutex, OnceLock},
 };
 
-use nvidia_glue::{
-    mediate::Seen,
-    schedule::{CardStatus, Status, StatusFile, ThreadPriority, meter::Measured, now_us},
-};
+use mediator::Seen;
+use schedule::{CardStatus, Status, StatusFile, ThreadPriority, meter::Measured, now_us};
+use sys::sync::lock;
 
 use super::super::mediation::Mediation;
-use crate::sync::lock;
 
 #[derive(Debug)]
 pub(super) struct StatusPage {
@@ -23,7 +21,7 @@ pub(super) struct StatusPage {
 
 /// Sink for measurements of a card: derives the utilization that the container sees, and its work.
 pub(super) trait Utilization: fmt::Debug + Send + Sync {
-    /// Takes a measurement: see [`Session::measured`](nvidia_glue::mediate::Session::measured).
+    /// Takes a measurement: see [`Session::measured`](mediator::Session::measured).
     fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen;
 }
 

@@ -7,11 +7,12 @@
 
 use std::{collections::VecDeque, io, sync::Arc, thread};
 
-use nvidia_glue::schedule::ThreadPriority;
 use rustix::process::{getpriority_process, setpriority_process};
+use schedule::ThreadPriority;
+use sys::sync::Monitor;
 
 use super::{STACK, card::CardScheduler, clock::Monotonic};
-use crate::{mediator::outbox::Outbox, sync::Monitor, sys};
+use crate::outbox::Outbox;
 
 /// Priority that the calling thread has taken, and that the threads it starts inherit.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ mod tests {
     use testing::skipped;
 
     use super::*;
-    use crate::mediator::privileges::{Role, drop_privileges};
+    use crate::privileges::{Role, drop_privileges};
 
     const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";

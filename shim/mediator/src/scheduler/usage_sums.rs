@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use nvidia_glue::schedule::work::Worked;
+use schedule::work::Worked;
 
 /// Distances between samples for the last second, and for the last minute.
 const FINE_US: u64 = 90_000;

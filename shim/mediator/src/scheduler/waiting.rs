@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nvidia_glue::schedule::{Submitted, Waits};
+use schedule::{Submitted, Waits};
 
 const SECOND_US: u64 = 1_000_000;
 /// Time without a submission after which it is quiet: less than the distance of two looks.

@@ -7,11 +7,10 @@ use std::{
     time::Duration,
 };
 
+use base::cgroup_tree;
 use nix::{libc, sys::signal::Signal, unistd::Pid};
-use nvidia_glue::cgroup_tree;
 
 use super::{Cgroup, CgroupError, Layout, files};
-use crate::sys;
 
 /// A cgroup that does not freeze is signalled all the same, after this time.
 const FREEZE_LIMIT: Duration = Duration::from_millis(500);
@@ -71,7 +70,7 @@ impl Cgroup {
 
     /// Thaws processes that were sent SIGKILL: on v1 they die only once they are thawed, and the
     /// container may have frozen any cgroup below its own.
-    pub(crate) fn thaw_killed(&self) -> Result<(), CgroupError> {
+    pub fn thaw_killed(&self) -> Result<(), CgroupError> {
         // On v2 SIGKILL reaches who is frozen.
         let Some(freezer) = self.v1_controller("freezer") else { return Ok(()) };
         let thawed = cgroup_tree::write_everywhere(freezer, "freezer.state", "THAWED");

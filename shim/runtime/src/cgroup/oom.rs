@@ -17,7 +17,7 @@ use nix::{
 use tokio::{io::unix::AsyncFd, runtime::Handle};
 
 use super::{Cgroup, CgroupError, Layout, files};
-use crate::{blocking::detached, sys};
+use crate::blocking::detached;
 
 /// The kernel ran out of the container's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use nvidia_glue::cgroup_tree;
+use base::cgroup_tree;
 
 use super::{Cgroup, CgroupError};
 

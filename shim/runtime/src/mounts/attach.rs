@@ -1,27 +1,37 @@
 //! Attachment of mounts below a container's root, which is not yet its `/`.
 
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-
-use nix::mount::{MntFlags, umount2};
-use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
-use nvidia_glue::base::find_in_root;
-use pathrs::Root;
-use pathrs::error::ErrorKind;
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
-use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, FsPickFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, fspick, open_tree,
+use std::{
+    fs::{self, Permissions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
+    path::{Path, PathBuf},
 };
 
-use super::options::{Options, Propagation};
-use super::source::Sources;
-use super::{DEV, MountKind, MountPlan, PlannedMount, destination, tree};
-use crate::sys::{MountAttributes, set_mount_attributes};
+use base::find_in_root;
+use nix::{
+    mount::{MntFlags, umount2},
+    sys::statfs::{PROC_SUPER_MAGIC, fstatfs},
+};
+use pathrs::{Root, error::ErrorKind};
+use rustix::{
+    fs::{Mode, OFlags, mkdirat, openat},
+    io::Errno,
+    mount::{
+        FsMountFlags, FsOpenFlags, FsPickFlags, OpenTreeFlags, fsconfig_create, fsconfig_reconfigure,
+        fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, open_tree,
+    },
+};
+use sys::{MountAttributes, set_mount_attributes};
+
+use super::{
+    DEV, MountKind, MountPlan, PlannedMount, destination,
+    options::{Options, Propagation},
+    source::Sources,
+    tree,
+};
 
 /// A mount that could not be made.
 #[derive(Debug, thiserror::Error)]

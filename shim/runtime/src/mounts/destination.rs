@@ -1,11 +1,13 @@
 //! Places in a container's root, by the paths that specs and links have for them.
 
-use std::ffi::OsString;
-use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Component, Path, PathBuf};
+use std::{
+    ffi::OsString,
+    io,
+    os::unix::ffi::OsStringExt,
+    path::{Component, Path, PathBuf},
+};
 
-use nvidia_glue::base::find_in_root;
+use base::find_in_root;
 use pathrs::Root;
 use rustix::fs::{OFlags, readlinkat};
 

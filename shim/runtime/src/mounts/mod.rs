@@ -25,11 +25,13 @@ use std::path::{Path, PathBuf};
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Process, Spec};
 use serde_json::Value;
 
-pub(crate) use self::attach::{AttachError, plain};
-pub(crate) use self::destination::resolve;
 use self::options::Options;
-pub(crate) use self::options::Propagation;
-pub(crate) use self::source::{SourceError, Sources, user_namespace_of};
+pub(crate) use self::{
+    attach::{AttachError, plain},
+    destination::resolve,
+    options::Propagation,
+    source::{SourceError, Sources, user_namespace_of},
+};
 use super::namespaces;
 use crate::cgroup::Cgroup;
 

@@ -1,8 +1,7 @@
 //! A mount's options, read as runc reads them.
 
 use rustix::mount::MountAttrFlags;
-
-use crate::sys::MountAttributes;
+use sys::MountAttributes;
 
 /// A flag of mount(2), and whether the option clears it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,14 +1,12 @@
 //! A read-only `/dev`, once init has made its console in it.
 
-use std::fs::File;
-use std::io;
+use std::{fs::File, io};
 
 use nix_of_libcontainer::unistd::Pid;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::{DEV, MountPlan, tree};
-use crate::helper::hook_namespaces::run_in_namespaces;
-use crate::helper::namespaces;
+use crate::{hook_namespaces::run_in_namespaces, namespaces};
 
 impl MountPlan {
     /// Makes `/dev` read-only for `init`, which waits for its start in its root. The error is its

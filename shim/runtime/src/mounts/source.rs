@@ -4,17 +4,19 @@
 //! (kubelet's directories are 0750 root:root), but in the container's mount namespace, so that
 //! flags which its user namespace may not take away are locked.
 
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::{
+    fs::{self, File},
+    io::{self, Read, Write},
+    os::fd::{AsFd, OwnedFd},
+    path::PathBuf,
+};
 
 use nix::sched::{CloneFlags, unshare};
 use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::LinuxIdMapping;
+use sys::Forked;
 
 use super::{Ids, MountKind, MountPlan, tree};
-use crate::sys::{self, Forked};
 
 /// A source that cannot be mounted.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,16 @@
 //! Trees of mounts that are attached nowhere: opened, attached, made read-only.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::{
+    io,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
 
-use rustix::fs::CWD;
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
-
-use crate::sys::{MountAttributes, set_mount_attributes};
+use rustix::{
+    fs::CWD,
+    mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree},
+};
+use sys::{MountAttributes, set_mount_attributes};
 
 /// A copy of what is mounted at `path`, with all mounts below it if `recursive`.
 pub(crate) fn open(path: &Path, recursive: bool) -> io::Result<OwnedFd> {

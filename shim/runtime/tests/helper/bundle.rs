@@ -1,22 +1,34 @@
 //! A bundle with busybox as its root file system.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    fs::File,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
-use egpu_shim::cgroup::{Cgroup, CgroupsPath, Host};
-use egpu_shim::helper::protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind};
-use egpu_shim::helper::{ContainerProcess, HelperClient, HelperError};
-use egpu_shim::mediator::message::{FromMediator, ToMediator};
-use egpu_shim::mediator::{MediatedDriver, Setup};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nvidia_glue::mediate::GrantedCard;
+use mediator::GrantedCard;
+use mediator_process::{
+    MediatedDriver, Setup,
+    message::{FromMediator, ToMediator},
+};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        socket::{ControlMessageOwned, MsgFlags, recvmsg},
+        wait::{WaitPidFlag, WaitStatus, waitpid},
+    },
+};
+use runtime::{
+    ContainerProcess, HelperClient, HelperError,
+    cgroup::{Cgroup, CgroupsPath, Host},
+    protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind},
+};
 use runtime_config::Bytes;
 use serde_json::{Value, json};
 
@@ -282,7 +294,7 @@ impl Mediator {
     }
 
     pub fn end(self) {
-        let _ = egpu_shim::sys::pidfd_send_signal(self.process.pidfd.as_fd(), libc::SIGKILL);
+        let _ = sys::pidfd_send_signal(self.process.pidfd.as_fd(), libc::SIGKILL);
         assert_eq!(wait(&self.process), 137);
     }
 }
@@ -290,10 +302,10 @@ impl Mediator {
 pub fn setup(bench: &Bench) -> Setup {
     let text = "[driver]\nkind = 'simulated'\n[[driver.simulated]]\nmodel = 'A'\nmemory = '4GiB'\n";
     let config = runtime_config::Config::from_toml(text, "test").unwrap();
-    let inventory = nvidia_glue::cards::discover(&config).unwrap();
+    let inventory = cards::discover(&config).unwrap();
     let card = &inventory.cards[0];
     // As the ledger makes it: a card's scheduler looks for its timetable there.
-    let timetables = nvidia_glue::ledger::timetable_dir(&bench.directory.path().join("state"));
+    let timetables = ledger::timetable_dir(&bench.directory.path().join("state"));
     std::fs::create_dir_all(timetables).unwrap();
     // Of this mediator alone: tests kill them.
     let own = tempfile::tempdir_in(bench.directory.path()).unwrap().keep();

@@ -5,17 +5,16 @@ mod bundle;
 mod mediation;
 mod probe;
 
-use std::future::Future;
-use std::os::fd::AsFd;
-use std::path::Path;
-use std::pin::Pin;
-use std::time::Duration;
+use std::{future::Future, os::fd::AsFd, path::Path, pin::Pin, time::Duration};
 
 use bundle::{Bench, process, wait};
-use egpu_shim::helper::protocol::{Delete, FailureKind, StdioKind};
-use egpu_shim::helper::{HelperClient, HelperError, delete, spawn};
-use egpu_shim::sys::{self, Forked};
+use runtime::{
+    HelperClient, HelperError, delete,
+    protocol::{Delete, FailureKind, StdioKind},
+    spawn,
+};
 use serde_json::json;
+use sys::Forked;
 
 type Case = for<'a> fn(&'a Bench) -> Pin<Box<dyn Future<Output = Outcome> + 'a>>;
 

@@ -1,11 +1,17 @@
 //! Containers whose driver calls are mediated.
 
-use crate::bundle::{self, Bench, Mediator, process, wait};
-use crate::{Case, cases};
-use egpu_shim::mediator::Setup;
-use egpu_shim::mediator::message::{FromMediator, ToMediator};
-use egpu_shim::sys;
 use std::os::fd::AsFd;
+
+use mediator_process::{
+    Setup,
+    message::{FromMediator, ToMediator},
+};
+
+use crate::{
+    Case,
+    bundle::{self, Bench, Mediator, process, wait},
+    cases,
+};
 
 pub fn cases() -> Vec<(&'static str, Case)> {
     cases![
@@ -196,8 +202,8 @@ async fn a_container_whose_calls_no_thread_can_take_is_ended(bench: &Bench) {
 
 async fn a_mediator_without_its_broker_ends(bench: &Bench) {
     let mediator = Mediator::start(bench).await;
-    let broker = egpu_shim::sys::pidfd_open(broker_of(mediator.process.pid)).unwrap();
-    egpu_shim::sys::pidfd_send_signal(broker.as_fd(), libc::SIGKILL).unwrap();
+    let broker = sys::pidfd_open(broker_of(mediator.process.pid)).unwrap();
+    sys::pidfd_send_signal(broker.as_fd(), libc::SIGKILL).unwrap();
     match mediator.hear() {
         FromMediator::Log { warning: true, text } => assert!(text.contains("broker is gone"), "{text}"),
         other => panic!("{other:?}"),

@@ -1,8 +1,8 @@
 //! Programs that run inside a container when busybox has no applet for it.
 #![allow(unsafe_code)]
 
+use abi::escapes::{NV_ESC_SYS_PARAMS, command};
 use nix::errno::Errno;
-use nvidia_glue::rm::escapes::{NV_ESC_SYS_PARAMS, command};
 
 /// Runs what the first argument names. `false`: it names nothing.
 pub fn run(arguments: &[String]) -> bool {
@@ -27,8 +27,7 @@ fn call() -> String {
 
 /// The control node, opened once; -1 where there is none.
 fn control() -> i32 {
-    use std::os::fd::AsRawFd;
-    use std::sync::OnceLock;
+    use std::{os::fd::AsRawFd, sync::OnceLock};
     static CONTROL: OnceLock<Option<std::fs::File>> = OnceLock::new();
     let open = || std::fs::OpenOptions::new().read(true).write(true).open("/dev/nvidiactl").ok();
     CONTROL.get_or_init(open).as_ref().map_or(-1, AsRawFd::as_raw_fd)
@@ -63,8 +62,9 @@ extern "C" fn ignore(_: i32) {}
 /// Driver calls while a signal with a handler arrives every 10 us, as Go's runtime preempts its
 /// threads.
 fn storm() {
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     static SENT: AtomicU64 = AtomicU64::new(0);
     const STORM: u64 = 2000;
     let action = SigAction::new(SigHandler::Handler(ignore), SaFlags::SA_RESTART, SigSet::empty());
@@ -88,7 +88,7 @@ fn storm() {
 
 /// A listener of its own, then a filter of its own that refuses `getppid`.
 fn listener() {
-    use egpu_shim::sys::{SeccompInstruction, install_seccomp_filter, install_seccomp_listener};
+    use sys::{SeccompInstruction, install_seccomp_filter, install_seccomp_listener};
     let instruction = |code, jt, jf, k| SeccompInstruction { code, jt, jf, k };
     let load = instruction(0x20, 0, 0, 0);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

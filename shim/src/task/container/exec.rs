@@ -6,15 +6,13 @@ use std::{
 };
 
 use containerd_shim::protos::events::task::{TaskExecAdded, TaskExecStarted};
+use runtime::{ContainerProcess, protocol, reaper::ProcessExit};
+use sys::{spans, sync::lock};
 use tokio::sync::oneshot;
 
 use super::{Container, SIGKILL};
 use crate::{
-    helper::{ContainerProcess, protocol},
     io::{ChildEnds, ProcessIo, StreamContext},
-    reaper::ProcessExit,
-    spans,
-    sync::lock,
     task::{
         Context,
         error::TaskError,

@@ -3,15 +3,11 @@
 
 use std::{fs, process::Child};
 
+use runtime::{ContainerProcess, reaper::Reaper};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{
-    helper::ContainerProcess,
-    io::{ProcessIo, StdioPaths, StreamContext},
-    reaper::Reaper,
-    sys,
-};
+use crate::io::{ProcessIo, StdioPaths, StreamContext};
 
 const SIGTERM: u32 = libc::SIGTERM.unsigned_abs();
 const FROZEN: &str = "populated 1\nfrozen 1\n";

@@ -5,14 +5,13 @@ mod token;
 use std::{collections::VecDeque, fs, sync::Mutex};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use nvidia_glue::event_log;
+use ledger::event_log;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+pub(crate) use token::{Token, TokenError};
 
-use crate::cli::{cards, error::CliError, events, node::Node, output, ps, schedules::Schedules, top, usage};
-
-pub(in crate::cli) use token::{Token, TokenError};
+use crate::{cards, error::CliError, events, node::Node, output, ps, schedules::Schedules, top, usage};
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -66,14 +65,14 @@ impl PageReader {
         let node = Node::read()?;
         let (usage, warnings) = usage::measure(&node);
         for warning in warnings {
-            crate::cli::say(&format!("egpu: {warning}"));
+            crate::say(&format!("egpu: {warning}"));
         }
         let directory = event_log::directory(&node.config.state_dir);
         let events = events::last(&directory, EVENTS).map_err(|source| CliError::Events { directory, source })?;
         let mut before = self.before.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let data = PageData {
             host: fs::read_to_string(HOSTNAME).unwrap_or_default().trim_end().to_owned(),
-            version: crate::version::text(),
+            version: egpu_shim::version::text(),
             cards: serde_json::to_value(cards::list(&node))?,
             containers: serde_json::to_value(ps::list(&node, &usage))?,
             top: serde_json::to_value(top::Frame::new(&node, &usage, before.as_ref()))?,

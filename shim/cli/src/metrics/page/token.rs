@@ -11,14 +11,14 @@ const OTHERS: u32 = 0o007;
 
 /// A token, as browsers and programs send it.
 #[derive(Debug)]
-pub(in crate::cli) struct Token {
+pub(crate) struct Token {
     /// `Bearer TOKEN`, and `Basic` with any user's name before it.
     token: String,
 }
 
 /// Reason for which a file has no token.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::cli) enum TokenError {
+pub(crate) enum TokenError {
     #[error("it cannot be read")]
     Read(#[source] io::Error),
     #[error("anybody may read it (mode {mode:o}); `chmod 600` it")]
@@ -29,7 +29,7 @@ pub(in crate::cli) enum TokenError {
 
 impl Token {
     /// Reads it from the only line of a file that others may not read.
-    pub(in crate::cli::metrics) fn read(path: &Path) -> Result<Self, TokenError> {
+    pub(in crate::metrics) fn read(path: &Path) -> Result<Self, TokenError> {
         let mode = fs::metadata(path).map_err(TokenError::Read)?.permissions().mode() & 0o777;
         if mode & OTHERS != 0 {
             return Err(TokenError::Readable { mode });
@@ -42,7 +42,7 @@ impl Token {
 
     /// Returns whether the value of an `Authorization` header has the token: after `Bearer`, or as
     /// the password after `Basic`, which a browser asks its user for.
-    pub(in crate::cli::metrics) fn is_in(&self, authorization: &[u8]) -> bool {
+    pub(in crate::metrics) fn is_in(&self, authorization: &[u8]) -> bool {
         let text = String::from_utf8_lossy(authorization);
         let Some((scheme, value)) = text.split_once(' ') else { return false };
         let given = if scheme.eq_ignore_ascii_case("bearer") {

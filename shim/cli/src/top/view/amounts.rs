@@ -1,6 +1,6 @@
 //! Amounts and percentages, short.
 
-use nvidia_glue::base::amounts::{UNITS, decimal, human, tenths};
+use base::amounts::{UNITS, decimal, human, tenths};
 use runtime_config::Bytes;
 
 /// Formats amounts in the unit of the last one: `3.2/12/32 GiB`; `?`: not known.

@@ -1,6 +1,6 @@
 //! The cards: a row each, or one card alone in some more lines.
 
-use nvidia_glue::cards::SensorReading;
+use cards::SensorReading;
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -14,7 +14,7 @@ use super::{
     put,
     theme::Theme,
 };
-use crate::cli::{
+use crate::{
     policy,
     top::{
         frame::{CardLine, Frame},

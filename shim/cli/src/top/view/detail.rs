@@ -1,6 +1,5 @@
 //! The last minutes of the selected row, and in a sentence what holds it back.
 
-use nvidia_glue::schedule::Running;
 use ratatui::{
     buffer::Buffer,
     layout::Rect,
@@ -8,6 +7,7 @@ use ratatui::{
     text::{Line, Span},
 };
 use runtime_config::request::Priority;
+use schedule::Running;
 
 use super::{
     amounts::{amounts, percent},
@@ -15,7 +15,7 @@ use super::{
     put,
     theme::Theme,
 };
-use crate::cli::top::{
+use crate::top::{
     frame::{CardLine, ContainerCardLine, ContainerLines},
     history::Sample,
     rows::{Row, Waiting},

@@ -7,7 +7,7 @@ use ratatui::{
 };
 
 use super::{put, theme::Theme};
-use crate::cli::top::{gather::EventLine, state::State};
+use crate::top::{gather::EventLine, state::State};
 
 /// Kinds that are about something that went as it should.
 const QUIET: [&str; 6] = ["admitted", "released", "changed", "policy", "recovered", "waiting"];

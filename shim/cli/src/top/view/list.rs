@@ -15,7 +15,7 @@ use super::{
     put,
     theme::Theme,
 };
-use crate::cli::top::{
+use crate::top::{
     frame::{ContainerCardLine, ContainerLines},
     history::percent_of,
     rows::{Grouping, Row, Waiting, status},

@@ -18,7 +18,6 @@ use ratatui::{
     layout::Rect,
     text::{Line, Span},
 };
-
 pub(super) use theme::Theme;
 
 use super::{

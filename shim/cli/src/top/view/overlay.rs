@@ -9,7 +9,7 @@ use ratatui::{
 };
 
 use super::theme::Theme;
-use crate::cli::top::state::{Mode, State};
+use crate::top::state::{Mode, State};
 
 const HELP: &str = "\
 up down, j k   choose a row          g   group by card or container

@@ -8,7 +8,7 @@ use unicode_width::UnicodeWidthChar;
 /// Blue and orange, which those who do not tell red from green tell apart; and nothing is said by
 /// colour alone.
 #[derive(Debug, Clone)]
-pub(in crate::cli::top) struct Theme {
+pub(in crate::top) struct Theme {
     pub(super) is_ascii: bool,
     colours: Colours,
 }
@@ -69,7 +69,7 @@ const ASCII: Glyphs = Glyphs {
 
 impl Theme {
     /// Theme for the terminal that the environment names.
-    pub(in crate::cli::top) fn new(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
+    pub(in crate::top) fn new(ascii: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(&variable).unwrap_or_default().to_lowercase();
         let terminal = variable("TERM").unwrap_or_default();
         let colours = match variable("NO_COLOR") {

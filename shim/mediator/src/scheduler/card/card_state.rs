@@ -1,13 +1,11 @@
 //! State of the container on the card, as it is published.
 
-use nvidia_glue::{
-    driver::thread_cost,
-    mediate::Seen,
-    schedule::{CardStatus, Running, meter::Measured},
-};
+use driver::thread_cost;
+use mediator::Seen;
+use schedule::{CardStatus, Running, meter::Measured};
 
 use super::CardScheduler;
-use crate::mediator::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::UsageSource};
+use crate::scheduler::{clock::Clock, share_terms::Sharing, usage_sums::UsageSource};
 
 /// Interval at which the state is published at least, while there are channels.
 const PUBLISH_INTERVAL_US: u64 = 250_000;

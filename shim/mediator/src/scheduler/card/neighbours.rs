@@ -1,10 +1,10 @@
 //! The card among neighbours: time slices, priority, and turns of its own groups.
 
-use nvidia_glue::schedule::priority::HIGH_SLICE_US;
 use runtime_config::{config::PriorityMode, request::Priority};
+use schedule::priority::HIGH_SLICE_US;
 
 use super::CardScheduler;
-use crate::mediator::scheduler::{
+use crate::scheduler::{
     clock::Clock,
     share_terms::{OtherContainer, Sharing},
 };

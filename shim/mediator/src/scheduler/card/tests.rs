@@ -15,26 +15,22 @@ use std::{
     },
 };
 
-use nvidia_glue::{
-    inject::status_file,
-    mediate::Seen,
-    rm::Status as RmStatus,
-    schedule::{
-        CardStatus, CardTurn, Edge, Epoch, Pass, Presence, Running, Status, StatusFile, Submitted, Switch, SwitchBatch,
-        SwitchLog, SwitchLogError, Turn, Window,
-        meter::{Measured, Meter},
-        now_us,
-        priority::LOW_SLICE_US,
-        work::{Sample, Work},
-    },
-};
+use abi::Status as RmStatus;
+use mediator::Seen;
+use nvidia_glue::inject::status_file;
 use runtime_config::{Bytes, request::Priority};
+use schedule::{
+    CardStatus, CardTurn, Edge, Epoch, Pass, Presence, Running, Status, StatusFile, Submitted, Switch, SwitchBatch,
+    SwitchLog, SwitchLogError, Turn, Window,
+    meter::{Measured, Meter},
+    now_us,
+    priority::LOW_SLICE_US,
+    work::{Sample, Work},
+};
+use sys::sync::lock;
 
 use super::*;
-use crate::{
-    mediator::scheduler::{clock::Monotonic, status_page::Utilization},
-    sync::lock,
-};
+use crate::scheduler::{clock::Monotonic, status_page::Utilization};
 
 const PERIOD: u64 = 100_000;
 /// The mediators' processes.

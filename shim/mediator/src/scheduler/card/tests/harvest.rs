@@ -1,6 +1,6 @@
 //! Low priority in the least slices.
 
-use nvidia_glue::schedule::priority::{HIGH_SLICE_US, LEAST_SLICE_US};
+use schedule::priority::{HIGH_SLICE_US, LEAST_SLICE_US};
 
 use super::*;
 
