@@ -2,13 +2,17 @@
 
 use std::error::Error;
 
-/// Formats an error and all its causes in one line.
+/// Formats an error and all its causes in one line; a cause that the text before it ends with is
+/// there already.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
+        let message = cause.to_string();
+        if !text.ends_with(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
+        }
         source = cause.source();
     }
     text

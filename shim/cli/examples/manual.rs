@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = Path::new(&folder);
     fs::create_dir_all(folder)?;
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        fs::write(folder.join(shell.file_name("egpu")), completions(shell))?;
+        fs::write(folder.join(shell.file_name("egpu")), completions(shell, Cli::command()))?;
     }
     clap_mangen::generate_to(Cli::command(), folder)?;
     fs::write(folder.join("egpu-config.5"), configuration(runtime_config::config::DEFAULT_TOML))?;

@@ -1,10 +1,8 @@
 //! Completions for shells: what clap generates from the command line, and around it the names of
 //! this node's containers and cards, for which the shell asks `egpu` itself.
 
-use clap::CommandFactory as _;
+use clap::Command;
 use clap_complete::Shell;
-
-use super::Cli;
 
 /// Prints names that need no quotes; others may come from a container.
 const NAMES: &str = r"
@@ -71,10 +69,10 @@ complete -c egpu -n "__fish_egpu_using_subcommand policy" -f -a "(__egpu_names c
 complete -c egpu -n "__fish_egpu_using_subcommand events" -l container -f -r -a "(__egpu_names containers)"
 "#;
 
-/// Returns the script for a shell.
-pub fn completions(shell: Shell) -> String {
+/// Returns the script of a command line for a shell.
+pub fn completions(shell: Shell, mut command: Command) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "egpu", &mut script);
+    clap_complete::generate(shell, &mut command, "egpu", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
         Shell::Bash => script + NAMES + BASH,
@@ -118,6 +116,8 @@ fn fish(script: &str) -> String {
 mod tests {
     use std::{fs, os::unix::fs::PermissionsExt as _, process::Command};
 
+    use clap::CommandFactory as _;
+
     use super::*;
 
     /// An `egpu` that has one container with a hostile pod and two cards.
@@ -128,7 +128,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         fs::write(path("egpu"), EGPU).unwrap();
         fs::set_permissions(path("egpu"), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(path("script"), completions(Shell::Bash)).unwrap();
+        fs::write(path("script"), completions(Shell::Bash, crate::Cli::command())).unwrap();
         fs::write(path("web-file"), "").unwrap();
         let [.., previous, current] = words else { panic!("{words:?}") };
         let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -170,13 +170,13 @@ mod tests {
 
     #[test]
     fn zsh_and_fish_ask_for_names_too() {
-        let script = completions(Shell::Zsh);
+        let script = completions(Shell::Zsh, crate::Cli::command());
         assert!(script.starts_with("#compdef egpu\n"), "{script}");
         for (function, uses) in [(":_egpu_containers'", 3), (":_egpu_cards'", 1)] {
             assert_eq!(script.matches(function).count(), uses, "{function}");
         }
         assert!(script.contains("'-w=-[") && script.contains("'--watch=-["), "{script}");
-        let script = completions(Shell::Fish);
+        let script = completions(Shell::Fish, crate::Cli::command());
         assert!(script.lines().all(|line| !(line.contains("-l watch") && line.ends_with(" -r"))), "{script}");
         assert!(script.contains("function __fish_egpu_using_subcommand"), "what is called is there: {script}");
     }

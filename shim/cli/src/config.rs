@@ -1,10 +1,15 @@
-//! `egpu config check`.
+//! The configuration: what the commands work with, and `egpu config check`.
 
 use std::path::Path;
 
 use runtime_config::Config;
 
 use super::error::CliError;
+
+/// Reads the node's file.
+pub(super) fn load() -> Result<Config, CliError> {
+    Config::load(None).map_err(CliError::Config)
+}
 
 /// Checks the file.
 pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
@@ -18,7 +23,7 @@ pub(super) fn check(file: Option<&Path>) -> Result<String, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Exit;
+    use crate::exit::Exit;
 
     #[test]
     fn a_file_is_right_or_wrong() {
@@ -29,7 +34,7 @@ mod tests {
         std::fs::write(&file, "\nmax_ints = 4\n").unwrap();
         let error = check(Some(&file)).unwrap_err();
         assert_eq!(error.exit(), Exit::Config);
-        let text = crate::chain(&error);
+        let text = base::error_chain(&error);
         assert!(text.contains("line 2: there is no key `max_ints`, did you mean `max_inst`?"), "{text}");
         assert!(check(Some(&directory.path().join("missing"))).is_err());
     }

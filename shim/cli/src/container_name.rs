@@ -162,7 +162,7 @@ mod tests {
     use ledger::{Record, event_log::Kind};
 
     use super::*;
-    use crate::{Exit, test_support};
+    use crate::{exit::Exit, test_support};
 
     /// `namespace/id`, or `namespace/id=pod's namespace/pod/container`.
     fn record(text: &str) -> Record {

@@ -1,6 +1,6 @@
 //! Errors of the commands.
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{error::Error, io, net::SocketAddr, path::PathBuf};
 
 use base::RefusalCode;
 use cards::{DiscoverError, ResolveError};
@@ -8,7 +8,7 @@ use ledger::{ChangeError, PolicyError, StoreError};
 use runtime_config::ConfigError;
 use trace::RecordError;
 
-use super::{exit::Exit, install::InstallError, metrics::TokenError};
+use super::exit::Exit;
 
 /// Error that keeps a command from its work.
 #[derive(Debug, thiserror::Error)]
@@ -67,10 +67,11 @@ pub(super) enum CliError {
     Token {
         path: PathBuf,
         #[source]
-        source: TokenError,
+        source: Box<dyn Error>,
     },
-    #[error(transparent)]
-    Install(#[from] Box<InstallError>),
+    /// An error of one command alone, which says how the command ends.
+    #[error("{source}")]
+    OfCommand { exit: Exit, source: Box<dyn Error> },
     #[error("there is no column {wanted} to sort by; there are {}", .columns.join(", "))]
     NoSuchColumn { wanted: String, columns: Vec<String> },
     #[error("cannot use the terminal; `egpu top -n 1` prints a table instead")]
@@ -99,7 +100,7 @@ impl CliError {
                 _ => Exit::Refused,
             },
             Self::MigPolicy { .. } => Exit::Refused,
-            Self::Install(error) => error.exit(),
+            Self::OfCommand { exit, .. } => *exit,
             #[cfg(feature = "parking")]
             Self::Park(_) => Exit::Failure,
             // The reader of the output has seen enough: `egpu ps | head`.

@@ -4,8 +4,8 @@ use base::RefusalCode;
 use serde::Serialize;
 
 use super::{
-    Exit,
     error::CliError,
+    exit::Exit,
     listing::{Listing, ListingOptions},
     table::{Cell, Column, wrapped},
     value_parsers,

@@ -21,7 +21,7 @@ impl InForce {
     pub(super) fn read(state_dir: &Path, wait: bool) -> Self {
         let table = Ledger::timetable(state_dir);
         if let Err(error) = &table {
-            super::say(&format!("egpu: {}", super::chain(error)));
+            crate::output::say(&format!("egpu: {}", base::error_chain(error)));
         }
         let now_us = now_us();
         // Without a shared card, everything is in force.

@@ -38,10 +38,10 @@ mod usage;
 mod value_parsers;
 mod without_gpu;
 
-use std::{io::Write, path::PathBuf};
+use std::path::PathBuf;
 
-use base::error_chain as chain;
-use clap::{Parser, Subcommand};
+use base::error_chain;
+use clap::{CommandFactory as _, Parser, Subcommand};
 use clap_complete::Shell;
 pub use completions::completions;
 use error::CliError;
@@ -49,7 +49,7 @@ pub use exit::Exit;
 use listing::ListingOptions;
 use node::Node;
 pub use output::Format;
-use runtime_config::Config;
+use output::say;
 
 /// Shares of NVIDIA cards for containers, on this node.
 #[derive(Debug, Parser)]
@@ -129,13 +129,6 @@ enum ConfigCommand {
     },
 }
 
-#[derive(Debug, Clone, Copy, clap::Args)]
-struct Output {
-    /// Output format
-    #[arg(long, short, value_enum, default_value_t)]
-    output: Format,
-}
-
 /// Runs a command to its end.
 pub fn run(cli: Cli) -> Exit {
     match execute(cli.command) {
@@ -143,7 +136,7 @@ pub fn run(cli: Cli) -> Exit {
         Err(error) => {
             let exit = error.exit();
             if exit != Exit::Success {
-                say(&format!("egpu: {}", chain(&error)));
+                say(&format!("egpu: {}", error_chain(&error)));
                 if let Some(code) = error.refusal_code() {
                     say(&format!("egpu: `egpu explain {code}` says more"));
                 }
@@ -208,33 +201,14 @@ fn execute(command: Command) -> Result<Exit, CliError> {
         #[cfg(feature = "parking")]
         Command::Unpark(arguments) => park::run(&arguments, mediator_process::parking::Request::Unpark),
         Command::Completions { shell } => {
-            output::print(&completions::completions(shell))?;
+            output::print(&completions::completions(shell, Cli::command()))?;
             Ok(Exit::Success)
         }
     }
 }
 
-fn show<T: serde::Serialize>(output: Output, value: &T, text: impl FnOnce() -> String) -> Result<Exit, CliError> {
-    output::print(&match output.output {
-        Format::Json => output::json(value)?,
-        Format::Table => text(),
-    })?;
-    Ok(Exit::Success)
-}
-
-fn load() -> Result<Config, CliError> {
-    Config::load(None).map_err(CliError::Config)
-}
-
-/// Prints a line to stderr. A failure of that is ignored: there is nowhere to report it.
-fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

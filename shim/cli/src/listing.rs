@@ -160,7 +160,7 @@ impl View {
             ListingFormat::Template(template) => {
                 let value = serde_json::to_value(value)?;
                 for absent in template.absent(&value) {
-                    super::say(&format!("egpu: nothing here has {absent}; `-o json` shows the keys"));
+                    crate::output::say(&format!("egpu: nothing here has {absent}; `-o json` shows the keys"));
                 }
                 Ok(template.lines(&value))
             }

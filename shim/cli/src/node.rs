@@ -27,7 +27,7 @@ impl Node {
         let (config, inventory) = configuration_and_cards()?;
         let (node, warnings) = Self::of(config, inventory)?;
         for warning in warnings {
-            super::say(&format!("egpu: {warning}"));
+            crate::output::say(&format!("egpu: {warning}"));
         }
         Ok(node)
     }
@@ -71,7 +71,7 @@ impl Node {
 /// Reads the configuration, and the cards, of which the driver is asked if no recent inventory is
 /// cached.
 pub(super) fn configuration_and_cards() -> Result<(Config, Inventory), CliError> {
-    let config = super::load()?;
+    let config = crate::config::load()?;
     let inventory = match cards::cached(&config) {
         Some(inventory) => inventory,
         None => cards::refresh(&config).map_err(CliError::Cards)?,

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use runtime_config::request::is_control_or_format;
 use serde::Serialize;
 
-use super::error::CliError;
+use super::{error::CliError, exit::Exit};
 
 /// Format of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -74,6 +74,27 @@ pub(super) fn table(titles: &[&str], rows: &[Vec<String>]) -> String {
     let header = line(&mut titles.iter().copied());
     let rows = rows.iter().map(|row| line(&mut row.iter().map(String::as_str)));
     std::iter::once(header).chain(rows).collect()
+}
+
+/// Options of a command whose result is text or JSON.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(super) struct Output {
+    /// Output format
+    #[arg(long, short, value_enum, default_value_t)]
+    pub(super) output: Format,
+}
+
+pub(super) fn show<T: Serialize>(output: Output, value: &T, text: impl FnOnce() -> String) -> Result<Exit, CliError> {
+    print(&match output.output {
+        Format::Json => json(value)?,
+        Format::Table => text(),
+    })?;
+    Ok(Exit::Success)
+}
+
+/// Prints a line to stderr. A failure of that is ignored: there is nowhere to report it.
+pub(super) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 #[cfg(test)]

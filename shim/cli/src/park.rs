@@ -20,7 +20,7 @@ use nvidia_glue::inject;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use sys::{Cuda, CudaPool};
 
-use super::{Exit, container_name, error::CliError, node};
+use super::{container_name, error::CliError, exit::Exit, node};
 
 /// Longest wait for a mediator.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ pub(super) struct ParkArguments {
 }
 
 pub(super) fn run(arguments: &ParkArguments, request: Request) -> Result<Exit, CliError> {
-    let config = super::load()?;
+    let config = crate::config::load()?;
     let records = node::records(&config)?;
     let record = container_name::find(&records, &arguments.id, arguments.namespace.as_deref())?;
     let card = record.cards.first().map(|card| card.uuid.clone()).unwrap_or_default();

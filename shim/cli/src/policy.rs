@@ -8,8 +8,8 @@ use schedule::{StatusFile, policy::rules};
 use serde::Serialize;
 
 use super::{
-    Exit,
     error::CliError,
+    exit::Exit,
     in_force::InForce,
     listing::{Listing, ListingOptions},
     node::Node,

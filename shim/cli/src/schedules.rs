@@ -45,7 +45,7 @@ impl Schedules {
             Ok(table) => Some(in_order(table, records)),
             Err(TimetableError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                warnings.push(super::chain(&error));
+                warnings.push(base::error_chain(&error));
                 None
             }
         };
@@ -53,7 +53,7 @@ impl Schedules {
             match read_status(state_dir, record) {
                 Ok(Some(reported)) => drop(status.insert(record.schedule_id().to_owned(), reported)),
                 Ok(None) => {}
-                Err(error) => warnings.push(super::chain(&error)),
+                Err(error) => warnings.push(base::error_chain(&error)),
             }
         }
         (Self { now_us: now_us(), table, status }, warnings)

@@ -10,8 +10,14 @@ use schedule::policy::rules;
 use serde::Serialize;
 
 use super::{
-    Exit, Output, container_name, error::CliError, in_force::InForce, node::Node, output::printable,
-    schedules::Schedules, usage, value_parsers,
+    container_name,
+    error::CliError,
+    exit::Exit,
+    in_force::InForce,
+    node::Node,
+    output::{Output, printable},
+    schedules::Schedules,
+    usage, value_parsers,
 };
 
 /// Arguments of `egpu set`.
@@ -56,9 +62,9 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Exit, CliError> {
     let before = container_name::find(&node.records, &arguments.id, arguments.namespace.as_deref())?;
     let (changed, remarks) = apply(&node, before, &change(arguments, before), arguments.wait)?;
     for remark in remarks {
-        super::say(&format!("egpu: {remark}"));
+        crate::output::say(&format!("egpu: {remark}"));
     }
-    super::show(arguments.output, &changed, || changed.text())
+    crate::output::show(arguments.output, &changed, || changed.text())
 }
 
 /// Makes the change, and returns remarks about it.

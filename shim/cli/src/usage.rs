@@ -42,7 +42,7 @@ pub(super) fn mediated(state_dir: &Path, record: &Record) -> Result<Option<usage
 /// Measures the use, and returns warnings of what failed. Nothing computes on simulated cards, so
 /// nothing uses their memory.
 pub(super) fn measure(node: &Node) -> (MemoryUsage, Vec<String>) {
-    measure_with(node, || cards::processes(&node.config).map_err(|error| super::chain(&error)))
+    measure_with(node, || cards::processes(&node.config).map_err(|error| base::error_chain(&error)))
 }
 
 /// [`measure`] that asks the driver in its own way, where it has to be asked.
@@ -55,7 +55,7 @@ pub(super) fn measure_with(
         match mediated(&node.config.state_dir, record) {
             Ok(Some(usage)) => drop(reported.insert(record.schedule_id().to_owned(), usage)),
             Ok(None) => {}
-            Err(error) => warnings.push(super::chain(&error)),
+            Err(error) => warnings.push(base::error_chain(&error)),
         }
     }
     // If every container has a mediator, the driver need not be asked.

@@ -187,6 +187,11 @@ impl Budget {
     }
 }
 
+/// Returns the processor time of this thread.
+pub(crate) fn thread_cpu_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

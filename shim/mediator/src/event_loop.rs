@@ -25,12 +25,12 @@ use nix::{
 use sys::frame::{self, FrameError};
 
 use super::{
+    cost::thread_cpu_time,
     listener::Listener,
     mediation::Mediation,
     message::{FromMediator, KillReason, ToMediator},
     proc_read_watchdog::READ_LIMIT,
     scheduler::Scheduler,
-    thread_cpu_time,
 };
 
 const INTAKE: u64 = 0;

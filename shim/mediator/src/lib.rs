@@ -53,14 +53,12 @@ use std::{
     },
     path::Path,
     sync::Arc,
-    time::Duration,
 };
 
 use abi::Node;
 use base::usage::UsageFile;
 use driver::{DeviceFile, Driver, NvidiaDriver};
 use mediator::{GrantedCard, Session, SessionError};
-use nix::time::{ClockId, clock_gettime};
 use nvidia_glue::inject::{self, HELD_FILE};
 use sys::spans;
 
@@ -271,11 +269,6 @@ fn open_cards(driver: &dyn Driver, setup: &Setup) -> Result<Vec<DeviceFile>, Beg
         driver.open(Node::Card(card.minor)).map_err(|source| BeginError::Card { uuid: card.uuid.clone(), source })
     };
     setup.cards.iter().map(open).collect()
-}
-
-/// Returns the processor time of this thread.
-fn thread_cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ use super::{
         WorkerReply,
     },
     start,
-    worker::failure,
     zygote::Zygote,
 };
 use crate::blocking::blocking;
@@ -238,7 +237,7 @@ impl HelperClient {
     /// why it could not.
     pub async fn start(&self, start: Start) -> Result<(), HelperError> {
         let own = start.clone();
-        let begin = move || start::start(&own, START_LIMIT).map_err(|e| failure(e.kind(), &e));
+        let begin = move || start::start(&own, START_LIMIT).map_err(|e| Failure::new(e.kind(), &e));
         if !here("start", START_LIMIT, begin).await? {
             return Ok(());
         }
@@ -278,7 +277,7 @@ impl HelperClient {
             if delete::needs_worker(&delete) {
                 return Ok(Some(delete));
             }
-            delete::remove(&delete).map(|()| None).map_err(|e| failure(e.kind(), &e))
+            delete::remove(&delete).map(|()| None).map_err(|e| Failure::new(e.kind(), &e))
         });
         match removed.await? {
             Some(delete) => self.done("delete", Operation::Delete(delete), DELETE_LIMIT).await,

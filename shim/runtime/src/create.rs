@@ -7,6 +7,7 @@ use std::{
     rc::Rc,
 };
 
+use base::error_chain;
 use ledger::ProcessId;
 use libcgroups::common::{CgroupConfig, create_cgroup_manager};
 use libcontainer::{
@@ -39,12 +40,12 @@ use super::{
     process::{self, AttributeError},
     program::{ContainerProgram, Ends},
     protocol::{Create, Delete, FailureKind},
+    refused::Refused,
     rootfs::{self, MountError},
     rootfs_setup::RootfsSetup,
-    rules::{self, HostFacts, ProcessNotes, Refused},
+    rules::{self, HostFacts, ProcessNotes},
     state::{Settings, StateDir, StateError, write_atomically},
     stdio::{ChildStdio, StdioError},
-    worker::chain,
 };
 use crate::cgroup::{AnnotationError, Cgroup, CgroupError, CgroupsPath, Host, LocateError, annotated_properties};
 
@@ -348,7 +349,7 @@ fn make_place<'a>(
     spec: &Spec,
     owner: Option<u32>,
 ) -> Result<(CgroupPlace<'a>, Vec<OwnedFd>), CreateError> {
-    let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(chain(&e)));
+    let manager = |config| create_cgroup_manager(config).map_err(|e| CreateError::Limits(error_chain(&e)));
     if let Some(scope) = path.scope() {
         let config = CgroupConfig { cgroup_path: path.below_root(), systemd_cgroup: false, ..config.clone() };
         let mut properties = annotated_properties(spec.annotations().as_ref().unwrap_or(&HashMap::new()))?;
@@ -360,7 +361,7 @@ fn make_place<'a>(
     cgroup.make()?;
     let resources = spec.linux().as_ref().and_then(|linux| linux.resources().as_ref());
     if let Some(resources) = resources {
-        intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(chain(&e)))?;
+        intermediate::limit(&manager(config.clone())?, resources).map_err(|e| CreateError::Limits(error_chain(&e)))?;
         cgroup.forbid_swap(resources)?;
         cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
     }

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use base::error_chain;
 use libcontainer::{
     container::{Container, State},
     process::intel_rdt::cleanup_intel_rdt,
@@ -14,7 +15,6 @@ use super::{
     protocol::{Delete, FailureKind},
     rootfs::{self, MountError},
     state::{StateDir, StateError},
-    worker::chain,
 };
 use crate::cgroup::{Cgroup, CgroupError, CgroupsPath, Host, LocateError};
 
@@ -86,7 +86,7 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     let place = CgroupsPath::new(Some(&config.cgroup_path), id, systemd_cgroup)?;
     destroy(&Cgroup::intended(&Host::default(), &place)?)?;
     if let Some(Err(error)) = place.scope().map(|scope| scope.stop()) {
-        tracing::warn!(error = super::worker::chain(&error), container = id, "systemd keeps an empty scope");
+        tracing::warn!(error = error_chain(&error), container = id, "systemd keeps an empty scope");
     }
     let Some(saved) = saved else { return Ok(()) };
     let container = Container { state: saved, root: state.path().to_owned() };
@@ -102,7 +102,7 @@ fn end(id: &str, state: &StateDir) -> Result<(), DeleteError> {
     let hooks = config.hooks.as_ref().and_then(|hooks| hooks.poststop().as_ref());
     // The OCI spec: log a warning and go on as if it had succeeded.
     if let Err(error) = hooks::run("poststop", hooks.map(Vec::as_slice), &container.state, None, None, None) {
-        tracing::warn!(error = chain(&error), container = id, "a poststop hook failed");
+        tracing::warn!(error = error_chain(&error), container = id, "a poststop hook failed");
     }
     Ok(())
 }

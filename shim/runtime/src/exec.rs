@@ -11,6 +11,7 @@ use std::{
     rc::Rc,
 };
 
+use base::error_chain;
 use libcgroups::common::CgroupConfig;
 use libcontainer::{
     config::{ConfigError, YoukiConfig},
@@ -34,7 +35,8 @@ use super::{
     process::{self, AttributeError},
     program::{self, ContainerProgram, Ends},
     protocol::{Exec, FailureKind},
-    rules::{self, HostFacts, ProcessNotes, Refused},
+    refused::Refused,
+    rules::{self, HostFacts, ProcessNotes},
     state::{StateDir, StateError},
     stdio::{ChildStdio, StdioError},
 };
@@ -198,8 +200,7 @@ fn open(exec: &Exec) -> Result<ExecTarget, ExecError> {
         rules::process(process, HostFacts::read())?;
     }
     let mut spec: Spec = serde_json::from_value(json).map_err(parse)?;
-    spec.canonicalize_rootfs(container.bundle())
-        .map_err(|source| ExecError::Describe(super::worker::chain(&source)))?;
+    spec.canonicalize_rootfs(container.bundle()).map_err(|source| ExecError::Describe(error_chain(&source)))?;
     Ok(ExecTarget {
         init: init.as_raw(),
         cgroup_path: config.cgroup_path,

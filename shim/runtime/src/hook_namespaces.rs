@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
 };
 
+use base::error_chain;
 use nix::{
     fcntl::OFlag,
     sched::{CloneFlags, setns},
@@ -69,7 +70,7 @@ pub(crate) fn run_prepared<P, E: std::error::Error>(
 }
 
 fn text<E: std::error::Error>(error: E) -> String {
-    super::worker::chain(&error)
+    error_chain(&error)
 }
 
 fn in_child(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::rules::Refused;
+use super::refused::Refused;
 
 /// -1, as specs write it.
 const NO_ID: u64 = 0xffff_ffff;

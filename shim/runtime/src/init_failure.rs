@@ -1,10 +1,11 @@
 //! Failures of libcontainer's init in words: its own messages name the step at best.
 
+use base::error_chain;
 use libcontainer::{process::init::error::InitProcessError, syscall::SyscallError};
 use nix::errno::Errno;
 use oci_spec::runtime::{Process, Scheduler, Spec};
 
-use super::{program::in_words, worker::chain};
+use super::program::in_words;
 
 /// Says what failed, with runc's words where tools go by them. In init, right after the failure.
 pub(crate) fn words(error: &InitProcessError, spec: &Spec) -> String {
@@ -12,7 +13,7 @@ pub(crate) fn words(error: &InitProcessError, spec: &Spec) -> String {
     match error {
         InitProcessError::NixOther(errno) => {
             let again = process.and_then(|process| working_directory(process, Errno::from_raw(*errno as i32)));
-            again.unwrap_or_else(|| chain(error))
+            again.unwrap_or_else(|| error_chain(error))
         }
         InitProcessError::SchedSetattr(number) => {
             let scheduler = process.and_then(|process| process.scheduler().as_ref()).map(scheduler);
@@ -22,7 +23,7 @@ pub(crate) fn words(error: &InitProcessError, spec: &Spec) -> String {
         InitProcessError::SyscallOther(SyscallError::SetCaps(source)) => format!(
             "cannot set process.capabilities: {source}; the permitted ones must have the effective and the ambient ones"
         ),
-        error => chain(error),
+        error => error_chain(error),
     }
 }
 

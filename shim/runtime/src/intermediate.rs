@@ -6,8 +6,11 @@
 //! moves the process by its pid, for which the kernel waits about ten milliseconds (see
 //! [`crate::cgroup`]).
 
+mod exec_entrance;
+
 use std::{collections::HashMap, os::fd::OwnedFd, rc::Rc};
 
+use base::error_chain;
 use libcgroups::common::{AnyCgroupManager, CgroupManager, ControllerOpt};
 use libcontainer::{
     namespaces::{NamespaceError, Namespaces},
@@ -24,10 +27,9 @@ use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, LinuxResources, Proc
 use sys::Forked;
 
 use super::{
-    exec_entrance, init_failure, namespaces,
+    init_failure, namespaces,
     privileges::{self, PrivilegeError},
     rlimits,
-    worker::chain,
 };
 use crate::cgroup::{Cgroup, CgroupError, Property, Scope, ScopeError};
 
@@ -239,7 +241,7 @@ fn join(
             scope.start(id, std::process::id(), cgroup, resources, properties)?;
             cgroup.enter_beyond_systemd()?;
             if let Some(resources) = resources {
-                limit(manager, resources).map_err(|e| IntermediateError::Limits(chain(&e)))?;
+                limit(manager, resources).map_err(|e| IntermediateError::Limits(error_chain(&e)))?;
                 cgroup.deny_console(resources.devices().as_deref().unwrap_or_default())?;
             }
             cgroup.limit_nesting(unified(resources))?;

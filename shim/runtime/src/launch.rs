@@ -21,6 +21,7 @@ use std::{
     rc::Rc,
 };
 
+use base::error_chain;
 use libcontainer::{
     channel::ChannelError as BaseChannelError,
     network::{NetworkError, network_device::dev_change_net_namespace},
@@ -51,7 +52,6 @@ use super::{
     rlimits,
     rootfs_setup::RootfsSetup,
     seccomp_listener::{self, ListenerError},
-    worker::chain,
 };
 use crate::cgroup::takes_no_process;
 
@@ -305,10 +305,10 @@ impl Launch<'_> {
     fn run_first(&self, has_intermediate: bool, mut ends: Ends<'_>) -> ! {
         // Those who read from them hear when the worker is gone.
         let closed = ends.init.0.close().and_then(|()| ends.intermediate.0.close()).map_err(|e| e.to_string());
-        let entered = closed.and_then(|()| self.enter().map_err(|e| chain(&e)));
+        let entered = closed.and_then(|()| self.enter().map_err(|e| error_chain(&e)));
         let result = entered.and_then(|()| match has_intermediate {
-            true => intermediate::run(self.args, &self.place, self.joined, &mut ends).map_err(|e| chain(&e)),
-            false => Err(chain(&intermediate::run_init(self.args, &self.place, &mut ends))),
+            true => intermediate::run(self.args, &self.place, self.joined, &mut ends).map_err(|e| error_chain(&e)),
+            false => Err(error_chain(&intermediate::run_init(self.args, &self.place, &mut ends))),
         });
         let Err(message) = result else { sys::exit_now(0) };
         let to_main = if has_intermediate { ends.to_main } else { ends.init_to_main };

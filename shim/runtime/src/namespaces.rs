@@ -18,7 +18,7 @@ use nix_of_libcontainer::unistd::Pid;
 use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, Spec};
 use serde_json::{Map, Value};
 
-use super::rules::Refused;
+use super::refused::Refused;
 
 /// Refuses two of a kind, of which libcontainer takes the last, and takes out a user namespace that
 /// is the host's own: whoever is in it cannot join it.

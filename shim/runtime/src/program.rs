@@ -15,6 +15,7 @@ use std::{
     rc::Rc,
 };
 
+use base::error_chain;
 use libcontainer::{
     container::State,
     workload::{Executor, ExecutorError, ExecutorValidationError},
@@ -30,7 +31,6 @@ use oci_spec::runtime::{Process, Spec};
 use super::{
     hooks::{self, HookFailed},
     stdio,
-    worker::chain,
 };
 
 /// More than a container's process has open at a time of its own.
@@ -167,7 +167,7 @@ impl ContainerProgram {
         sys::close_each(std::iter::once(self.ends.start.as_raw_fd()));
         if let Some(state) = &self.init {
             if let Err(error) = self.run_start_hooks(spec, state) {
-                return ProgramError::Hook(chain(&error));
+                return ProgramError::Hook(error_chain(&error));
             }
             let _ = nix::unistd::write(&*self.ends.outcome, &[ABOUT_TO_EXECUTE]);
         }

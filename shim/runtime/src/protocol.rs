@@ -1,7 +1,8 @@
 //! Requests of the shim to the helper, and their replies.
 
-use std::path::PathBuf;
+use std::{error::Error, path::PathBuf};
 
+use base::error_chain;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
@@ -186,6 +187,12 @@ pub struct Failure {
     pub kind: FailureKind,
     /// The message, with the chain of causes.
     pub message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(kind: FailureKind, error: &dyn Error) -> Self {
+        Self { kind, message: error_chain(error) }
+    }
 }
 
 /// The kind of a failure.

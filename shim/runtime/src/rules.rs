@@ -7,13 +7,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{absence::drop_absent, ids, namespaces, stdio::WindowSize};
+use super::{absence::drop_absent, ids, namespaces, refused::Refused, stdio::WindowSize};
 use crate::capabilities::CAPABILITIES;
-
-/// A spec or process that cannot be run as it asks to be.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}")]
-pub(crate) struct Refused(pub(super) String);
 
 /// Abilities of the host, as far as the rules depend on them.
 #[derive(Debug, Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use base::error_chain;
 use sys::{frame, spans};
 
 use super::{
@@ -55,7 +56,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let log = LogCapture::capture().map_err(internal)?;
     let answer = match operation {
         Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| with_log(failure, &log)),
-        Err(e) => WorkerReply::Failed(Failure { kind: FailureKind::Invalid, message: chain(&e) }).into(),
+        Err(e) => WorkerReply::Failed(Failure { kind: FailureKind::Invalid, message: error_chain(&e) }).into(),
     };
     spans::mark("worker answers", "");
     let beside: Vec<BorrowedFd<'_>> = answer.beside.iter().map(AsFd::as_fd).collect();
@@ -66,31 +67,31 @@ fn perform(operation: &Operation, fds: Vec<OwnedFd>, reply: &OwnedFd) -> Result<
     match operation {
         Operation::Create(operation) => match create::create(operation, fds, reply) {
             Ok(created) => Ok(process(created.init, created.warnings)),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::Poststart(operation) => match start::poststart(operation) {
             Ok(()) => Ok(WorkerReply::Done.into()),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::Exec(operation) => match exec::exec(operation, fds, reply) {
             Ok(executed) => Ok(process(executed.process, executed.warnings)),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::Delete(operation) => match delete::remove(operation) {
             Ok(()) => Ok(WorkerReply::Done.into()),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::Inventory => match inventory::inventory() {
             Ok(cards) => Ok(WorkerReply::Inventory(Box::new(cards)).into()),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::Freed(asked) => match freed::look(asked) {
             Ok(()) => Ok(WorkerReply::Done.into()),
-            Err(e) => Err(failure(e.kind(), &e)),
+            Err(e) => Err(Failure::new(e.kind(), &e)),
         },
         Operation::ImageVariable(asked) => match image::variable(asked) {
             Ok(values) => Ok(WorkerReply::ImageVariable(values).into()),
-            Err(e) => Err(failure(FailureKind::Internal, &e)),
+            Err(e) => Err(Failure::new(FailureKind::Internal, &e)),
         },
         Operation::Mediate(_) => {
             Err(Failure { kind: FailureKind::Internal, message: "a mediator is no operation that ends".to_owned() })
@@ -115,7 +116,7 @@ fn mediate(
             ready.run()
         }
         Err(error) => {
-            let failure = failure(FailureKind::Internal, &error);
+            let failure = Failure::new(FailureKind::Internal, &error);
             frame::send_value(reply, &WorkerReply::Failed(failure), &[])
         }
     }
@@ -123,10 +124,6 @@ fn mediate(
 
 fn process(process: Launched, warnings: Vec<String>) -> Answer {
     Answer { reply: WorkerReply::Process { pid: process.pid.as_raw(), warnings }, beside: Some(process.pidfd) }
-}
-
-pub(super) fn failure(kind: FailureKind, error: &dyn std::error::Error) -> Failure {
-    Failure { kind, message: chain(error) }
 }
 
 /// Adds what libcontainer only logged. A message about the program or its directory is complete,
@@ -139,19 +136,4 @@ fn with_log(mut failure: Failure, log: &LogCapture) -> Answer {
         failure.message = format!("{} ({quote})", failure.message);
     }
     WorkerReply::Failed(failure).into()
-}
-
-/// An error and its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        let message = e.to_string();
-        if !text.ends_with(&message) {
-            text.push_str(": ");
-            text.push_str(&message);
-        }
-        cause = e.source();
-    }
-    text
 }

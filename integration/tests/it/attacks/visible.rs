@@ -33,7 +33,7 @@ fn own_namespaces(spec: &mut Value) {
 }
 
 /// Defence: all namespaces are joined at once, and all rights dropped, before the process is made
-/// that the container sees (`shim/runtime/src/exec_entrance.rs`).
+/// that the container sees (`shim/runtime/src/intermediate/exec_entrance.rs`).
 fn by_tracer(node: &Node) {
     during_execs(node, node.container("a").hostile(&["visible"]).edit(tracer));
 }

@@ -12,6 +12,12 @@ pub(crate) const CRI_TABLES: [&str; 3] = [CRI_V3, "io.containerd.grpc.v1.cri", "
 pub(crate) const CRI_V3: &str = "io.containerd.cri.v1.runtime";
 pub(crate) const RUNC: &str = "io.containerd.runc.v2";
 
+/// The pods' annotations that CRI passes on: those of the languages of requests.
+pub(crate) const POD_ANNOTATIONS: &str = "pod_annotations = [\"egpu.io/*\", \"hami.io/*\", \
+     \"nvidia.com/container.*\", \"gpu-fraction*\", \"gpu-memory\", \"runai/shared-gpu-configmap\"]";
+/// Annotations that containers have of their own, as from device plugins.
+pub(crate) const CONTAINER_ANNOTATIONS: &str = "container_annotations = [\"egpu.io/*\"]";
+
 /// Way in which a runtime of CRI is egpu.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -44,6 +50,20 @@ pub(crate) fn runtimes(config: &Table) -> impl Iterator<Item = (&str, &Table)> {
         .filter_map(|name| table_at(config, &["plugins", name, "containerd", "runtimes"]))
         .flatten()
         .filter_map(|(name, runtime)| Some((name.as_str(), runtime.as_table()?)))
+}
+
+/// Returns whether CRI's default runtime makes cgroups through systemd.
+pub(crate) fn systemd_cgroup(effective: &Table) -> bool {
+    let name = default_runtime(effective).unwrap_or("runc");
+    let options =
+        runtimes(effective).find(|(other, _)| *other == name).and_then(|(_, table)| table_at(table, &["options"]));
+    options.and_then(|options| options.get("SystemdCgroup")).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// Returns the name of CRI's default runtime.
+pub(crate) fn default_runtime(effective: &Table) -> Option<&str> {
+    let mut tables = CRI_TABLES.iter().filter_map(|name| table_at(effective, &["plugins", name, "containerd"]));
+    tables.find_map(|table| table.get("default_runtime_name")?.as_str())
 }
 
 pub(crate) fn cri_is_disabled(config: &Table) -> bool {

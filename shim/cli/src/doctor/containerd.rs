@@ -6,12 +6,11 @@ use egpu_shim::info;
 use toml::{Table, Value};
 
 use super::{Check, runtime};
-use crate::{
-    containerd::{
-        config::{ContainerdConfig, DEFAULT_FILE},
-        cri::{Form, RUNC, cri_is_disabled, matches_pattern, runtimes},
+use crate::containerd::{
+    config::{ContainerdConfig, DEFAULT_FILE},
+    cri::{
+        CONTAINER_ANNOTATIONS, Form, POD_ANNOTATIONS, RUNC, cri_is_disabled, matches_pattern, runtimes, systemd_cgroup,
     },
-    install::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup},
 };
 
 const CONTAINERD: &str = "containerd";
@@ -29,7 +28,7 @@ pub(super) fn checks(file: Option<&Path>) -> Vec<Check> {
         Err(error) => {
             vec![Check::failure(
                 CONTAINERD,
-                crate::chain(&error),
+                base::error_chain(&error),
                 "correct it, or name another with --containerd-config",
             )]
         }

@@ -32,7 +32,7 @@ use serde::Serialize;
 use sys::KernelFeatures;
 
 use super::{
-    Exit,
+    exit::Exit,
     listing::Listing,
     table::{Cell, CellState, Column},
 };
@@ -103,7 +103,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
         // Without it neither the driver to look for nor the state directory is known.
         Err(error) => checks.push(Check::failure(
             CONFIG,
-            super::chain(&error),
+            base::error_chain(&error),
             "correct it; `egpu config default` prints every key, `egpu config check` verifies it",
         )),
     }

@@ -78,7 +78,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
         }
         Err(error) => vec![Check::failure(
             LEDGER,
-            crate::chain(&error),
+            base::error_chain(&error),
             "nothing is granted until it can be read: see the file that is named",
         )],
     }
@@ -88,7 +88,7 @@ fn ledger(state_dir: &Path) -> Vec<Check> {
 fn notes(state_dir: &Path) -> Vec<Check> {
     let remedy = "its container is cleaned up after by the copy in its bundle; once it has ended, remove the file";
     let unreadable = Registry::at(state_dir.to_owned()).unreadable();
-    unreadable.iter().map(|error| Check::warning(NOTES, crate::chain(error), remedy)).collect()
+    unreadable.iter().map(|error| Check::warning(NOTES, base::error_chain(error), remedy)).collect()
 }
 
 /// Counts the containers by the version of egpu that runs them, with and without cards.

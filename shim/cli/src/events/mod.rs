@@ -15,9 +15,9 @@ use serde_json::Value;
 pub(super) use self::files::EventFiles;
 use self::wait::EventWait;
 use super::{
-    Exit,
     container_name::ContainerEvents,
     error::CliError,
+    exit::Exit,
     listing::{Listing, ListingFormat, ListingOptions},
     output::{self, printable},
     table::{Cell, CellState, Column},
@@ -59,12 +59,12 @@ pub(super) struct EventsArguments {
 pub(super) fn run(arguments: &EventsArguments) -> Result<Exit, CliError> {
     for kind in &arguments.kinds {
         if Kind::ALL.iter().all(|known| known.name() != kind) {
-            super::say(&format!(
+            crate::output::say(&format!(
                 "egpu: this version knows no events of the kind {kind}; `egpu events --help` lists the kinds"
             ));
         }
     }
-    let directory = event_log::directory(&super::load()?.state_dir);
+    let directory = event_log::directory(&crate::config::load()?.state_dir);
     if arguments.follow {
         return follow(arguments, &directory);
     }

@@ -10,8 +10,8 @@ use schedule::{Status, Turn};
 use serde::Serialize;
 
 use super::{
-    Exit, container_name, error::CliError, events, listing::View, node, schedules::Schedules, screen::Screen, usage,
-    without_gpu,
+    container_name, error::CliError, events, exit::Exit, listing::View, node, schedules::Schedules, screen::Screen,
+    usage, without_gpu,
 };
 
 /// Arguments of `egpu inspect`.
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &InspectArguments) -> Result<Exit, CliError> {
 }
 
 fn inspect(arguments: &InspectArguments, screen: Screen) -> Result<String, CliError> {
-    let config = super::load()?;
+    let config = crate::config::load()?;
     let (granted, without_gpu) = (node::records(&config)?, without_gpu::list(&config.state_dir));
     let record = match find(&granted, &without_gpu, &arguments.id, arguments.namespace.as_deref())? {
         InspectedContainer::Granted(record) => record,
@@ -45,18 +45,18 @@ fn inspect(arguments: &InspectArguments, screen: Screen) -> Result<String, CliEr
         }
     };
     let usage = usage::mediated(&config.state_dir, record).unwrap_or_else(|error| {
-        super::say(&format!("egpu: {}", super::chain(&error)));
+        crate::output::say(&format!("egpu: {}", base::error_chain(&error)));
         None
     });
     let (schedules, warnings) = Schedules::read(&config.state_dir, slice::from_ref(record));
     for warning in warnings {
-        super::say(&format!("egpu: {warning}"));
+        crate::output::say(&format!("egpu: {warning}"));
     }
     let inspected = Inspected::new(record, usage, &schedules);
     arguments.view.text(&inspected, |_| {
         // Without the events, the rest is shown.
         let events = events::latest(&config.state_dir, &record.container, EVENTS).unwrap_or_else(|error| {
-            super::say(&format!("egpu: cannot read the events: {error}"));
+            crate::output::say(&format!("egpu: cannot read the events: {error}"));
             Vec::new()
         });
         sections::text(&sections::sections(&inspected, &events), screen)

@@ -15,11 +15,11 @@ use super::{
     changes::{self, Draft},
     config_files::{ConfigFiles, Overlay, imports, parse},
     error::InstallError,
-    runtime_table::{HANDLER, RuntimeTable, default_runtime},
+    runtime_table::{HANDLER, RuntimeTable},
 };
 use crate::{
     containerd::{
-        cri::{CRI_TABLES, Form, cri_is_disabled, runtimes},
+        cri::{CRI_TABLES, Form, cri_is_disabled, default_runtime, runtimes},
         distribution::{Installation, Layout},
     },
     say,

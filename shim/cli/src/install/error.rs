@@ -4,7 +4,7 @@ use std::{io, path::PathBuf};
 
 use runtime_config::ConfigError;
 
-use crate::Exit;
+use crate::{error::CliError, exit::Exit};
 
 /// A node that was left as it was.
 #[derive(Debug, thiserror::Error)]
@@ -127,9 +127,15 @@ pub(crate) enum InstallError {
     StillDown { service: String, why: String, now: String },
 }
 
+impl From<InstallError> for CliError {
+    fn from(error: InstallError) -> Self {
+        Self::OfCommand { exit: error.exit(), source: Box::new(error) }
+    }
+}
+
 impl InstallError {
     /// Returns the exit code.
-    pub(crate) fn exit(&self) -> Exit {
+    fn exit(&self) -> Exit {
         match self {
             Self::Config(_) => Exit::Config,
             Self::InUse { .. }

@@ -25,7 +25,7 @@ use std::{
 };
 
 use changes::{Change, Draft};
-pub(super) use error::InstallError;
+use error::InstallError;
 use nix::{
     fcntl::{Flock, FlockArg},
     unistd::{chdir, chroot},
@@ -36,10 +36,9 @@ use runtime_config::{
     Config,
     config::{DEFAULT_PATH, DEFAULT_TOML},
 };
-pub(super) use runtime_table::{CONTAINER_ANNOTATIONS, POD_ANNOTATIONS, systemd_cgroup};
 pub(super) use uninstall::{UninstallArguments, uninstall};
 
-use super::{Exit, doctor, error::CliError, output, say, screen::Screen};
+use super::{doctor, error::CliError, exit::Exit, output, output::say, screen::Screen};
 
 /// Directory that is locked: it is on every node, and nobody else locks it.
 const LOCKED: &str = "/var/lib";
@@ -103,7 +102,7 @@ fn lock() -> Result<Flock<File>, InstallError> {
 
 /// Runs `egpu install`.
 pub(super) fn install(arguments: &InstallArguments) -> Result<Exit, CliError> {
-    install_node(arguments).map_err(Box::new)?;
+    install_node(arguments)?;
     if arguments.common.dry_run {
         return Ok(Exit::Success);
     }

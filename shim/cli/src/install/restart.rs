@@ -8,13 +8,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use base::error_chain;
 use nix::time::{ClockId, clock_gettime};
 use procfs_core::{FromRead, process::Stat};
 use prost::Message;
 use runtime::containerd::{ContainerdClient, ContainerdError};
 
 use super::error::InstallError;
-use crate::{chain, containerd::distribution::Installation};
+use crate::containerd::distribution::Installation;
 
 /// A containerd with many containers connects to all of their shims before it answers.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -75,7 +76,7 @@ pub(super) fn wait_until_up(socket: &Path, wants_cri: bool) -> Result<(), String
                 None => return Ok(()),
                 Some(error) => format!("CRI: {error}"),
             },
-            Err(error) => chain(&error),
+            Err(error) => error_chain(&error),
         };
         if Instant::now() > deadline {
             return Err(why);

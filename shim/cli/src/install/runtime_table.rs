@@ -7,18 +7,12 @@ use toml::{Table, Value};
 
 use crate::containerd::{
     config::FIRST_WITH_RUNTIME_PATH,
-    cri::{CRI_V3, Form, RUNC, cri_table, runtimes, table_at},
+    cri::{CONTAINER_ANNOTATIONS, CRI_V3, Form, POD_ANNOTATIONS, RUNC, cri_table, systemd_cgroup},
     distribution::Installation,
 };
 
 /// Name of the runtime: the handler that a RuntimeClass names.
 pub(super) const HANDLER: &str = "egpu";
-
-/// The pods' annotations that CRI passes on: those of the languages of requests.
-pub(crate) const POD_ANNOTATIONS: &str = "pod_annotations = [\"egpu.io/*\", \"hami.io/*\", \
-     \"nvidia.com/container.*\", \"gpu-fraction*\", \"gpu-memory\", \"runai/shared-gpu-configmap\"]";
-/// Annotations that containers have of their own, as from device plugins.
-pub(crate) const CONTAINER_ANNOTATIONS: &str = "container_annotations = [\"egpu.io/*\"]";
 
 /// Settings of the table.
 #[derive(Debug, Clone, Copy)]
@@ -65,24 +59,10 @@ impl<'a> RuntimeTable<'a> {
     }
 }
 
-/// Returns whether CRI's default runtime makes cgroups through systemd.
-pub(crate) fn systemd_cgroup(effective: &Table) -> bool {
-    let name = default_runtime(effective).unwrap_or("runc");
-    let options =
-        runtimes(effective).find(|(other, _)| *other == name).and_then(|(_, table)| table_at(table, &["options"]));
-    options.and_then(|options| options.get("SystemdCgroup")).and_then(Value::as_bool).unwrap_or(false)
-}
-
-/// Returns the name of CRI's default runtime.
-pub(super) fn default_runtime(effective: &Table) -> Option<&str> {
-    use crate::containerd::cri::CRI_TABLES;
-    let mut tables = CRI_TABLES.iter().filter_map(|name| table_at(effective, &["plugins", name, "containerd"]));
-    tables.find_map(|table| table.get("default_runtime_name")?.as_str())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::containerd::cri::runtimes;
 
     /// The examples are what people copy who do without `egpu install`.
     #[test]

@@ -16,7 +16,7 @@ use super::{
     programs::{self, InstallRecord, STATE},
     show,
 };
-use crate::{Exit, error::CliError, say};
+use crate::{error::CliError, exit::Exit, output::say};
 
 /// Arguments of `egpu uninstall`.
 #[derive(Debug, clap::Args)]
@@ -27,7 +27,7 @@ pub(crate) struct UninstallArguments {
 
 /// Runs `egpu uninstall`.
 pub(crate) fn uninstall(arguments: &UninstallArguments) -> Result<Exit, CliError> {
-    uninstall_node(&arguments.common).map_err(Box::new)?;
+    uninstall_node(&arguments.common)?;
     Ok(Exit::Success)
 }
 

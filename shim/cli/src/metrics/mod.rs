@@ -13,10 +13,9 @@ use std::{net::SocketAddr, path::PathBuf};
 use families::Snapshot;
 use ledger::event_log;
 use page::Token;
-pub(crate) use page::TokenError;
 use server::Site;
 
-use super::{Exit, error::CliError, node::Node, output, usage, value_parsers};
+use super::{error::CliError, exit::Exit, node::Node, output, usage, value_parsers};
 
 /// Arguments of `egpu metrics`.
 #[derive(Debug, clap::Args)]
@@ -54,7 +53,9 @@ pub(super) fn run(arguments: &MetricsArguments) -> Result<Exit, CliError> {
 
 /// Returns what is to be served, unless that would be a page for everybody.
 fn site(arguments: &MetricsArguments, address: SocketAddr) -> Result<Site, CliError> {
-    let read = |path: &PathBuf| Token::read(path).map_err(|source| CliError::Token { path: path.clone(), source });
+    let read = |path: &PathBuf| {
+        Token::read(path).map_err(|source| CliError::Token { path: path.clone(), source: source.into() })
+    };
     match (arguments.page, &arguments.page_token) {
         (false, _) => Ok(Site::new()),
         (true, Some(path)) => Ok(Site::new().with_page(Some(read(path)?))),
@@ -68,12 +69,12 @@ fn snapshot() -> Result<String, CliError> {
     let node = Node::read()?;
     let (usage, warnings) = usage::measure(&node);
     for warning in warnings {
-        super::say(&format!("egpu: {warning}"));
+        crate::output::say(&format!("egpu: {warning}"));
     }
     let events = match event_log::totals(&node.config.state_dir) {
         Ok(events) => Some(events),
         Err(error) => {
-            super::say(&format!("egpu: cannot count the events: {error}"));
+            crate::output::say(&format!("egpu: cannot count the events: {error}"));
             None
         }
     };

@@ -95,7 +95,7 @@ pub(super) fn serve(address: SocketAddr, site: Site) -> Result<(), CliError> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         let page = site.page.as_ref().map_or_else(String::new, |_| format!(", the page at http://{address}/"));
-        crate::say(&format!("egpu: metrics at http://{address}/metrics{page}"));
+        crate::output::say(&format!("egpu: metrics at http://{address}/metrics{page}"));
         tokio::select! {
             () = accept(listener, Arc::new(site)) => {}
             _ = interrupted.recv() => {}
@@ -253,7 +253,7 @@ impl SnapshotCache {
                 Ok(text)
             }
             Err(error) => {
-                crate::say(&format!("egpu: {}", crate::chain(&error)));
+                crate::output::say(&format!("egpu: {}", base::error_chain(&error)));
                 Err(SnapshotError::Failed)
             }
         });

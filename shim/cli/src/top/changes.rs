@@ -1,11 +1,11 @@
 //! Changes of limits and policies from the screen, by the ways of `egpu set` and `egpu policy`.
 
+use base::error_chain;
 use cards::Card;
 use ledger::{CardSetting, Change, ContainerKey, Record};
 use runtime_config::request::{CardPolicy, PerCard};
 
 use crate::{
-    chain,
     error::CliError,
     node::{self, Node},
     policy, set, value_parsers,
@@ -95,7 +95,7 @@ enum Parsed<'a> {
 }
 
 fn run(request: &Request, act: impl FnOnce(&Node, Parsed<'_>) -> Result<String, CliError>) -> Answer {
-    let failed = |error: CliError| chain(&error);
+    let failed = |error: CliError| error_chain(&error);
     let (config, inventory) = node::configuration_and_cards().map_err(failed)?;
     let (node, _) = Node::of(config, inventory).map_err(failed)?;
     let parsed = parse(request, &node)?;

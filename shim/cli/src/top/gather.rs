@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use base::error_chain;
 use cards::{Inventory, ProcessMemory, SensorReading};
 use jiff::Timestamp;
 use ledger::event_log::{self, Entry};
@@ -13,7 +14,6 @@ use runtime_config::Config;
 
 use super::{frame::Frame, rows::Waiting};
 use crate::{
-    chain,
     error::CliError,
     events::EventFiles,
     node::{self, Node},
@@ -73,7 +73,7 @@ impl Gatherer {
     /// Looks once.
     pub(super) fn look(&mut self) -> Look {
         let mut warnings = Vec::new();
-        let seen = self.see(&mut warnings).map_err(|error| chain(&error));
+        let seen = self.see(&mut warnings).map_err(|error| error_chain(&error));
         Look { clock: clock(Timestamp::now()), seen, events: self.recent.clone(), warnings }
     }
 

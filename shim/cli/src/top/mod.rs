@@ -26,7 +26,12 @@ use std::{
 pub(super) use frame::Frame;
 use view::Theme;
 
-use super::{Exit, Output, error::CliError, output::Format, value_parsers};
+use super::{
+    error::CliError,
+    exit::Exit,
+    output::{Format, Output},
+    value_parsers,
+};
 
 /// Arguments of `egpu top`.
 #[derive(Debug, clap::Args)]

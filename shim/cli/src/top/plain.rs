@@ -11,8 +11,8 @@ use super::{
     frame::{CardLine, ContainerCardLine, ContainerLines, Frame},
 };
 use crate::{
-    Exit,
     error::CliError,
+    exit::Exit,
     node::Node,
     output::{self, Format},
     schedules::{self, Schedules},
@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &TopArguments) -> Result<Exit, CliError> {
             Format::Table => table(&frame),
         })?;
         for warning in warnings {
-            crate::say(&format!("egpu: {warning}"));
+            crate::output::say(&format!("egpu: {warning}"));
         }
         before = Some(node.schedules);
     }

@@ -26,7 +26,7 @@ use super::{
     state::{Effect, State},
     view::{self, Theme},
 };
-use crate::{Exit, error::CliError};
+use crate::{error::CliError, exit::Exit};
 
 /// News that wait at most: a terminal that takes nothing must not make them pile up.
 const MOST_NEWS: usize = 32;

@@ -26,8 +26,8 @@ use sys::{
 
 use super::{
     super::{
+        cost::thread_cpu_time,
         pid_namespaces::{numbers, pids},
-        thread_cpu_time,
     },
     BrokerReply, BrokerRequest, ProcFile, to_wire,
 };

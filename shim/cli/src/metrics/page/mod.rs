@@ -9,7 +9,7 @@ use ledger::event_log;
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-pub(crate) use token::{Token, TokenError};
+pub(crate) use token::Token;
 
 use crate::{cards, error::CliError, events, node::Node, output, ps, schedules::Schedules, top, usage};
 
@@ -65,7 +65,7 @@ impl PageReader {
         let node = Node::read()?;
         let (usage, warnings) = usage::measure(&node);
         for warning in warnings {
-            crate::say(&format!("egpu: {warning}"));
+            crate::output::say(&format!("egpu: {warning}"));
         }
         let directory = event_log::directory(&node.config.state_dir);
         let events = events::last(&directory, EVENTS).map_err(|source| CliError::Events { directory, source })?;

@@ -21,7 +21,8 @@ use nix_of_libcontainer::unistd::{close, dup2};
 use oci_spec::runtime::LinuxNamespaceType;
 use procfs_core::{FromRead as _, process::Stat};
 
-use super::{intermediate::IntermediateError, namespaces, privileges};
+use super::IntermediateError;
+use crate::{namespaces, privileges};
 
 /// Enters the container of `init` with the calling process, of which the next child is the exec.
 /// Returns what is left for that to do.
