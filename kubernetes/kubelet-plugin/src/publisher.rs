@@ -245,7 +245,7 @@ impl Publisher {
             tracing::warn!(device, reason, "a card is not offered to claims");
         }
         self.logged = refused;
-        let devices = slices::ordered(placed, view.facts.config.claim_placement);
+        let devices = slices::ordered(placed, view.facts.config.kubernetes.placement);
         Pool { node: self.api.node.clone(), node_uid: node.uid, devices }
     }
 }

@@ -1,18 +1,8 @@
 //! Tests of the configuration file.
 
 use proptest::prelude::*;
-use toml::{Table, Value};
 
 use super::*;
-
-/// The default file with the `#` taken off its keys; prose has a blank after its `#`.
-fn uncommented() -> String {
-    let lines = DEFAULT_TOML.lines().map(|line| match line.strip_prefix('#') {
-        Some(key) if !key.starts_with(' ') => key,
-        _ => line,
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
 
 fn error_of(text: &str) -> String {
     Config::from_toml(text, "config.toml").expect_err(text).to_string()
@@ -21,68 +11,24 @@ fn error_of(text: &str) -> String {
 #[test]
 fn the_default_file_is_the_defaults_with_and_without_its_comments() {
     assert_eq!(Config::from_toml(DEFAULT_TOML, "default").unwrap(), Config::default());
-    assert_eq!(Config::from_toml(&uncommented(), "default").unwrap(), Config::default());
-    assert_eq!(Config::from_toml("", "empty").unwrap(), Config::default());
-}
-
-#[test]
-fn the_default_file_documents_every_key_with_its_default() {
-    let mut documented: Table = toml::from_str(&uncommented()).unwrap();
-    let every = Table::try_from(wire::File::with_every_key()).unwrap();
-    let example: String =
-        DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect::<Vec<_>>().join("\n");
-    let example: Table = toml::from_str(&example).unwrap();
-    let simulated = example["driver"]["simulated"].clone();
-    documented["driver"].as_table_mut().unwrap().insert("simulated".into(), simulated);
-    let keys = |value: &Value| value.as_table().unwrap().keys().cloned().collect::<Vec<_>>();
-    for (name, value) in &every {
-        let shown = documented.get(name).unwrap_or_else(|| panic!("{name} is not documented"));
-        match value {
-            Value::Table(table) => {
-                for (key, default) in table.iter().filter(|(key, _)| *key != "simulated") {
-                    assert_eq!(shown.get(key), Some(default), "{name}.{key}");
-                }
-                assert_eq!(keys(shown), keys(value), "{name}");
-            }
-            _ => assert_eq!(shown, value, "{name}"),
-        }
-    }
-    assert_eq!(keys(&documented["driver"]["simulated"][0]), keys(&every["driver"]["simulated"][0]));
-}
-
-/// docs/configuration.md has a row for each key, with its default, in the order of the file;
-/// simulated cards it leaves to the file.
-#[test]
-fn the_reference_has_every_key_with_its_default() {
-    let reference = include_str!("../../../docs/configuration.md");
-    let row = |line: &str| {
-        let mut cells = line.strip_prefix("| `")?.split("` | `");
-        let (key, default) = (cells.next()?, cells.next()?.split('`').next()?);
-        Some(format!("{key} = {default}"))
-    };
-    let shown: Vec<String> = reference.lines().filter_map(row).collect();
-    let every = uncommented();
-    let keys = every.lines().filter(|line| !line.starts_with(['#', '[']) && line.contains(" = "));
-    assert_eq!(shown, keys.collect::<Vec<_>>());
-    assert!(reference.lines().filter(|line| line.starts_with("| `")).all(|line| line.split(" | ").count() == 4));
+    let text = document::uncommented();
+    let (keys, _) = text.split_once("[[driver.simulated]]").unwrap();
+    assert_eq!(Config::from_toml(keys, "default").unwrap(), Config::default());
 }
 
 #[test]
 fn the_example_of_simulated_cards_is_read() {
-    let example: String =
-        DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect::<Vec<_>>().join("\n");
-    let cards = Config::from_toml(&example, "example").unwrap().driver.simulated;
+    let example: Vec<&str> = DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+    let cards = Config::from_toml(&example.join("\n"), "example").unwrap().driver.simulated;
     assert_eq!(
         cards,
         [SimulatedCards {
-            model: "Tesla V100-PCIE-32GB".into(),
-            memory: Bytes(32768 * Bytes::MIB),
-            count: 4,
-            uuid_prefix: Some("GPU-5e1f".into()),
+            uuid: Some("GPU-5e1f".into()),
             numa_node: Some(0),
-            links: SimulatedLink::NvLink,
-            gsp: false,
-            edges: SimulatedEdges::MEASURED,
+            open_time: Duration::from_micros(410),
+            close_time: Duration::from_micros(690),
+            ramp_time: Duration::from_micros(120),
+            ..SimulatedCards::free("NVIDIA H200", Bytes(143_771 * Bytes::MIB), 1)
         }]
     );
 }
@@ -125,12 +71,13 @@ fn values_are_read() {
     assert_eq!(config.default_share.memory, MemoryLimit::bytes(Bytes(8 * Bytes::GIB)));
     assert_eq!(config.hami.default_memory, None);
     assert_eq!(config.hami.default_compute, Percent::new(30));
-    assert_eq!(config.claim_placement, ClaimPlacement::Spread);
+    assert_eq!(config.kubernetes.placement, ClaimPlacement::Spread);
     assert_eq!(config.driver.kind, DriverKind::Simulated);
     assert_eq!(config.driver.simulated.len(), 1);
-    assert_eq!(config.driver.simulated[0].links, SimulatedLink::System);
-    assert!(config.driver.simulated[0].gsp);
-    assert_eq!(config.driver.simulated[0].edges, SimulatedEdges::MEASURED);
+    let cards = &config.driver.simulated[0];
+    assert_eq!((cards.count, cards.links, &cards.uuid, cards.numa_node), (1, SimulatedLink::System, &None, None));
+    assert!(cards.gsp && cards.takes_off);
+    assert_eq!(cards.open_time, Duration::from_micros(410));
 }
 
 #[test]
@@ -197,6 +144,7 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
             ", line 1: hard_caps_unavailable = \"ignore\" is not accepted; it must be \"refuse\" or \"degrade\"",
         ),
         ("\nmax_inst = 21".to_owned(), ", line 2: max_inst = 21 is not accepted"),
+        ("max_inst = 99999999999999999999".to_owned(), ", line 1: max_inst = 99999999999999999999 is not accepted"),
         ("device_split_count = 0".to_owned(), ", line 1: device_split_count = 0 is"),
         ("owner_split_count = 0".to_owned(), ", line 1: owner_split_count = 0 is"),
         ("requested_policy_share = 101".to_owned(), ", line 1: requested_policy_share = 101 is"),
@@ -213,8 +161,8 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
             "mediator_processors = 0.04".to_owned(),
             ", line 1: mediator_processors = 0.04 is not accepted; it must be a number from 0.05 to 64.0",
         ),
-        ("mediator_processors = nan".to_owned(), ", line 1: mediator_processors = NaN is"),
-        ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = NaN is"),
+        ("mediator_processors = nan".to_owned(), ", line 1: mediator_processors = nan is"),
+        ("memory_scaling = nan".to_owned(), ", line 1: memory_scaling = nan is"),
         ("memory_scaling = inf".to_owned(), ", line 1: memory_scaling = inf is"),
         (
             "state_group = 'a b'".to_owned(),
@@ -283,6 +231,10 @@ fn values_of_another_type_are_refused_with_key_line_value_and_type() {
             ", line 2: driver.simulated = 4 is not accepted; it must be tables that begin with [[driver.simulated]]",
         ),
         (
+            "driver.simulated = [1]",
+            ", line 1: driver.simulated = [1] is not accepted; it must be tables that begin with",
+        ),
+        (
             "[[driver.simulated]]\nmodel = 'A'\nmemory = 1024",
             ", line 3: driver.simulated.memory = 1024 is not accepted; it must be text in quotation marks",
         ),
@@ -332,11 +284,8 @@ fn some_value() -> impl Strategy<Value = String> {
 }
 
 fn some_key() -> impl Strategy<Value = String> {
-    let every = Table::try_from(wire::File::with_every_key()).unwrap();
-    let mut keys: Vec<String> = every.keys().cloned().collect();
-    for table in ["driver", "hami", "kubernetes", "default_share"] {
-        keys.extend(every[table].as_table().unwrap().keys().map(|key| format!("{table}.{key}")));
-    }
+    let keys = document::values(&document::EVERY_KEY, "").into_iter().map(|(key, _)| key);
+    let keys: Vec<String> = keys.filter(|key| !key.contains('[')).collect();
     prop_oneof![9 => proptest::sample::select(keys), 1 => "[a-z._]{1,8}".boxed()]
 }
 

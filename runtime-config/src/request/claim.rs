@@ -76,7 +76,7 @@ fn shown(name: &str) -> String {
 
 /// Returns whether a container without a claim gets nothing whatever it says.
 pub(super) fn is_required(source: &Source, config: &Config) -> bool {
-    config.require_claim && source.annotations.contains_key(POD)
+    config.kubernetes.require_claim && source.annotations.contains_key(POD)
 }
 
 #[cfg(test)]
@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn where_claims_are_required_a_pod_without_one_gets_nothing() {
-        let config = Config { require_claim: true, ..Config::default() };
+        let mut config = Config::default();
+        config.kubernetes.require_claim = true;
         let asks = ["NVIDIA_VISIBLE_DEVICES=all", "EGPU_MEMORY=1GiB"];
         let asked = |source: &Source| match parse(source, &config).unwrap() {
             ContainerRequest::WithoutClaim { asked, .. } => asked.len(),

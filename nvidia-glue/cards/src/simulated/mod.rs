@@ -19,10 +19,14 @@ const MOST_CARDS: u32 = 248;
 /// The driver version that simulated cards claim, and the CUDA version that goes with it.
 const CLAIMED_DRIVER: (&str, &str) = ("580.159.04", "13.0");
 
-fn edges(configured: &runtime_config::config::SimulatedEdges) -> SimulatedEdges {
+fn edges(table: &SimulatedCards) -> SimulatedEdges {
     let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    let runtime_config::config::SimulatedEdges { are_taken, opening, closing, ramp } = *configured;
-    SimulatedEdges { are_taken, opening_us: us(opening), closing_us: us(closing), ramp_us: us(ramp) }
+    SimulatedEdges {
+        are_taken: table.takes_off,
+        opening_us: us(table.open_time),
+        closing_us: us(table.close_time),
+        ramp_us: us(table.ramp_time),
+    }
 }
 
 /// Simulated cards that no node could have.
@@ -87,8 +91,8 @@ fn next_index(cards: &[Card]) -> u32 {
 fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, SimulatedError> {
     let index = first + ordinal;
     let traits = models::traits_of(&table.model);
-    let uuid = uuid::simulated(table.uuid_prefix.as_deref(), &table.model, index)
-        .ok_or_else(|| SimulatedError::Prefix { prefix: table.uuid_prefix.clone().unwrap_or_default() })?;
+    let uuid = uuid::simulated(table.uuid.as_deref(), &table.model, index)
+        .ok_or_else(|| SimulatedError::Prefix { prefix: table.uuid.clone().unwrap_or_default() })?;
     let others = (first..first + table.count).filter(|other| *other != index);
     let links = match table.links {
         SimulatedLink::NvLink => others.map(|other| (other, Distance::NvLink)).collect(),
@@ -110,7 +114,7 @@ fn card(table: &SimulatedCards, first: u32, ordinal: u32) -> Result<Card, Simula
         mig_enabled: false,
         mig_devices: Vec::new(),
         hard_caps: table.gsp,
-        simulated: Some(edges(&table.edges)),
+        simulated: Some(edges(table)),
         health: Health::Ok,
     })
 }
@@ -131,16 +135,7 @@ pub(crate) mod tests {
 
     /// Four V100 as in the demo, or as many as asked.
     pub(crate) fn v100(count: u32) -> SimulatedCards {
-        SimulatedCards {
-            model: "Tesla V100-PCIE-32GB".into(),
-            memory: Bytes(32768 * Bytes::MIB),
-            count,
-            uuid_prefix: None,
-            numa_node: None,
-            links: SimulatedLink::System,
-            gsp: true,
-            edges: runtime_config::config::SimulatedEdges::FREE,
-        }
+        SimulatedCards::free("Tesla V100-PCIE-32GB", Bytes(32768 * Bytes::MIB), count)
     }
 
     /// `count` cards without links.
@@ -180,7 +175,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_no_node_could_have_is_refused() {
-        let named = |uuid: &str| SimulatedCards { uuid_prefix: Some(uuid.into()), ..v100(1) };
+        let named = |uuid: &str| SimulatedCards { uuid: Some(uuid.into()), ..v100(1) };
         assert_eq!(inventory(&[]), Err(SimulatedError::Count { count: 0 }));
         assert_eq!(inventory(&[v100(0)]), Err(SimulatedError::Count { count: 0 }));
         assert_eq!(inventory(&[v100(u32::MAX), v100(2)]), Err(SimulatedError::Count { count: 4_294_967_297 }));

@@ -20,7 +20,7 @@ use std::{
 use base::{Bytes, OverMemory, Pid, Throttle};
 use cards::Inventory;
 use driver::{Driver, same_open_file};
-use runtime_config::config::{Config, DriverKind, SimulatedCards, SimulatedEdges, SimulatedLink};
+use runtime_config::config::{Config, DriverKind, SimulatedCards};
 use simulator::SimulatedDriver;
 use tempfile::TempDir;
 use testing::NoForks;
@@ -58,16 +58,7 @@ impl Machine {
 
     /// Makes one whose cards have firmware that schedules, or not.
     pub(super) fn with_firmware(cards: u32, gsp: bool) -> Self {
-        let table = SimulatedCards {
-            model: "NVIDIA H200".to_owned(),
-            memory: Bytes(140 * GIB),
-            count: cards,
-            uuid_prefix: None,
-            numa_node: None,
-            links: SimulatedLink::System,
-            gsp,
-            edges: SimulatedEdges::FREE,
-        };
+        let table = SimulatedCards { gsp, ..SimulatedCards::free("NVIDIA H200", Bytes(140 * GIB), cards) };
         let mut config = Config { state_dir: "/nonexistent".into(), ..Config::default() };
         config.driver.kind = DriverKind::Simulated;
         config.driver.simulated = vec![table];

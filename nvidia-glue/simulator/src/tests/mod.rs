@@ -18,7 +18,7 @@ use abi::{Node, Status, classes::*, controls::*, escapes::*, uvm::*};
 use base::Bytes;
 use cards::Inventory;
 use driver::{Buffer, DeviceFile, Driver, DriverCall, FileField, Holder};
-use runtime_config::config::{Config, DriverKind, SimulatedCards, SimulatedEdges, SimulatedLink};
+use runtime_config::config::{Config, DriverKind, SimulatedCards};
 use testing::NoForks;
 
 use bytes::{get, get_u64, put, put_u64};
@@ -37,16 +37,7 @@ const CARD: u64 = 1 << 30;
 fn inventory() -> Inventory {
     let mut config = Config { state_dir: "/nonexistent".into(), ..Config::default() };
     config.driver.kind = DriverKind::Simulated;
-    config.driver.simulated = vec![SimulatedCards {
-        model: "NVIDIA H200".into(),
-        memory: Bytes(CARD),
-        count: 2,
-        uuid_prefix: None,
-        numa_node: None,
-        links: SimulatedLink::System,
-        gsp: true,
-        edges: SimulatedEdges::FREE,
-    }];
+    config.driver.simulated = vec![SimulatedCards::free("NVIDIA H200", Bytes(CARD), 2)];
     cards::discover(&config).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use ::cards::{DriverError, Health};
 use base::Bytes;
-use runtime_config::config::{Config, Driver, SimulatedCards, SimulatedEdges, SimulatedLink};
+use runtime_config::config::{Config, Driver, SimulatedCards};
 use testing::FakeNode;
 
 use super::*;
@@ -35,16 +35,7 @@ fn config(node: &FakeNode) -> Config {
 
 /// One card of NVIDIA's driver.
 fn findings() -> Findings {
-    let table = SimulatedCards {
-        model: "NVIDIA H200".into(),
-        memory: Bytes(141 * Bytes::GIB),
-        count: 1,
-        uuid_prefix: None,
-        numa_node: None,
-        links: SimulatedLink::System,
-        gsp: true,
-        edges: SimulatedEdges::FREE,
-    };
+    let table = SimulatedCards::free("NVIDIA H200", Bytes(141 * Bytes::GIB), 1);
     let driver = Driver { kind: DriverKind::Simulated, simulated: vec![table], ..Config::default().driver };
     let mut inventory = node_cards::discover(&Config { driver, ..Config::default() }).unwrap();
     inventory.source = Source::Nvidia;
