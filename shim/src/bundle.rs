@@ -5,11 +5,13 @@ use std::{
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use runtime::cgroup::{Cgroup, CgroupsPath, LocateError};
 use runtime_config::request::PodContainer;
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
 
 use crate::process_instance::ProcessInstance;
@@ -178,6 +180,32 @@ pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
     base.join(name).join(namespace)
 }
 
+/// The OCI spec of a bundle, read once for all who look at it.
+#[derive(Debug)]
+pub struct Spec {
+    /// The file's content, for the worker that creates the container.
+    pub text: Box<RawValue>,
+    /// What the request for GPUs is read from.
+    pub document: Arc<Value>,
+    /// What the Task service looks at.
+    pub view: SpecView,
+}
+
+impl Spec {
+    /// Reads `config.json`.
+    pub fn read(bundle: &Path) -> Result<Self, BundleError> {
+        let path = bundle.join(SPEC);
+        let text = fs::read_to_string(&path).map_err(|source| BundleError::Read { path: path.clone(), source })?;
+        let parse = || {
+            let text = RawValue::from_string(text)?;
+            let document: Value = serde_json::from_str(text.get())?;
+            let view = SpecView::deserialize(&document)?;
+            Ok(Self { text, document: Arc::new(document), view })
+        };
+        parse().map_err(|source| BundleError::Malformed { path, source })
+    }
+}
+
 /// The part of the OCI spec that the Task service looks at. The spec itself is never written from
 /// this.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -236,9 +264,7 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D)
 impl SpecView {
     /// Reads `config.json`.
     pub fn read(bundle: &Path) -> Result<Self, BundleError> {
-        let path = bundle.join(SPEC);
-        let text = fs::read(&path).map_err(|source| BundleError::Read { path: path.clone(), source })?;
-        serde_json::from_slice(&text).map_err(|source| BundleError::Malformed { path, source })
+        Spec::read(bundle).map(|spec| spec.view)
     }
 
     /// The group whose shim this container belongs to.

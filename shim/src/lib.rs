@@ -1,7 +1,6 @@
 //! The containerd runtime `io.containerd.egpu.v1`: the Task service of a pod.
 //!
-//! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> runtime (libcontainer) ->
-//! container.
+//! containerd --ttrpc--> Task service -> request -> grant -> spec edits -> crate `runtime`.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -171,10 +171,11 @@ fn checksum(text: &[u8]) -> [u8; CHECKSUM] {
 mod tests {
     use std::fs;
 
-    use crate::Bytes;
-
     use super::*;
-    use crate::usage::{CardUsage, MediatorCost, ProcessUsage, Usage, UsageFile};
+    use crate::{
+        Bytes,
+        usage::{CardUsage, MediatorCost, ProcessUsage, Usage, UsageFile},
+    };
 
     fn usage(processes: i32) -> Usage {
         Usage {

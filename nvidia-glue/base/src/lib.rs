@@ -39,7 +39,7 @@ pub use granted_card::GrantedCard;
 pub use in_root::find_in_root;
 pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
-pub use refusal_code::RefusalCode;
+pub use refusal_code::{Explanation, RefusalCode};
 pub use roots::Roots;
 pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority, PriorityMode};
 pub use surroundings::Surroundings;

@@ -62,7 +62,7 @@ mod tests {
 
     use super::*;
 
-    const NAME: &str = "mediator::own_user::tests::what_is_counted_by_user_is_nobody_elses";
+    const NAME: &str = "own_user::tests::what_is_counted_by_user_is_nobody_elses";
     const IN_CHILD: &str = "EGPU_TEST_TAKES_A_USER";
     const ROOT_OF_NAMESPACE: u32 = 1_000_000;
 

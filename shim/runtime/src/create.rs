@@ -23,7 +23,7 @@ use libcontainer::{
     user_ns::{UserNamespaceConfig, UserNamespaceError},
     validator::Validator,
 };
-use nvidia_glue::inject::{ExecEdits, InjectError, Injection};
+use nvidia_glue::inject::{ExecEdits, InjectError};
 use oci_spec::runtime::{Hooks, Spec};
 use serde_json::Value;
 
@@ -118,9 +118,6 @@ pub(crate) enum CreateError {
     CgroupInUse { id: String, pid: i32 },
     #[error("the OCI spec's user namespace cannot be made")]
     UserNamespace(#[source] UserNamespaceError),
-    /// The bytes from the shim are no injection: shim and helper are of different builds.
-    #[error("the injection that came with the request does not decode")]
-    Injection(#[source] serde_json::Error),
     /// The grant's files, nodes and settings.
     #[error("cannot put the granted GPUs into the container")]
     Inject(#[source] InjectError),
@@ -185,7 +182,8 @@ pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) ->
     let intake = fence::take_intake(create.mediated, &mut fds);
     let stdio = ChildStdio::new(create.stdio, fds)?;
     let config = create.bundle.join("config.json");
-    let mut json = read_spec(&config)?;
+    let mut json: Value =
+        serde_json::from_str(create.spec.get()).map_err(|source| CreateError::Spec { path: config.clone(), source })?;
     let state = StateDir::create(&create.runtime_root, &create.id)?;
     let created = rootfs::mount_all(&create.rootfs_mounts, &root_of(&create.bundle, &json))
         .map_err(CreateError::from)
@@ -202,12 +200,6 @@ pub(crate) fn create(create: &Create, mut fds: Vec<OwnedFd>, reply: &OwnedFd) ->
     created
 }
 
-fn read_spec(path: &Path) -> Result<Value, CreateError> {
-    let text =
-        std::fs::read(path).map_err(|source| CreateError::Config { action: "read", path: path.to_owned(), source })?;
-    serde_json::from_slice(&text).map_err(|source| CreateError::Spec { path: path.to_owned(), source })
-}
-
 /// Returns the directory that the root file system is mounted at: as in the spec, relative to the
 /// bundle.
 fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
@@ -219,7 +211,6 @@ fn root_of(bundle: &Path, spec: &Value) -> PathBuf {
 /// containerd read the changed spec later, so it goes into the bundle.
 fn complete(create: &Create, config: &Path, json: &mut Value) -> Result<(Vec<String>, ExecEdits), CreateError> {
     let Some(injection) = &create.injection else { return Ok(Default::default()) };
-    let injection: Injection = serde_json::from_value(injection.clone()).map_err(CreateError::Injection)?;
     let before = json.clone();
     let left_out = injection.complete(&root_of(&create.bundle, json), json).map_err(CreateError::Inject)?;
     if *json != before {

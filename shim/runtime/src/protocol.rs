@@ -3,7 +3,9 @@
 use std::{error::Error, path::PathBuf};
 
 use base::error_chain;
+use nvidia_glue::inject::Injection;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::cgroup::Cgroup;
 
@@ -46,9 +48,10 @@ pub enum StdioKind {
 pub struct Create {
     /// The container's id.
     pub id: String,
-    /// The bundle; its `config.json` is the spec, already edited by the shim but for what depends
-    /// on the root file system.
+    /// The bundle, into which the spec goes as it was edited.
     pub bundle: PathBuf,
+    /// The OCI spec, as it stands in the bundle.
+    pub spec: Box<RawValue>,
     /// The directory in which libcontainer keeps the state of this namespace's containers.
     pub runtime_root: PathBuf,
     /// Mounts that containerd wants at the bundle's `rootfs` (or the spec's root path) first, in
@@ -70,7 +73,7 @@ pub struct Create {
     /// Owner that the options want for the streams' pipes and the pty; default the spec's user.
     pub io_owner: Option<(u32, u32)>,
     /// The container was granted GPUs: what the grant puts into it.
-    pub injection: Option<serde_json::Value>,
+    pub injection: Option<Box<Injection>>,
     /// Install the static filter that refuses driver calls.
     pub fence: bool,
 }

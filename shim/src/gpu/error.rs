@@ -15,14 +15,6 @@ pub enum GpuError {
     /// The configuration of the node cannot be used.
     #[error("the configuration of egpu cannot be used; `egpu config check` shows why")]
     Config(#[source] Box<ConfigError>),
-    /// The bundle's spec cannot be read.
-    #[error("cannot read the OCI spec {}", path.display())]
-    Spec {
-        /// The file.
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
     /// The request is not valid, or not allowed on this node.
     #[error(
         "the request of container {container} is not valid, or not allowed on this node, and nothing has been reserved"
@@ -142,7 +134,6 @@ impl GpuError {
             | Self::NotFreed(_)
             | Self::Release(_) => format!("{self}; the node's log says why"),
             Self::Config(_)
-            | Self::Spec { .. }
             | Self::Request { .. }
             | Self::SeccompListener
             | Self::PrivilegedExec { .. }
@@ -167,7 +158,6 @@ impl GpuError {
             Self::Admit(source) => source.code(),
             Self::Attach(source) => source.code(),
             Self::Config(_)
-            | Self::Spec { .. }
             | Self::Image(_)
             | Self::Inventory(_)
             | Self::Process { .. }
@@ -190,7 +180,7 @@ impl GpuError {
     /// Returns the status code for containerd.
     pub fn code(&self) -> Code {
         match self {
-            Self::Request { .. } | Self::SeccompListener | Self::Spec { .. } => Code::INVALID_ARGUMENT,
+            Self::Request { .. } | Self::SeccompListener => Code::INVALID_ARGUMENT,
             Self::PrivilegedExec { .. } | Self::PrivilegedClaim { .. } | Self::Attach(_) => Code::PERMISSION_DENIED,
             Self::Config(_) => Code::FAILED_PRECONDITION,
             Self::Admit(source) => match source.kind() {

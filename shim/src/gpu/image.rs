@@ -6,12 +6,9 @@
 
 use ledger::{ContainerKey, ContainerName, decision_log::DecisionLog};
 use runtime::{HelperClient, protocol::ImageVariable};
-use runtime_config::{
-    config::Config,
-    request::{GpuRequest, PodContainer, Privileges},
-};
+use runtime_config::request::{GpuRequest, PodContainer};
 
-use super::{GpuError, PreparedGrant, is_fenced};
+use super::{GpuError, PreparedGrant, new_container::NewContainer};
 use crate::bundle::WithoutGpu;
 
 const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
@@ -51,19 +48,19 @@ fn reason(said: &[String], by_image: &[String]) -> Option<String> {
 }
 
 /// Plans a container whose request is ignored, after the log and the events of the node have that.
-/// `pod` and what it asked are for listings.
+/// `pod` and what it `asked` are for listings.
 pub(super) fn without_gpu(
-    key: &ContainerKey,
-    config: &Config,
-    (pod, asked): (Option<PodContainer>, Vec<String>),
-    privileges: Privileges,
+    container: &NewContainer,
+    pod: Option<PodContainer>,
+    asked: Vec<String>,
     why: String,
 ) -> PreparedGrant {
+    let NewContainer { key, config, .. } = container;
     let name = ContainerName { key, pod: pod.as_ref() };
     DecisionLog::new(&config.log_file, &config.state_dir).ignored(name, &asked.join(" "), &why);
     tracing::warn!(container = %key, "{why}");
-    let fence = is_fenced(key, config, privileges);
-    PreparedGrant { fence, without_gpu: Some(WithoutGpu { pod, asked, why }), ..PreparedGrant::default() }
+    let without_gpu = Some(WithoutGpu { pod, asked, why });
+    PreparedGrant { fence: container.is_fenced(), without_gpu, ..PreparedGrant::default() }
 }
 
 #[cfg(test)]

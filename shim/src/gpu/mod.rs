@@ -12,24 +12,25 @@ mod error;
 mod grant_note;
 mod image;
 mod mediation;
+mod new_container;
 mod prepared_grant;
 
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use cards::Inventory;
 use ledger::{
-    Admission, ContainerKey, ContainerName, Ledger, Limits, ProcessId, Record, ReleaseError, ReleaseReason,
-    decision_log::DecisionLog,
+    ContainerKey, ContainerName, Ledger, ProcessId, Record, ReleaseError, ReleaseReason, decision_log::DecisionLog,
 };
-use nvidia_glue::spec;
+use nvidia_glue::spec::{self, ContainerSpec};
 use runtime::{HelperClient, cgroup::Cgroup, protocol::Freed};
 use runtime_config::{
     config::Config,
-    request::{self, CardRequest, ContainerRequest, GpuRequest, Privileges, Share},
+    request::{self, CardRequest, ContainerRequest, GpuRequest, Share},
 };
 use schedule::policy::rules;
 use serde_json::Value;
@@ -40,12 +41,7 @@ pub use self::{
     mediation::{ExcessRules, MediationPlan},
     prepared_grant::{ExecRules, PreparedGrant},
 };
-use self::{
-    claim::{ClaimAsk, Place},
-    grant_note::GrantNote,
-    prepared_grant::Ground,
-};
-use crate::version;
+use self::{claim::ClaimUse, grant_note::GrantNote, new_container::NewContainer};
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -57,19 +53,12 @@ pub struct Gpu {
     namespace: String,
 }
 
-/// Request of a container for GPUs, as far as its spec and the configuration show.
-struct GpuAsk {
-    config: Config,
-    request: GpuRequest,
-    privileges: Privileges,
-    inventory: Option<Inventory>,
-}
-
-/// Result of reading a spec.
-enum ParsedSpec {
-    NoGpu(PreparedGrant),
-    Gpu(Box<GpuAsk>),
-    Claims(Box<ClaimAsk>),
+/// What the spec of a container asks for.
+enum Asked {
+    /// No GPU.
+    Nothing(PreparedGrant),
+    Cards(Box<GpuRequest>),
+    Claims(Box<ClaimUse>),
 }
 
 impl Gpu {
@@ -84,7 +73,7 @@ impl Gpu {
         ContainerKey { containerd: self.containerd.clone(), namespace: self.namespace.clone(), id: id.to_owned() }
     }
 
-    /// Reads the request from the bundle's spec and reserves what it asks for.
+    /// Reads the request from `spec`, the bundle's, and reserves what it asks for.
     ///
     /// `cgroup` is where the container is going to be created: a process that finds the reservation
     /// of a dead shim looks there for survivors. Without room it waits, if the configuration says
@@ -96,45 +85,26 @@ impl Gpu {
         &self,
         helper: &HelperClient,
         id: &str,
-        bundle: &Path,
+        (bundle, spec): (&Path, &Arc<Value>),
         cgroup: &Cgroup,
         wait: &AdmissionWait,
     ) -> Result<PreparedGrant, GpuError> {
-        let (key, bundle_path) = (self.key(id), bundle.to_owned());
-        let reading = blocking(move || read(configuration()?, &key, &bundle_path)).await?;
-        let key = self.key(id);
-        let place = Place {
-            bundle: bundle.to_owned(),
-            cgroups: cgroup.directories().map(Path::to_owned).collect(),
-            helper_pid: helper.zygote_pid(),
-        };
-        let ask = match reading {
-            ParsedSpec::NoGpu(prepared) => return Ok(prepared),
-            ParsedSpec::Claims(ask) => {
-                let inventory = inventory(helper, cards::cached(&ask.config)).await?;
-                let attach = || {
-                    let (ask, key, inventory, place) = (ask.clone(), key.clone(), inventory.clone(), place.clone());
-                    blocking(move || ask.attach(key, inventory, &place))
-                };
-                let freed = match attach().await {
-                    Err(GpuError::NotFreed(freed)) => freed,
-                    attached => return attached,
-                };
-                helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
-                return attach().await;
-            }
-            ParsedSpec::Gpu(ask) => *ask,
-        };
-        if let Some(why) = image::image_only_reason(helper, &key, &ask.request).await? {
-            let GpuAsk { config, request, privileges, .. } = ask;
-            let asks = (request.pod, request.asked);
-            return blocking(move || Ok(image::without_gpu(&key, &config, asks, privileges, why))).await;
+        let (key, bundle, spec) = (self.key(id), bundle.to_owned(), Arc::clone(spec));
+        let cgroups = cgroup.directories().map(Path::to_owned).collect();
+        let helper_pid = helper.zygote_pid();
+        let (container, asked) = blocking(move || {
+            let read = spec::read(&spec);
+            let (config, privileges) = (configuration()?, read.source.privileges);
+            let container = NewContainer { key, bundle, cgroups, helper_pid, config, privileges };
+            let asked = understand(&container, read)?;
+            Ok((container, asked))
+        })
+        .await?;
+        match asked {
+            Asked::Nothing(prepared) => Ok(prepared),
+            Asked::Claims(claims) => attach(helper, container, claims).await,
+            Asked::Cards(request) => admit(helper, container, *request, wait.clone()).await,
         }
-        let GpuAsk { config, request, privileges, inventory: cached } = ask;
-        let inventory = inventory(helper, cached).await?;
-        let ground = Ground { key, config, privileges, inventory };
-        let grant = Grant { ground, place, request, wait: wait.clone() };
-        blocking(move || grant.admit()).await
     }
 
     /// Binds the reservation to the container, which exists: it becomes a grant that lives as long
@@ -375,17 +345,13 @@ fn configuration() -> Result<Config, GpuError> {
     Config::load(None).map_err(|source| GpuError::Config(Box::new(source)))
 }
 
-/// Reads the request from the bundle's spec. The only side effect is a line about a refusal in the
-/// log of decisions.
-fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec, GpuError> {
-    let path = bundle.join("config.json");
-    let text = std::fs::read(&path).map_err(|source| GpuError::Spec { path: path.clone(), source })?;
-    let document: Value =
-        serde_json::from_slice(&text).map_err(|source| GpuError::Spec { path, source: source.into() })?;
-    let container = spec::read(&document);
+/// Understands what a spec asks for. The only side effect is a line about a refusal in the log of
+/// decisions.
+fn understand(new: &NewContainer, container: ContainerSpec) -> Result<Asked, GpuError> {
+    let NewContainer { key, config, privileges, .. } = new;
     let log = DecisionLog::new(&config.log_file, &config.state_dir);
     let name = ContainerName { key, pod: container.pod.as_ref() };
-    let parsed = request::parse(&container.source, &config).map_err(|source| {
+    let parsed = request::parse(&container.source, config).map_err(|source| {
         log.refused_at_validation(name, &request::asked(&container.source).join(" "), &source);
         GpuError::Request { container: Box::new(key.clone()), source: Box::new(source) }
     })?;
@@ -394,27 +360,19 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec,
             for warning in warnings {
                 tracing::warn!(container = %key, "{warning}");
             }
-            let fence = is_fenced(key, &config, container.source.privileges);
-            Ok(ParsedSpec::NoGpu(PreparedGrant { fence, ..PreparedGrant::default() }))
+            Ok(Asked::Nothing(PreparedGrant { fence: new.is_fenced(), ..PreparedGrant::default() }))
         }
-        ContainerRequest::WithoutClaim { asked, why } => Ok(ParsedSpec::NoGpu(image::without_gpu(
-            key,
-            &config,
-            (container.pod, asked),
-            container.source.privileges,
-            why,
-        ))),
-        ContainerRequest::Claims(request) => Ok(ParsedSpec::Claims(Box::new(ClaimAsk {
-            config,
+        ContainerRequest::WithoutClaim { asked, why } => {
+            Ok(Asked::Nothing(image::without_gpu(new, container.pod, asked, why)))
+        }
+        ContainerRequest::Claims(request) => Ok(Asked::Claims(Box::new(ClaimUse {
             request: *request,
-            privileges: container.source.privileges,
             // What is no pod's has no claim, either: no record names it.
             pod: container.pod.unwrap_or_default(),
             pod_uid: container.pod_uid.unwrap_or_default(),
             seccomp_listener: container.seccomp_listener,
         }))),
         ContainerRequest::Gpu(mut request) => {
-            let privileges = container.source.privileges;
             let is_mediated = match request.share {
                 Share::Part { .. } => true,
                 Share::Monitor => request.cards != CardRequest::None && privileges.against_a_quota().is_empty(),
@@ -431,64 +389,49 @@ fn read(config: Config, key: &ContainerKey, bundle: &Path) -> Result<ParsedSpec,
                 request.visible_devices_alone.clear();
             }
             request.pod = container.pod;
-            let inventory = cards::cached(&config);
-            Ok(ParsedSpec::Gpu(Box::new(GpuAsk { config, request: *request, privileges, inventory })))
+            Ok(Asked::Cards(request))
         }
     }
 }
 
-/// Returns whether a container that was granted no card gets the static filter.
-fn is_fenced(container: &ContainerKey, config: &Config, privileges: Privileges) -> bool {
-    let exempt = privileges.administers_host();
-    if config.fence_other_containers && exempt {
-        tracing::info!(%container, "has CAP_SYS_ADMIN and is not fenced off from the driver");
-    }
-    config.fence_other_containers && !exempt
+/// Notes that the container uses its claims. The memory of a claim whose mediator was killed is
+/// looked at before.
+async fn attach(
+    helper: &HelperClient,
+    container: NewContainer,
+    claims: Box<ClaimUse>,
+) -> Result<PreparedGrant, GpuError> {
+    let inventory = inventory(helper, &container).await?;
+    let shared = Arc::new((container, claims, inventory));
+    let attach = || {
+        let shared = Arc::clone(&shared);
+        blocking(move || shared.1.attach(&shared.0, &shared.2))
+    };
+    let freed = match attach().await {
+        Err(GpuError::NotFreed(freed)) => freed,
+        attached => return attached,
+    };
+    helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
+    attach().await
 }
 
-/// A container whose request is understood, on its way to a grant.
-struct Grant {
-    ground: Ground,
-    place: Place,
+/// Reserves cards, unless only the container's image asks for them.
+async fn admit(
+    helper: &HelperClient,
+    container: NewContainer,
     request: GpuRequest,
     wait: AdmissionWait,
-}
-
-impl Grant {
-    /// Reserves, and plans what goes into the container.
-    fn admit(self) -> Result<PreparedGrant, GpuError> {
-        let Ground { key, config, inventory, .. } = &self.ground;
-        let (shim, helper) = self.place.processes()?;
-        let note = GrantNote::new(config);
-        // Before the reservation: a `delete` that finds a reservation must know where.
-        note.write(&self.place.bundle)?;
-        let (ledger, log) = note.open()?;
-        let admission = Admission {
-            inventory,
-            request: &self.request,
-            limits: &Limits::from(config),
-            container: key,
-            shim,
-            creators: &[helper],
-            cgroups: &self.place.cgroups,
-            patience: self.wait.patience(config.admission_wait),
-            egpu_version: version::text(),
-            claim: None,
-        };
-        let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
-        self.ground.prepared(&record).inspect_err(|_| {
-            // The first error is returned; a reservation that cannot be taken back is reclaimed
-            // later.
-            if let Err(error) = ledger.release(key, ReleaseReason::CreateFailed, &log) {
-                tracing::error!(container = %key, error = &error as &dyn std::error::Error, "reservation kept");
-            }
-        })
+) -> Result<PreparedGrant, GpuError> {
+    if let Some(why) = image::image_only_reason(helper, &container.key, &request).await? {
+        return blocking(move || Ok(image::without_gpu(&container, request.pod, request.asked, why))).await;
     }
+    let inventory = inventory(helper, &container).await?;
+    blocking(move || container.admit(&request, &inventory, &wait)).await
 }
 
 /// The node's cards, as cached or as the helper finds them.
-async fn inventory(helper: &HelperClient, cached: Option<Inventory>) -> Result<Inventory, GpuError> {
-    match cached {
+async fn inventory(helper: &HelperClient, container: &NewContainer) -> Result<Inventory, GpuError> {
+    match cards::cached(&container.config) {
         Some(inventory) => Ok(inventory),
         None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source))),
     }

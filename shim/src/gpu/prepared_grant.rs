@@ -1,25 +1,20 @@
 //! Preparing: what a grant puts into a container and demands of its processes.
 
-use cards::{Inventory, driver_files};
-use ledger::{ContainerKey, Record};
 use nvidia_glue::{
-    inject::{self, Injection, PlanInput, Settings},
+    inject::{self, Injection},
     spec,
 };
-use runtime_config::{
-    config::Config,
-    request::{Privileges, Share},
-};
+use runtime_config::request::Privileges;
 use serde_json::Value;
 
-use super::{GpuError, is_fenced, mediation, mediation::MediationPlan};
+use super::{GpuError, mediation::MediationPlan};
 use crate::bundle::WithoutGpu;
 
 /// Result of admission: what the helper is to do about a grant, or its absence.
 #[derive(Debug, Default)]
 pub struct PreparedGrant {
     /// Files, devices and variables that the grant puts into the container.
-    pub injection: Option<Value>,
+    pub injection: Option<Box<Injection>>,
     /// Install the static filter in the container and in every exec.
     pub fence: bool,
     /// Mediate the driver calls of the container and of every exec.
@@ -69,57 +64,5 @@ impl ExecRules {
             inject::withhold_capabilities(&mut process);
         }
         Ok(process)
-    }
-}
-
-/// A container, and the node on which it gets a grant.
-#[derive(Debug)]
-pub(super) struct Ground {
-    pub(super) key: ContainerKey,
-    pub(super) config: Config,
-    pub(super) privileges: Privileges,
-    pub(super) inventory: Inventory,
-}
-
-impl Ground {
-    /// Plans what the container gets by a grant.
-    pub(super) fn prepared(&self, record: &Record) -> Result<PreparedGrant, GpuError> {
-        let rights = self.privileges.against_a_quota();
-        let injection = self.injection(record)?;
-        let mediation = mediation::mediation(&self.config, record, &self.inventory, rights.is_empty())?;
-        if record.request.share == Share::Monitor && !record.cards.is_empty() && !rights.is_empty() {
-            let rights = rights.join(" and ");
-            tracing::info!(container = %self.key, rights, "monitors its cards unmediated: with these privileges mediation cannot confine it");
-        }
-        let exec_rules = ExecRules {
-            shares_card: matches!(record.request.share, Share::Part { .. }),
-            refuses_privileges: mediation.is_some() && !self.config.allow_privileged_quota,
-            user_namespace: self.privileges.user_namespace,
-            maps_host_root: self.privileges.maps_host_root,
-        };
-        // It has the driver's files and no card: a card's descriptor that another container lends
-        // must be of no use.
-        let fence = record.cards.is_empty() && is_fenced(&self.key, &self.config, self.privileges);
-        let mediation = mediation.map(Box::new);
-        Ok(PreparedGrant { injection: Some(injection), fence, mediation, exec_rules, without_gpu: None })
-    }
-
-    /// Plans what the grant puts into the container.
-    fn injection(&self, record: &Record) -> Result<Value, GpuError> {
-        let driver_files = match self.inventory.source {
-            cards::Source::Nvidia => driver_files::find_cached(
-                &self.config.driver.root,
-                &self.inventory.driver_version,
-                &self.config.state_dir,
-            ),
-            cards::Source::Simulated => driver_files::DriverFiles::default(),
-        };
-        let settings = Settings::from(&self.config);
-        let input = PlanInput { record, inventory: &self.inventory, driver_files: &driver_files, settings: &settings };
-        let injection = Injection::plan(&input).map_err(|source| GpuError::Inject(Box::new(source)))?;
-        for warning in &injection.warnings {
-            tracing::warn!(container = %self.key, "{warning}");
-        }
-        serde_json::to_value(&injection).map_err(GpuError::Encode)
     }
 }

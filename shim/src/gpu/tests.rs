@@ -34,17 +34,22 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
         "linux": { "namespaces": [{ "type": "pid" }] },
     });
     edit(&mut spec);
-    std::fs::write(bundle.join("config.json"), spec.to_string()).unwrap();
-    let key = ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() };
-    let GpuAsk { config, request, privileges, inventory } = match read(config, &key, &bundle)? {
-        ParsedSpec::NoGpu(prepared) => return Ok(prepared),
-        ParsedSpec::Gpu(ask) => *ask,
-        ParsedSpec::Claims(ask) => panic!("{ask:?}"),
+    let read = spec::read(&spec);
+    let container = NewContainer {
+        key: ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() },
+        bundle,
+        cgroups: vec![directory.path().join("cgroup")],
+        helper_pid: std::process::id().cast_signed(),
+        config,
+        privileges: read.source.privileges,
     };
-    let cgroups = vec![directory.path().join("cgroup")];
-    let place = Place { bundle, cgroups, helper_pid: std::process::id().cast_signed() };
-    let ground = Ground { key, config, privileges, inventory: inventory.unwrap() };
-    Grant { ground, place, request, wait: AdmissionWait::default() }.admit()
+    match understand(&container, read)? {
+        Asked::Nothing(prepared) => Ok(prepared),
+        Asked::Cards(request) => {
+            container.admit(&request, &cards::cached(&container.config).unwrap(), &AdmissionWait::default())
+        }
+        Asked::Claims(claims) => panic!("{claims:?}"),
+    }
 }
 
 fn administrator(spec: &mut Value) {

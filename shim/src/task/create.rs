@@ -27,7 +27,7 @@ use super::{
     process::Process,
 };
 use crate::{
-    bundle::{self, Note, SpecView},
+    bundle::{self, Note, Spec},
     gpu::{AdmissionWait, PreparedGrant},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
@@ -42,7 +42,7 @@ struct Plan {
     stdio: StdioPaths,
     mounts: Vec<Mount>,
     options: RuntimeOptions,
-    spec: SpecView,
+    spec: Spec,
     note: Note,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn create(
         }
         Err(error) => {
             plan.roll_back(&context).await;
-            Err(if plan.spec.is_in_pod() { TaskError::InPod(Box::new(error)) } else { error })
+            Err(if plan.spec.view.is_in_pod() { TaskError::InPod(Box::new(error)) } else { error })
         }
     }
 }
@@ -102,7 +102,7 @@ impl Plan {
             tracing::warn!(container = request.id, "{warning}");
         }
         let bundle = PathBuf::from(&request.bundle);
-        let spec = SpecView::read(&bundle).map_err(TaskError::Bundle)?;
+        let spec = Spec::read(&bundle).map_err(TaskError::Bundle)?;
         let base = options.root.clone().unwrap_or_else(|| context.registry.runtime_base());
         let runtime_root = bundle::runtime_root(&base, &context.containerd, &context.namespace);
         let note = Note {
@@ -112,7 +112,7 @@ impl Plan {
             bundle: bundle.clone(),
             shim: context.shim.clone(),
             runtime_root,
-            cgroups_path: spec.cgroups_path().map(Path::to_owned),
+            cgroups_path: spec.view.cgroups_path().map(Path::to_owned),
             systemd_cgroup: options.systemd_cgroup,
             cgroup: None,
             init_pid: None,
@@ -155,7 +155,8 @@ impl Plan {
         if let Some(pid) = pids.first() {
             return Err(TaskError::CgroupInUse { id: self.id.clone(), pid: *pid });
         }
-        let prepared = context.gpu.prepare(&context.helper, &self.id, &self.bundle, &cgroup, wait).await;
+        let prepared =
+            context.gpu.prepare(&context.helper, &self.id, (&self.bundle, &self.spec.document), &cgroup, wait).await;
         prepared.map_err(TaskError::Gpu)
     }
 
@@ -201,7 +202,7 @@ impl Plan {
         for warning in &child.warnings {
             tracing::warn!(container = self.id, "{warning}");
         }
-        io.take_terminal(self.spec.console_size()).await.map_err(TaskError::Io)?;
+        io.take_terminal(self.spec.view.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
         let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
         self.write_note(context, note).await?;
@@ -219,9 +220,9 @@ impl Plan {
                 fence,
                 exec_rules,
                 mediated,
-                own_pid_namespace: self.spec.has_own_pid_namespace(),
+                own_pid_namespace: self.spec.view.has_own_pid_namespace(),
             },
-            Process::new(String::new(), self.stdio.clone(), self.spec.console_size(), serde_json::Value::Null),
+            Process::new(String::new(), self.stdio.clone(), self.spec.view.console_size(), serde_json::Value::Null),
         );
         let pid = child.pid;
         container.init.attach(child, io);
@@ -240,6 +241,7 @@ impl Plan {
         protocol::Create {
             id: self.id.clone(),
             bundle: self.bundle.clone(),
+            spec: self.spec.text.clone(),
             runtime_root: self.note.runtime_root.clone(),
             rootfs_mounts: self.mounts.iter().map(rootfs_mount).collect(),
             stdio,

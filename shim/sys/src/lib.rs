@@ -1,5 +1,5 @@
-//! What the shim's processes share below everything else: small safe wrappers around calls for
-//! which no library has one (their only unsafe code), frames on sockets, locks, marks of time.
+//! System calls for which no library has a safe wrapper, and what else the shim's processes share
+//! below everything: frames on sockets, locks, marks of time. It has their only unsafe code.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "parking")]

@@ -29,7 +29,7 @@ use crate::{
 };
 
 const NAME: &str =
-    "mediator::privileges::tests::who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else";
+    "privileges::tests::who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else";
 const IN_CHILD: &str = "EGPU_TEST_IS_CONFINED";
 
 /// Processes that end with the test.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::privileges::{Role, drop_privileges};
 
-    const NAME: &str = "mediator::scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
+    const NAME: &str = "scheduler::thread_priority::tests::nobody_takes_a_priority_once_rights_are_given_up";
     const IN_CHILD: &str = "EGPU_TEST_GIVES_UP_RIGHTS";
 
     /// Privileges are dropped for good, so another process, of this test alone, does that.

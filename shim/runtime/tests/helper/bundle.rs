@@ -30,7 +30,7 @@ use runtime::{
     protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind},
 };
 use runtime_config::Bytes;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 /// The bench of every test: a client and a directory of its own.
 pub struct Bench {
@@ -103,10 +103,12 @@ impl Bench {
         std::fs::create_dir(&bundle).unwrap();
         let mut spec = spec(&id, args);
         edit(&mut spec);
-        std::fs::write(bundle.join("config.json"), serde_json::to_vec_pretty(&spec).unwrap()).unwrap();
+        let spec = RawValue::from_string(serde_json::to_string_pretty(&spec).unwrap()).unwrap();
+        std::fs::write(bundle.join("config.json"), spec.get()).unwrap();
         let create = Create {
             id: id.clone(),
             bundle: bundle.clone(),
+            spec,
             runtime_root: self.root(),
             rootfs_mounts: vec![RootfsMount {
                 kind: "bind".into(),

@@ -159,6 +159,7 @@ async fn an_exec_gets_what_a_grant_gave_the_container(bench: &Bench) {
         "libraries": [], "proc_driver": null, "additional_gids": [4242], "env": [["GRANTED", "yes"]], "shared": false,
         "drop_hami": false, "warnings": [],
     });
+    let injection = serde_json::from_value(injection).unwrap();
     let mut container = bench.container(&["sleep", "1000"], |_| {}).with(|create| create.injection = Some(injection));
     let init = container.create().await.unwrap();
     container.start().await.unwrap();
