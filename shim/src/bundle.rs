@@ -185,9 +185,9 @@ pub fn runtime_root(base: &Path, containerd: &str, namespace: &str) -> PathBuf {
 pub struct Spec {
     /// The file's content, for the worker that creates the container.
     pub text: Box<RawValue>,
-    /// What the request for GPUs is read from.
+    /// The file parsed: the request for GPUs is read from it.
     pub document: Arc<Value>,
-    /// What the Task service looks at.
+    /// The part that the Task service looks at.
     pub view: SpecView,
 }
 

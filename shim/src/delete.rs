@@ -11,7 +11,7 @@ use std::{
 use containerd_shim::protos::api::DeleteResponse;
 use ledger::{ContainerKey, ReleaseReason};
 use protobuf::{Message, MessageField};
-use runtime::{HelperClient, HelperError, Zygote, cgroup::CgroupError, protocol};
+use runtime::{RuntimeClient, RuntimeError, Zygote, cgroup::CgroupError, protocol};
 use runtime_config::config::ConfigError;
 use rustix::{io::Errno, process::WaitOptions};
 use sys::spans;
@@ -44,10 +44,10 @@ pub enum DeleteCommandError {
     #[error("the bundle cannot be used")]
     Bundle(#[source] BundleError),
     #[error("the helper cannot be started")]
-    Helper(#[source] io::Error),
+    Runtime(#[source] io::Error),
     /// State and mounts.
     #[error("the container's state and mounts cannot be removed")]
-    Remove(#[source] HelperError),
+    Remove(#[source] RuntimeError),
     #[error("the container's cgroup cannot be removed")]
     Cgroup(#[source] CgroupError),
     /// The grant.
@@ -85,15 +85,15 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
         Some(bundle) => bundle,
         None => std::env::current_dir().map_err(DeleteCommandError::NoBundle)?,
     };
-    let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
+    let runtime = RuntimeClient::new(zygote).map_err(DeleteCommandError::Runtime)?;
     let registry = match Registry::of_this_node() {
         Ok(registry) => registry,
         Err(error) => {
             // What is outside the bundle, the next sweep removes.
             let note = Note::read(&bundle).map_err(DeleteCommandError::Bundle)?;
             let note = note.ok_or_else(|| DeleteCommandError::Config(Box::new(error)))?;
-            let cleaned = clean(&Note { bundle, ..note.clone() }, &helper).await;
-            end(helper);
+            let cleaned = clean(&Note { bundle, ..note.clone() }, &runtime).await;
+            end(runtime);
             cleaned?;
             return answer(&note);
         }
@@ -103,13 +103,13 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
         registry.claim(&identity.address, &identity.namespace, &identity.id).map_err(DeleteCommandError::Registry)?;
     let (noted, lock) = claim.map(|Claim { note, lock }| (note, lock)).unzip();
     let note = note(identity, &bundle, &registry, noted)?;
-    let cleaned = clean(&note, &helper).await;
+    let cleaned = clean(&note, &runtime).await;
     if cleaned.is_ok() {
         registry.remove_note(&note.containerd, &note.namespace, &note.id);
     }
     drop(lock);
     remove_dead_sockets(identity, &bundle, &registry);
-    end(helper);
+    end(runtime);
     cleaned?;
     answer(&note)
 }
@@ -118,14 +118,14 @@ pub async fn delete(identity: &Identity, bundle: Option<PathBuf>, zygote: Zygote
 /// and removes the sockets of such shims. Goes on where one cannot be cleaned up; the first failure
 /// is returned.
 pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteCommandError> {
-    let helper = HelperClient::new(zygote).map_err(DeleteCommandError::Helper)?;
+    let runtime = RuntimeClient::new(zygote).map_err(DeleteCommandError::Runtime)?;
     let registry = Registry::of_this_node().map_err(|error| DeleteCommandError::Config(Box::new(error)))?;
     let mut result = Ok(());
     for found in registry.abandoned(&identity.address) {
         let cleaned = match registry.claim(&found.containerd, &found.namespace, &found.id) {
             // Looked at once more under the lock: the name may be another container's by now.
             Ok(Some(Claim { note: Ok(note), lock: _lock })) if note.is_abandoned() => {
-                clean(&note, &helper).await.inspect(|()| {
+                clean(&note, &runtime).await.inspect(|()| {
                     tracing::info!(container = found.id, "cleaned up after a shim that was killed");
                     registry.remove_note(&found.containerd, &found.namespace, &found.id);
                 })
@@ -135,14 +135,14 @@ pub async fn sweep(identity: &Identity, zygote: Zygote) -> Result<(), DeleteComm
         };
         result = result.and(cleaned);
     }
-    end(helper);
+    end(runtime);
     result
 }
 
 /// Ends the helper by closing its socket. It and its workers are waited for, or whoever adopts them
 /// would have to.
-fn end(helper: HelperClient) {
-    drop(helper);
+fn end(runtime: RuntimeClient) {
+    drop(runtime);
     while !matches!(rustix::process::wait(WaitOptions::empty()), Err(Errno::CHILD)) {}
 }
 
@@ -190,7 +190,7 @@ fn note(
 ///
 /// Without a cgroup in the note the create did not come to its end. The helper's own state then
 /// shows whether there is a cgroup; the path in the spec does not show whose it is.
-async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandError> {
+async fn clean(note: &Note, runtime: &RuntimeClient) -> Result<(), DeleteCommandError> {
     if let Some(shim) = &note.shim {
         kill_orphaned_workers(shim);
     }
@@ -199,14 +199,14 @@ async fn clean(note: &Note, helper: &HelperClient) -> Result<(), DeleteCommandEr
     }
     let delete =
         protocol::Delete { id: note.id.clone(), runtime_root: note.runtime_root.clone(), bundle: note.bundle.clone() };
-    let removed = helper.delete(delete).await.map_err(DeleteCommandError::Remove);
+    let removed = runtime.delete(delete).await.map_err(DeleteCommandError::Remove);
     if let Some(cgroup) = &note.cgroup {
         cgroup.destroy().await.map_err(DeleteCommandError::Cgroup)?;
     }
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
-    gpu::release(helper, key, &note.bundle, ReleaseReason::Ended).await.map_err(DeleteCommandError::Gpu)
+    gpu::release(runtime, key, &note.bundle, ReleaseReason::Ended).await.map_err(DeleteCommandError::Gpu)
 }
 
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket

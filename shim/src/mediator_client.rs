@@ -17,7 +17,7 @@ use mediator_process::{
 };
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use runtime::{
-    HelperClient, HelperError,
+    RuntimeClient, RuntimeError,
     reaper::{ProcessExit, Reaper},
 };
 use sys::frame;
@@ -48,7 +48,7 @@ pub enum MediatorError {
     Sockets(#[source] io::Error),
     /// It did not begin.
     #[error("the container's driver calls cannot be mediated")]
-    Begin(#[source] Arc<HelperError>),
+    Begin(#[source] Arc<RuntimeError>),
     /// It has ended already.
     #[error("the mediator {pid} has ended")]
     Ended { pid: i32 },
@@ -89,7 +89,7 @@ pub struct Mediator {
     control: AsyncFd<OwnedFd>,
     exit: watch::Receiver<Option<ProcessExit>>,
     /// Set once it is ready, or cannot begin.
-    began: watch::Receiver<Option<Result<(), Arc<HelperError>>>>,
+    began: watch::Receiver<Option<Result<(), Arc<RuntimeError>>>>,
     /// Its end was asked for.
     is_ending: AtomicBool,
     /// True if no call is being handled since the last [`ToMediator::Pause`]; set by the reader of
@@ -107,7 +107,11 @@ pub struct Mediator {
 impl Mediator {
     /// Has the helper fork a mediator. It becomes ready while the container is created; listeners
     /// wait in its socket until then.
-    pub async fn start(helper: &HelperClient, reaper: &Arc<Reaper>, setup: Setup) -> Result<Arc<Self>, MediatorError> {
+    pub async fn start(
+        runtime: &RuntimeClient,
+        reaper: &Arc<Reaper>,
+        setup: Setup,
+    ) -> Result<Arc<Self>, MediatorError> {
         let pair = || {
             let made = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC);
             made.map_err(|error| MediatorError::Sockets(error.into()))
@@ -115,7 +119,7 @@ impl Mediator {
         let ((intake, intake_end), (control, control_end)) = (pair()?, pair()?);
         let control = sys::nonblocking(control).map_err(MediatorError::Sockets)?;
         let expectation = reaper.expect();
-        let asked = helper.mediate(setup, vec![intake_end, control_end]).await;
+        let asked = runtime.mediate(setup, vec![intake_end, control_end]).await;
         let (child, ready) = asked.map_err(|error| MediatorError::Begin(Arc::new(error)))?;
         // Before it is reaped: one that could not begin says why.
         let Ok(process) = ledger::ProcessId::of(child.pid) else {
@@ -156,7 +160,7 @@ impl Mediator {
         let mut began = self.began.clone();
         let began = began.wait_for(Option::is_some).await.ok().and_then(|began| began.clone());
         began
-            .unwrap_or(Err(Arc::new(HelperError::WorkerDied { operation: "the start of the mediator" })))
+            .unwrap_or(Err(Arc::new(RuntimeError::WorkerDied { operation: "the start of the mediator" })))
             .inspect_err(|_| self.kill())
             .map_err(MediatorError::Begin)
     }

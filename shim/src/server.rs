@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{HelperClient, Zygote, ZygoteSupervisor, reaper::Reaper};
+use runtime::{RuntimeClient, Zygote, ZygoteSupervisor, reaper::Reaper};
 use runtime_config::config::ConfigError;
 use rustix::process::{getpid, set_child_subreaper};
 use sys::spans;
@@ -52,7 +52,7 @@ pub enum ServeError {
     #[error("cannot listen for signals")]
     Signals(#[source] io::Error),
     #[error("cannot talk to the helper")]
-    Helper(#[source] io::Error),
+    Runtime(#[source] io::Error),
     /// The server.
     #[error("cannot serve the Task API")]
     Serve(#[source] ttrpc::Error),
@@ -96,11 +96,11 @@ pub async fn serve(
     let events = Arc::new(TaskEvents::new(identity.namespace.clone()));
     let ttrpc_address = env::var(TTRPC_ADDRESS).unwrap_or_default();
     tokio::spawn(Arc::clone(&events).run(ttrpc_address));
-    let helper = Arc::new(HelperClient::new(zygote).map_err(ServeError::Helper)?);
-    let supervisor = ZygoteSupervisor::new(Arc::clone(&helper), Arc::clone(&reaper), identity.helper_arguments());
+    let runtime = Arc::new(RuntimeClient::new(zygote).map_err(ServeError::Runtime)?);
+    let supervisor = ZygoteSupervisor::new(Arc::clone(&runtime), Arc::clone(&reaper), identity.helper_arguments());
     let registry = Registry::of_this_node().map_err(ServeError::Config)?;
     let Identity { namespace, address, .. } = identity;
-    let context = Arc::new(Context::new(namespace, address, helper, reaper, Arc::clone(&events), registry.clone()));
+    let context = Arc::new(Context::new(namespace, address, runtime, reaper, Arc::clone(&events), registry.clone()));
     let service = TaskService::new(Arc::clone(&context));
 
     let listener = Listener::try_from(prepared.listener).map_err(ServeError::Socket)?;

@@ -114,14 +114,14 @@ pub(crate) enum ClaimError {
 
 /// The node for which claims are read.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Here<'a> {
+pub(crate) struct ClaimReader<'a> {
     /// Name of the node, and of its pool.
     pub(crate) node: &'a str,
     pub(crate) inventory: &'a Inventory,
     pub(crate) config: &'a Config,
 }
 
-impl Here<'_> {
+impl ClaimReader<'_> {
     /// Reads the claim with that uid.
     ///
     /// # Errors

@@ -27,13 +27,14 @@ use tonic::body::Body;
 use crate::{
     api_client::{ApiClient, ApiError},
     cdi::{CdiDirectory, CdiError},
-    claim::{ClaimError, ClaimRequests, Here},
+    claim::{ClaimError, ClaimReader, ClaimRequests},
     events::{Events, Kind},
     grpc::{Answer, Methods, streaming, unary, unknown},
     health::{self, CardState},
     kubelet_api::{
-        ClaimName, Claims, Prepared, PreparedClaim, PreparedDevice, Unprepared, UnpreparedClaim, dra::PREPARE,
-        dra::UNPREPARE, health::WATCH,
+        ClaimName, Claims, Prepared, PreparedClaim, PreparedDevice, Unprepared, UnpreparedClaim,
+        dra::{PREPARE, UNPREPARE},
+        health::WATCH,
     },
     node::{Facts, Node, NodeError},
 };
@@ -119,8 +120,8 @@ impl DraPlugin {
         let (node, uid, pool) = (Arc::clone(&self.node), name.uid.clone(), self.api.node.clone());
         let asked = task::spawn_blocking(move || {
             let facts = node.facts()?;
-            let here = Here { node: &pool, inventory: &facts.inventory, config: &facts.config };
-            let asked = here.read(&object, &uid)?;
+            let reader = ClaimReader { node: &pool, inventory: &facts.inventory, config: &facts.config };
+            let asked = reader.read(&object, &uid)?;
             Ok::<_, PrepareError>((facts, asked))
         });
         let (facts, asked) = asked.await??;

@@ -8,7 +8,7 @@ use super::{
         native::{Native, NativeCards},
         nvidia::{self, Namer, Visible, VisibleCards},
     },
-    error::Said,
+    error::AsWritten,
 };
 
 /// The cards of a request.
@@ -141,7 +141,7 @@ fn foreign_cards(foreign: &Foreign, visible: &Visible) -> Result<Option<Cards>, 
     }
 }
 
-fn shared_cards(shared: &[DeviceSelector], said: &Said, visible: &Visible) -> Result<Cards, RequestError> {
+fn shared_cards(shared: &[DeviceSelector], said: &AsWritten, visible: &Visible) -> Result<Cards, RequestError> {
     let request = CardRequest::Devices(shared.to_vec());
     // The variable alone names the cards, whatever else is visible.
     let mut cards = Cards::new(request.clone(), true);
@@ -168,7 +168,7 @@ fn shared_cards(shared: &[DeviceSelector], said: &Said, visible: &Visible) -> Re
 
 /// Returns the visible cards that confine `cards`: none where no particular cards are visible, or
 /// where their text shows that all is well.
-fn within(cards: &CardRequest, said: &Said, visible: &Visible) -> Result<Option<CardRequest>, RequestError> {
+fn within(cards: &CardRequest, said: &AsWritten, visible: &Visible) -> Result<Option<CardRequest>, RequestError> {
     let Some(particular) = visible.cards.particular() else { return Ok(None) };
     if let (CardRequest::Devices(named), CardRequest::Devices(seen)) = (cards, &particular) {
         let missing = named.iter().find(|card| !seen.iter().any(|known| known.same_text(card)));

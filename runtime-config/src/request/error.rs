@@ -19,7 +19,7 @@ pub enum RequestError {
     #[error("{said} is not accepted: it must be {accepted}")]
     Invalid {
         /// The variable or annotation with its value.
-        said: Said,
+        said: AsWritten,
         /// The accepted values.
         accepted: String,
     },
@@ -27,9 +27,9 @@ pub enum RequestError {
     #[error("{first} and {second} contradict each other: {reason}")]
     Contradiction {
         /// One.
-        first: Said,
+        first: AsWritten,
         /// The other.
-        second: Said,
+        second: AsWritten,
         /// The reason, and what to do.
         reason: String,
     },
@@ -50,17 +50,17 @@ pub enum RequestError {
         /// One language.
         first: Dialect,
         /// A variable that belongs to it.
-        first_said: Said,
+        first_said: AsWritten,
         /// The other.
         second: Dialect,
         /// A variable that belongs to that.
-        second_said: Said,
+        second_said: AsWritten,
     },
     /// A request that the node's configuration does not allow.
     #[error("{said} is not allowed on this node: it needs {key} in the node's configuration")]
     NotAllowed {
         /// The statement that asked.
-        said: Said,
+        said: AsWritten,
         /// The setting that would allow it.
         key: &'static str,
     },
@@ -78,7 +78,7 @@ pub enum RequestError {
     )]
     Privileged {
         /// The statement that asked for the quota.
-        said: Said,
+        said: AsWritten,
         /// The privileges that the container has.
         privileges: Vec<&'static str>,
     },
@@ -94,7 +94,7 @@ pub enum RequestError {
     #[error("{said} asks for a share of cards, but none are named: set {variable} to the cards")]
     NoCards {
         /// The statement that asked.
-        said: Said,
+        said: AsWritten,
         /// The variable that is to name the cards.
         variable: &'static str,
     },
@@ -104,7 +104,7 @@ pub enum RequestError {
     )]
     MigWithQuota {
         /// The statement that asked for the quota.
-        said: Said,
+        said: AsWritten,
         /// The MIG device.
         device: String,
     },
@@ -125,31 +125,35 @@ impl RequestError {
         }
     }
 
-    pub(crate) fn invalid(said: impl Into<Said>, accepted: impl Into<String>) -> Self {
+    pub(crate) fn invalid(said: impl Into<AsWritten>, accepted: impl Into<String>) -> Self {
         Self::Invalid { said: said.into(), accepted: accepted.into() }
     }
 
-    pub(crate) fn contradiction(first: impl Into<Said>, second: impl Into<Said>, reason: impl Into<String>) -> Self {
+    pub(crate) fn contradiction(
+        first: impl Into<AsWritten>,
+        second: impl Into<AsWritten>,
+        reason: impl Into<String>,
+    ) -> Self {
         Self::Contradiction { first: first.into(), second: second.into(), reason: reason.into() }
     }
 }
 
 /// A variable or annotation and its value: `NAME=value`, fit for one line of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct AsWritten {
     /// `EGPU_MEMORY`, `egpu.io/memory`.
     pub name: Shown,
     /// The value as written.
     pub value: Shown,
 }
 
-impl Said {
+impl AsWritten {
     pub(crate) fn new(name: &str, value: &str) -> Self {
         Self { name: Shown::new(name), value: Shown::new(value) }
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for AsWritten {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}={}", self.name, self.value)
     }

@@ -19,14 +19,13 @@ mod terms;
 use std::{fmt, path::PathBuf};
 
 pub use base::{CardPolicy, ComputeShare, OverMemory, PciBusId, Priority};
-use serde::{Deserialize, Serialize};
-
 pub use claim::ClaimRequest;
-pub use error::{RequestError, Said, Shown, is_control_or_format};
+pub use error::{AsWritten, RequestError, Shown, is_control_or_format};
 pub use parse::{asked, is_of_a_request, parse};
 pub use per_card::{CardCountError, PerCard};
 pub use requirement::{Platform, UnsatisfiedRequirement};
 pub use selector::{DeviceSelector, ParseSelectorError};
+use serde::{Deserialize, Serialize};
 pub use source::{NvidiaHook, PresentNodes, Privileges, Source};
 
 use crate::units::Bytes;

@@ -18,7 +18,7 @@ use super::{
         nvidia::{Namer, Visible},
         nvidia_fractions,
     },
-    error::Said,
+    error::AsWritten,
     statements::Statements,
     terms::Terms,
 };
@@ -245,7 +245,7 @@ impl Spoken<'_> {
     }
 
     /// Returns the statement that said that there is no card.
-    fn visible_or_named(&self) -> Said {
+    fn visible_or_named(&self) -> AsWritten {
         let named = ["egpu.io/devices", "EGPU_DEVICES"]
             .into_iter()
             .find_map(|name| self.annotations.any(name).or_else(|| self.env.any(name)));
@@ -314,7 +314,7 @@ fn policy(terms: &Terms, compute: &PerCard<ComputeShare>, config: &Config) -> Re
     Ok(Some(*policy))
 }
 
-fn fits<T>(values: &PerCard<T>, cards: usize, said: &Said) -> Result<(), RequestError> {
+fn fits<T>(values: &PerCard<T>, cards: usize, said: &AsWritten) -> Result<(), RequestError> {
     values
         .for_cards(cards)
         .map(|_| ())
@@ -332,7 +332,7 @@ fn said_about_gpus(env: &Statements<'_>, annotations: &Statements<'_>) -> Vec<St
     for (statements, is_env) in [(annotations, false), (env, true)] {
         for name in statements.names() {
             if (is_env && is_of_a_request(name)) || (!is_env && is_annotation_of_a_request(name, annotations)) {
-                asked.extend(statements.all(name).map(|statement| Said::from(statement).to_string()));
+                asked.extend(statements.all(name).map(|statement| AsWritten::from(statement).to_string()));
             }
         }
     }

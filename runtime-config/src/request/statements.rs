@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::{RequestError, error::Said, service_links};
+use super::{RequestError, error::AsWritten, service_links};
 
 /// One statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub(crate) struct Statement<'a> {
     pub(crate) value: &'a str,
 }
 
-impl From<Statement<'_>> for Said {
+impl From<Statement<'_>> for AsWritten {
     fn from(statement: Statement<'_>) -> Self {
         Self::new(statement.name, statement.value)
     }
@@ -107,7 +107,7 @@ pub(crate) fn one<'a>(
     if others.is_empty() {
         return Ok(Some(first));
     }
-    let values = std::iter::once(first).chain(others).map(|statement| Said::from(statement).value).collect();
+    let values = std::iter::once(first).chain(others).map(|statement| AsWritten::from(statement).value).collect();
     Err(RequestError::Ambiguous { name: first.name.to_owned(), values })
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::{
     CardPolicy, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority, RequestError,
-    error::Said,
+    error::AsWritten,
 };
 use crate::units::Bytes;
 
@@ -13,21 +13,21 @@ use crate::units::Bytes;
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
     /// The statement that asked for a share first, for messages.
-    pub(crate) said: Said,
+    pub(crate) said: AsWritten,
     /// Each entry: every limit that holds on that card.
     pub(crate) memory: PerCard<Vec<MemoryLimit>>,
     /// The statement of the memory, for messages.
-    pub(crate) memory_said: Option<Said>,
+    pub(crate) memory_said: Option<AsWritten>,
     pub(crate) compute: PerCard<ComputeShare>,
-    pub(crate) compute_said: Option<Said>,
+    pub(crate) compute_said: Option<AsWritten>,
     pub(crate) isolation: Option<Isolation>,
     /// The policy that was named.
-    pub(crate) policy: Option<(CardPolicy, Said)>,
+    pub(crate) policy: Option<(CardPolicy, AsWritten)>,
     /// The policy that weights need where none is named.
     pub(crate) policy_of_weights: Option<CardPolicy>,
     pub(crate) pinned_memory: Option<Bytes>,
     pub(crate) over_memory: OverMemory,
-    pub(crate) oom_script: Option<(PathBuf, Said)>,
+    pub(crate) oom_script: Option<(PathBuf, AsWritten)>,
     pub(crate) priority: Priority,
     pub(crate) live_update: bool,
     pub(crate) placement: Placement,
@@ -37,7 +37,7 @@ pub(crate) struct Terms {
 
 impl Terms {
     /// Terms without limits or wishes.
-    pub(crate) fn new(said: impl Into<Said>) -> Self {
+    pub(crate) fn new(said: impl Into<AsWritten>) -> Self {
         Self {
             said: said.into(),
             memory: PerCard::same(Vec::new()),
@@ -121,7 +121,7 @@ fn join_compute(own: &Terms, foreign: &Terms) -> Result<PerCard<ComputeShare>, R
     Ok(joined.map(|share| share.unwrap_or(ComputeShare::Unlimited)))
 }
 
-fn different_lengths(first: &Said, second: &Said) -> RequestError {
+fn different_lengths(first: &AsWritten, second: &AsWritten) -> RequestError {
     RequestError::contradiction(first.clone(), second.clone(), "they are for different numbers of cards")
 }
 

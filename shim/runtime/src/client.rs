@@ -67,7 +67,7 @@ impl ContainerProcess {
 
 /// An operation that did not succeed.
 #[derive(Debug, thiserror::Error)]
-pub enum HelperError {
+pub enum RuntimeError {
     /// The operation itself failed; it has undone what it had begun.
     #[error("{}", .0.message)]
     Failed(Failure),
@@ -125,7 +125,7 @@ pub enum HelperError {
     },
 }
 
-impl HelperError {
+impl RuntimeError {
     /// The kind of failure, to branch on.
     pub fn kind(&self) -> FailureKind {
         match self {
@@ -143,7 +143,7 @@ impl HelperError {
 /// pid it does not know keeps its status only while a `create` or an `exec` is under way (the
 /// process may have ended before its pid was known), and forgets it after.
 #[derive(Debug)]
-pub struct HelperClient {
+pub struct RuntimeClient {
     /// Another one when the first has ended.
     zygote: watch::Sender<ActiveZygote>,
     /// True where a supervisor replaces a zygote that ends.
@@ -163,7 +163,7 @@ impl ActiveZygote {
     }
 }
 
-impl HelperClient {
+impl RuntimeClient {
     /// Wraps a zygote; call it inside the tokio runtime.
     pub fn new(zygote: Zygote) -> io::Result<Self> {
         Ok(Self { zygote: watch::channel(ActiveZygote::of(zygote)?).0, supervised: AtomicBool::new(false) })
@@ -192,7 +192,7 @@ impl HelperClient {
         operation: &'static str,
         packed: &OwnedFd,
         beside: &[BorrowedFd<'_>],
-    ) -> Result<(), HelperError> {
+    ) -> Result<(), RuntimeError> {
         let mut zygotes = self.zygote.subscribe();
         loop {
             let current = zygotes.borrow_and_update().clone();
@@ -205,10 +205,10 @@ impl HelperClient {
                 Err(FrameError::Closed) => {
                     let next = tokio::time::timeout(REPLACEMENT_LIMIT, zygotes.changed());
                     if !self.supervised.load(Ordering::Relaxed) || !matches!(next.await, Ok(Ok(()))) {
-                        return Err(HelperError::ZygoteGone { operation, pid: current.pid });
+                        return Err(RuntimeError::ZygoteGone { operation, pid: current.pid });
                     }
                 }
-                Err(source) => return Err(HelperError::Frame { operation, source }),
+                Err(source) => return Err(RuntimeError::Frame { operation, source }),
             }
         }
     }
@@ -219,14 +219,16 @@ impl HelperClient {
     /// `stdio`: see [`StdioKind`], and [`Create::mediated`] for what follows it. When it fails
     /// nothing is left; when the worker was lost, what it may have left has been deleted as far as
     /// possible.
-    pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+    pub async fn create(&self, create: Create, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, RuntimeError> {
         let (kind, undo) = (
             (create.stdio, create.mediated),
             Delete { id: create.id.clone(), runtime_root: create.runtime_root.clone(), bundle: create.bundle.clone() },
         );
         check_stdio("create", kind, &stdio)?;
         let result = self.process("create", Operation::Create(create), stdio, CREATE_LIMIT).await;
-        if let Err(HelperError::WorkerDied { .. } | HelperError::Deadline { .. } | HelperError::Frame { .. }) = result {
+        if let Err(RuntimeError::WorkerDied { .. } | RuntimeError::Deadline { .. } | RuntimeError::Frame { .. }) =
+            result
+        {
             // The first error is the one that counts.
             let _ = self.delete(undo).await;
         }
@@ -235,14 +237,14 @@ impl HelperClient {
 
     /// Lets a created container's init execute its program; returns once it has, or with the reason
     /// why it could not.
-    pub async fn start(&self, start: Start) -> Result<(), HelperError> {
+    pub async fn start(&self, start: Start) -> Result<(), RuntimeError> {
         let own = start.clone();
         let begin = move || start::start(&own, START_LIMIT).map_err(|e| Failure::new(e.kind(), &e));
         if !here("start", START_LIMIT, begin).await? {
             return Ok(());
         }
         let hooks = self.done("start", Operation::Poststart(start.clone()), START_LIMIT).await;
-        if !matches!(hooks, Ok(()) | Err(HelperError::Failed(_))) {
+        if !matches!(hooks, Ok(()) | Err(RuntimeError::Failed(_))) {
             let end = move || {
                 start::end(&start);
                 Ok(())
@@ -254,7 +256,7 @@ impl HelperClient {
     }
 
     /// Runs one more process in a running container; returns once it executes its program.
-    pub async fn exec(&self, exec: Exec, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+    pub async fn exec(&self, exec: Exec, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, RuntimeError> {
         self.exec_within(EXEC_LIMIT, exec, stdio).await
     }
 
@@ -265,14 +267,14 @@ impl HelperClient {
         limit: Duration,
         exec: Exec,
         stdio: Vec<OwnedFd>,
-    ) -> Result<ContainerProcess, HelperError> {
+    ) -> Result<ContainerProcess, RuntimeError> {
         check_stdio("exec", (exec.stdio, exec.mediated), &stdio)?;
         self.process("exec", Operation::Exec(exec), stdio, limit.min(EXEC_LIMIT)).await
     }
 
     /// Kills what is left of a container and removes its cgroups, mounts and state. Succeeds when
     /// there is nothing.
-    pub async fn delete(&self, delete: Delete) -> Result<(), HelperError> {
+    pub async fn delete(&self, delete: Delete) -> Result<(), RuntimeError> {
         let removed = here("delete", DELETE_LIMIT, move || {
             if delete::needs_worker(&delete) {
                 return Ok(Some(delete));
@@ -286,7 +288,7 @@ impl HelperClient {
     }
 
     /// The node's cards, asked from the driver in a worker so that NVML never enters the shim.
-    pub async fn inventory(&self) -> Result<cards::Inventory, HelperError> {
+    pub async fn inventory(&self) -> Result<cards::Inventory, RuntimeError> {
         let (reply, _) = self.call("inventory", Operation::Inventory, vec![], INVENTORY_LIMIT).await?;
         match reply {
             WorkerReply::Inventory(cards) => Ok(*cards),
@@ -295,12 +297,12 @@ impl HelperClient {
     }
 
     /// Looks whether the memory of a grant whose mediator was killed is free again, and notes it.
-    pub async fn freed(&self, asked: Freed) -> Result<(), HelperError> {
+    pub async fn freed(&self, asked: Freed) -> Result<(), RuntimeError> {
         self.done("memory", Operation::Freed(asked), INVENTORY_LIMIT).await
     }
 
     /// Returns the values that a container's image gives an environment variable.
-    pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, HelperError> {
+    pub async fn image_variable(&self, asked: ImageVariable) -> Result<Vec<String>, RuntimeError> {
         match self.call("image", Operation::ImageVariable(asked), vec![], IMAGE_LIMIT).await?.0 {
             WorkerReply::ImageVariable(values) => Ok(values),
             _ => Err(unexpected("image")),
@@ -313,7 +315,7 @@ impl HelperClient {
         &self,
         setup: Setup,
         sockets: Vec<OwnedFd>,
-    ) -> Result<(ContainerProcess, impl Future<Output = Result<(), HelperError>> + use<>), HelperError> {
+    ) -> Result<(ContainerProcess, impl Future<Output = Result<(), RuntimeError>> + use<>), RuntimeError> {
         let mut call =
             self.ask("the start of the mediator", Operation::Mediate(Box::new(setup)), sockets, MEDIATE_LIMIT).await?;
         let Hello { pid } = call.hello().await?;
@@ -328,14 +330,14 @@ impl HelperClient {
         operation: Operation,
         stdio: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<ContainerProcess, HelperError> {
+    ) -> Result<ContainerProcess, RuntimeError> {
         match self.call(name, operation, stdio, limit).await? {
             (WorkerReply::Process { pid, warnings }, Some(pidfd)) => Ok(ContainerProcess { pid, pidfd, warnings }),
             _ => Err(unexpected(name)),
         }
     }
 
-    async fn done(&self, name: &'static str, operation: Operation, limit: Duration) -> Result<(), HelperError> {
+    async fn done(&self, name: &'static str, operation: Operation, limit: Duration) -> Result<(), RuntimeError> {
         match self.call(name, operation, vec![], limit).await?.0 {
             WorkerReply::Done => Ok(()),
             _ => Err(unexpected(name)),
@@ -348,7 +350,7 @@ impl HelperClient {
         content: Operation,
         fds: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
+    ) -> Result<(WorkerReply, Option<OwnedFd>), RuntimeError> {
         let mut call = self.ask(operation, content, fds, limit).await?;
         call.hello().await?;
         call.reply().await
@@ -361,8 +363,8 @@ impl HelperClient {
         content: Operation,
         fds: Vec<OwnedFd>,
         limit: Duration,
-    ) -> Result<Call, HelperError> {
-        let failed = |source| HelperError::Frame { operation, source };
+    ) -> Result<Call, RuntimeError> {
+        let failed = |source| RuntimeError::Frame { operation, source };
         let (ours, theirs) = frame::pair().map_err(|e| failed(FrameError::Socket(e)))?;
         let packed = frame::pack(&content).map_err(failed)?;
         let mut beside = vec![theirs.as_fd()];
@@ -380,11 +382,11 @@ async fn here<T: Send + 'static>(
     operation: &'static str,
     limit: Duration,
     work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, HelperError> {
+) -> Result<T, RuntimeError> {
     match tokio::time::timeout(limit, blocking(work)).await {
-        Ok(Ok(result)) => result.map_err(HelperError::Failed),
-        Ok(Err(source)) => Err(HelperError::Thread { operation, source }),
-        Err(_) => Err(HelperError::Deadline { operation, limit, doing: String::new() }),
+        Ok(Ok(result)) => result.map_err(RuntimeError::Failed),
+        Ok(Err(source)) => Err(RuntimeError::Thread { operation, source }),
+        Err(_) => Err(RuntimeError::Deadline { operation, limit, doing: String::new() }),
     }
 }
 
@@ -400,7 +402,7 @@ struct Call {
 
 impl Call {
     /// Reads what the worker says first.
-    async fn hello(&mut self) -> Result<Hello, HelperError> {
+    async fn hello(&mut self) -> Result<Hello, RuntimeError> {
         let (hello, mut fds) = self.receive().await?;
         self.received.worker = fds.pop();
         match frame::unpack::<Hello>(hello) {
@@ -414,20 +416,20 @@ impl Call {
 
     /// Reads the answer. The pidfds that come before it are kept: when the worker is lost, its
     /// processes are ended.
-    async fn reply(&mut self) -> Result<(WorkerReply, Option<OwnedFd>), HelperError> {
+    async fn reply(&mut self) -> Result<(WorkerReply, Option<OwnedFd>), RuntimeError> {
         loop {
             let (reply, mut fds) = self.receive().await?;
             match frame::unpack::<WorkerReply>(reply) {
                 Ok(WorkerReply::Launched) => self.received.process = fds.pop(),
                 // It has undone what it had begun.
-                Ok(WorkerReply::Failed(failure)) => return Err(HelperError::Failed(failure)),
+                Ok(WorkerReply::Failed(failure)) => return Err(RuntimeError::Failed(failure)),
                 Ok(reply) => return Ok((reply, fds.pop())),
                 Err(error) => return Err(self.lost(error).await),
             }
         }
     }
 
-    async fn receive(&mut self) -> Result<(OwnedFd, Vec<OwnedFd>), HelperError> {
+    async fn receive(&mut self) -> Result<(OwnedFd, Vec<OwnedFd>), RuntimeError> {
         let read = self.socket.async_io(Interest::READABLE, |socket| frame::receive(socket.as_fd()).map_err(to_io));
         match tokio::time::timeout_at(self.deadline, read).await {
             Ok(Ok(received)) => Ok(received),
@@ -435,17 +437,17 @@ impl Call {
             Err(_) => {
                 let doing = self.received.pid.map_or_else(|| "; no worker began".to_owned(), whereabouts);
                 self.received.end().await;
-                Err(HelperError::Deadline { operation: self.operation, limit: self.limit, doing })
+                Err(RuntimeError::Deadline { operation: self.operation, limit: self.limit, doing })
             }
         }
     }
 
     /// Ends what there is of an operation whose worker is lost.
-    async fn lost(&mut self, error: FrameError) -> HelperError {
+    async fn lost(&mut self, error: FrameError) -> RuntimeError {
         self.received.end().await;
         match error {
-            FrameError::Closed => HelperError::WorkerDied { operation: self.operation },
-            source => HelperError::Frame { operation: self.operation, source },
+            FrameError::Closed => RuntimeError::WorkerDied { operation: self.operation },
+            source => RuntimeError::Frame { operation: self.operation, source },
         }
     }
 }
@@ -513,7 +515,7 @@ fn check_stdio(
     operation: &'static str,
     (kind, mediated): (StdioKind, bool),
     stdio: &[OwnedFd],
-) -> Result<(), HelperError> {
+) -> Result<(), RuntimeError> {
     let streams = match kind {
         StdioKind::Streams => 3,
         StdioKind::Terminal => 1,
@@ -522,11 +524,11 @@ fn check_stdio(
     if stdio.len() == wanted {
         return Ok(());
     }
-    Err(HelperError::Stdio { operation, kind, wanted, got: stdio.len() })
+    Err(RuntimeError::Stdio { operation, kind, wanted, got: stdio.len() })
 }
 
-fn unexpected(operation: &'static str) -> HelperError {
-    HelperError::Frame { operation, source: FrameError::Foreign("an answer to another question") }
+fn unexpected(operation: &'static str) -> RuntimeError {
+    RuntimeError::Frame { operation, source: FrameError::Foreign("an answer to another question") }
 }
 
 #[cfg(test)]
@@ -539,7 +541,7 @@ mod tests {
     #[tokio::test]
     async fn who_takes_too_long_is_told_of() {
         let (shim, zygote) = frame::pair().unwrap();
-        let client = HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
+        let client = RuntimeClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
         let mut process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let pid = i32::try_from(process.id()).unwrap();
         let worker = std::thread::spawn(move || {
@@ -560,7 +562,7 @@ mod tests {
     #[tokio::test]
     async fn a_lost_exec_leaves_no_process() {
         let (shim, zygote) = frame::pair().unwrap();
-        let client = HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
+        let client = RuntimeClient::new(Zygote { socket: shim, pid: 1 }).unwrap();
         let mut process = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
         let pidfd = sys::pidfd_open(i32::try_from(process.id()).unwrap()).unwrap();
         let worker = std::thread::spawn(move || {
@@ -570,7 +572,7 @@ mod tests {
             frame::send_value(&reply, &WorkerReply::Launched, &[pidfd.as_fd()]).unwrap();
         });
         let lost = client.call("exec", Operation::Inventory, vec![], EXEC_LIMIT).await.unwrap_err();
-        assert!(matches!(lost, HelperError::WorkerDied { .. }), "{lost}");
+        assert!(matches!(lost, RuntimeError::WorkerDied { .. }), "{lost}");
         worker.join().unwrap();
         let status = std::os::unix::process::ExitStatusExt::signal(&process.wait().unwrap());
         assert_eq!(status, Some(libc::SIGKILL));

@@ -64,7 +64,7 @@ mod working_directory;
 pub mod zygote;
 pub mod zygote_supervisor;
 
-pub use client::{ContainerProcess, HelperClient, HelperError};
+pub use client::{ContainerProcess, RuntimeClient, RuntimeError};
 pub use rootfs::MountError;
 pub use state::StateError;
 pub use sys::frame::FrameError;

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{HelperClient, Zygote};
+use super::{RuntimeClient, Zygote};
 use crate::reaper::Reaper;
 
 /// One that lived this long was no failure to start.
@@ -36,7 +36,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 /// Watches over the zygote of one client.
 #[derive(Debug)]
 pub struct ZygoteSupervisor {
-    client: Arc<HelperClient>,
+    client: Arc<RuntimeClient>,
     /// Its end is no news any more.
     ending: Arc<AtomicBool>,
     ended: JoinHandle<()>,
@@ -46,7 +46,7 @@ impl ZygoteSupervisor {
     /// Keeps the client's zygote from now on. `arguments` are those with which this program is a
     /// zygote. To be called on the thread that lives as long as the shim: a zygote dies with the
     /// thread that has started it.
-    pub fn new(client: Arc<HelperClient>, reaper: Arc<Reaper>, arguments: Vec<String>) -> Self {
+    pub fn new(client: Arc<RuntimeClient>, reaper: Arc<Reaper>, arguments: Vec<String>) -> Self {
         let ending = Arc::new(AtomicBool::new(false));
         client.set_supervised();
         let exit = reaper.expect().claim(client.zygote_pid());

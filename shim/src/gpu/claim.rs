@@ -26,7 +26,7 @@ impl ClaimUse {
     /// Notes that the container uses its claims, and plans what that puts into it.
     pub(super) fn attach(&self, container: &NewContainer, inventory: &Inventory) -> Result<PreparedGrant, GpuError> {
         let key = &container.key;
-        let (shim, helper) = container.creators()?;
+        let (shim, zygote) = container.creators()?;
         let requests = self.request.requests.iter();
         let requests: Vec<ContainerKey> =
             requests.map(|request| claim_key(&request.namespace, &request.uid, &request.request)).collect();
@@ -41,7 +41,7 @@ impl ClaimUse {
             container: key,
             name: &self.pod.container,
             shim,
-            creators: &[helper],
+            creators: &[zygote],
             cgroups: &container.cgroups,
         };
         let mut record = ledger.attach(&attachment, &log).map_err(|source| {

@@ -5,7 +5,7 @@ use std::{io, path::PathBuf};
 use base::{RefusalCode, error_chain as chain};
 use ledger::{AdmitError, AdmitErrorKind, AttachError, BindError, ContainerKey, ReleaseError, StoreError};
 use nvidia_glue::inject::InjectError;
-use runtime::{HelperError, protocol::Freed};
+use runtime::{RuntimeError, protocol::Freed};
 use runtime_config::{config::ConfigError, request::RequestError};
 use ttrpc::Code;
 
@@ -41,10 +41,10 @@ pub enum GpuError {
         "cannot determine whether NVIDIA_VISIBLE_DEVICES is the pod's or only its image's; set EGPU_DEVICES (or the annotation egpu.io/devices) in \
          the pod, or accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration"
     )]
-    Image(#[source] Box<HelperError>),
+    Image(#[source] Box<RuntimeError>),
     /// The driver could not be asked for its cards.
     #[error("cannot list the cards of this node")]
-    Inventory(#[source] Box<HelperError>),
+    Inventory(#[source] Box<RuntimeError>),
     /// A process that must be named in the ledger is gone.
     #[error("cannot read when process {pid} started")]
     Process {
@@ -105,7 +105,7 @@ pub enum GpuError {
     NotFreed(Freed),
     /// Its memory is in use, or that cannot be told.
     #[error("the GPU grant is kept")]
-    StillHeld(#[source] Box<HelperError>),
+    StillHeld(#[source] Box<RuntimeError>),
     /// The granted GPUs cannot be put into the container.
     #[error("the granted GPUs cannot be put into the container")]
     Inject(#[source] Box<InjectError>),

@@ -5,7 +5,7 @@
 //! values.
 
 use ledger::{ContainerKey, ContainerName, decision_log::DecisionLog};
-use runtime::{HelperClient, protocol::ImageVariable};
+use runtime::{RuntimeClient, protocol::ImageVariable};
 use runtime_config::request::{GpuRequest, PodContainer};
 
 use super::{GpuError, PreparedGrant, new_container::NewContainer};
@@ -22,7 +22,7 @@ const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation eg
 /// Fails if containerd does not answer: neither may a card from a device plugin be left out for
 /// that, nor a request of an image be granted.
 pub(super) async fn image_only_reason(
-    helper: &HelperClient,
+    runtime: &RuntimeClient,
     key: &ContainerKey,
     request: &GpuRequest,
 ) -> Result<Option<String>, GpuError> {
@@ -35,7 +35,7 @@ pub(super) async fn image_only_reason(
         container: key.id.clone(),
         name: "NVIDIA_VISIBLE_DEVICES".to_owned(),
     };
-    let by_image = helper.image_variable(question).await.map_err(|source| GpuError::Image(Box::new(source)))?;
+    let by_image = runtime.image_variable(question).await.map_err(|source| GpuError::Image(Box::new(source)))?;
     Ok(reason(&request.visible_devices_alone, &by_image))
 }
 

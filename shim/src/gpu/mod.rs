@@ -27,7 +27,7 @@ use ledger::{
     ContainerKey, ContainerName, Ledger, ProcessId, Record, ReleaseError, ReleaseReason, decision_log::DecisionLog,
 };
 use nvidia_glue::spec::{self, ContainerSpec};
-use runtime::{HelperClient, cgroup::Cgroup, protocol::Freed};
+use runtime::{RuntimeClient, cgroup::Cgroup, protocol::Freed};
 use runtime_config::{
     config::Config,
     request::{self, CardRequest, ContainerRequest, GpuRequest, Share},
@@ -53,7 +53,7 @@ pub struct Gpu {
     namespace: String,
 }
 
-/// What the spec of a container asks for.
+/// Request of a container, as its spec states it.
 enum Asked {
     /// No GPU.
     Nothing(PreparedGrant),
@@ -83,7 +83,7 @@ impl Gpu {
     /// When the request is refused; nothing is reserved then.
     pub async fn prepare(
         &self,
-        helper: &HelperClient,
+        runtime: &RuntimeClient,
         id: &str,
         (bundle, spec): (&Path, &Arc<Value>),
         cgroup: &Cgroup,
@@ -91,19 +91,19 @@ impl Gpu {
     ) -> Result<PreparedGrant, GpuError> {
         let (key, bundle, spec) = (self.key(id), bundle.to_owned(), Arc::clone(spec));
         let cgroups = cgroup.directories().map(Path::to_owned).collect();
-        let helper_pid = helper.zygote_pid();
+        let zygote_pid = runtime.zygote_pid();
         let (container, asked) = blocking(move || {
             let read = spec::read(&spec);
             let (config, privileges) = (configuration()?, read.source.privileges);
-            let container = NewContainer { key, bundle, cgroups, helper_pid, config, privileges };
+            let container = NewContainer { key, bundle, cgroups, zygote_pid, config, privileges };
             let asked = understand(&container, read)?;
             Ok((container, asked))
         })
         .await?;
         match asked {
             Asked::Nothing(prepared) => Ok(prepared),
-            Asked::Claims(claims) => attach(helper, container, claims).await,
-            Asked::Cards(request) => admit(helper, container, *request, wait.clone()).await,
+            Asked::Claims(claims) => attach(runtime, container, claims).await,
+            Asked::Cards(request) => admit(runtime, container, *request, wait.clone()).await,
         }
     }
 
@@ -251,12 +251,12 @@ impl Gpu {
     /// processes have ended. Or when the ledger cannot be written.
     pub async fn release(
         &self,
-        helper: &HelperClient,
+        runtime: &RuntimeClient,
         id: &str,
         bundle: &Path,
         reason: ReleaseReason,
     ) -> Result<(), GpuError> {
-        release(helper, self.key(id), bundle, reason).await
+        release(runtime, self.key(id), bundle, reason).await
     }
 }
 
@@ -265,7 +265,7 @@ impl Gpu {
 /// # Errors
 /// As there.
 pub async fn release(
-    helper: &HelperClient,
+    runtime: &RuntimeClient,
     key: ContainerKey,
     bundle: &Path,
     reason: ReleaseReason,
@@ -278,7 +278,7 @@ pub async fn release(
         Err(GpuError::NotFreed(freed)) => freed,
         released => return released,
     };
-    helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
+    runtime.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
     release().await
 }
 
@@ -397,11 +397,11 @@ fn understand(new: &NewContainer, container: ContainerSpec) -> Result<Asked, Gpu
 /// Notes that the container uses its claims. The memory of a claim whose mediator was killed is
 /// looked at before.
 async fn attach(
-    helper: &HelperClient,
+    runtime: &RuntimeClient,
     container: NewContainer,
     claims: Box<ClaimUse>,
 ) -> Result<PreparedGrant, GpuError> {
-    let inventory = inventory(helper, &container).await?;
+    let inventory = inventory(runtime, &container).await?;
     let shared = Arc::new((container, claims, inventory));
     let attach = || {
         let shared = Arc::clone(&shared);
@@ -411,29 +411,29 @@ async fn attach(
         Err(GpuError::NotFreed(freed)) => freed,
         attached => return attached,
     };
-    helper.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
+    runtime.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
     attach().await
 }
 
 /// Reserves cards, unless only the container's image asks for them.
 async fn admit(
-    helper: &HelperClient,
+    runtime: &RuntimeClient,
     container: NewContainer,
     request: GpuRequest,
     wait: AdmissionWait,
 ) -> Result<PreparedGrant, GpuError> {
-    if let Some(why) = image::image_only_reason(helper, &container.key, &request).await? {
+    if let Some(why) = image::image_only_reason(runtime, &container.key, &request).await? {
         return blocking(move || Ok(image::without_gpu(&container, request.pod, request.asked, why))).await;
     }
-    let inventory = inventory(helper, &container).await?;
+    let inventory = inventory(runtime, &container).await?;
     blocking(move || container.admit(&request, &inventory, &wait)).await
 }
 
 /// The node's cards, as cached or as the helper finds them.
-async fn inventory(helper: &HelperClient, container: &NewContainer) -> Result<Inventory, GpuError> {
+async fn inventory(runtime: &RuntimeClient, container: &NewContainer) -> Result<Inventory, GpuError> {
     match cards::cached(&container.config) {
         Some(inventory) => Ok(inventory),
-        None => helper.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source))),
+        None => runtime.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source))),
     }
 }
 

@@ -26,17 +26,17 @@ pub(super) struct NewContainer {
     pub(super) bundle: PathBuf,
     /// The directories of its cgroup, which are not there yet.
     pub(super) cgroups: Vec<PathBuf>,
-    pub(super) helper_pid: i32,
+    pub(super) zygote_pid: i32,
     pub(super) config: Config,
     pub(super) privileges: Privileges,
 }
 
 impl NewContainer {
-    /// The shim and its helper, which are going to create it.
+    /// The shim and its zygote, which are going to create it.
     pub(super) fn creators(&self) -> Result<(ProcessId, ProcessId), GpuError> {
         let failed = |pid| move |source| GpuError::Process { pid, source };
         let shim = ProcessId::current().map_err(failed(0))?;
-        Ok((shim, ProcessId::of(self.helper_pid).map_err(failed(self.helper_pid))?))
+        Ok((shim, ProcessId::of(self.zygote_pid).map_err(failed(self.zygote_pid))?))
     }
 
     /// Returns whether it gets the static filter where it was granted no card.
@@ -55,7 +55,7 @@ impl NewContainer {
         inventory: &Inventory,
         wait: &AdmissionWait,
     ) -> Result<PreparedGrant, GpuError> {
-        let (shim, helper) = self.creators()?;
+        let (shim, zygote) = self.creators()?;
         let note = GrantNote::new(&self.config);
         // Before the reservation: a `delete` that finds a reservation must know where.
         note.write(&self.bundle)?;
@@ -66,7 +66,7 @@ impl NewContainer {
             limits: &Limits::from(&self.config),
             container: &self.key,
             shim,
-            creators: &[helper],
+            creators: &[zygote],
             cgroups: &self.cgroups,
             patience: wait.patience(self.config.admission_wait),
             egpu_version: version::text(),

@@ -39,7 +39,7 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
         key: ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() },
         bundle,
         cgroups: vec![directory.path().join("cgroup")],
-        helper_pid: std::process::id().cast_signed(),
+        zygote_pid: std::process::id().cast_signed(),
         config,
         privileges: read.source.privileges,
     };

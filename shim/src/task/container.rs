@@ -210,7 +210,7 @@ impl Container {
             return;
         }
         spans::mark("mediator ended", &self.fixed.id);
-        let release = context.gpu.release(&context.helper, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
+        let release = context.gpu.release(&context.runtime, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
         match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -269,7 +269,7 @@ impl Container {
             return Err(TaskError::Change { change: Change::Start, state: State::Stopped });
         }
         let start = protocol::Start { id: self.fixed.id.clone(), runtime_root: self.fixed.runtime_root.clone() };
-        context.helper.start(start).await.map_err(|source| TaskError::Helper { operation: "start", source })?;
+        context.runtime.start(start).await.map_err(|source| TaskError::Runtime { operation: "start", source })?;
         self.init.change(Change::Start)?;
         let pid = self.init.pid();
         context.events.publish(&TaskStart {
@@ -438,7 +438,7 @@ impl Container {
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         self.end_mediation().await?;
         let released =
-            context.gpu.release(&context.helper, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
+            context.gpu.release(&context.runtime, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {

@@ -156,7 +156,7 @@ impl Plan {
             return Err(TaskError::CgroupInUse { id: self.id.clone(), pid: *pid });
         }
         let prepared =
-            context.gpu.prepare(&context.helper, &self.id, (&self.bundle, &self.spec.document), &cgroup, wait).await;
+            context.gpu.prepare(&context.runtime, &self.id, (&self.bundle, &self.spec.document), &cgroup, wait).await;
         prepared.map_err(TaskError::Gpu)
     }
 
@@ -189,13 +189,13 @@ impl Plan {
         let is_mediated = mediated::pass_listener(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
-        let child = context.helper.create(request, ends.descriptors).await;
+        let child = context.runtime.create(request, ends.descriptors).await;
         if let Some(mediated) = &mediated {
             // A create that fails for want of its mediator fails with its reason.
             mediated.ready().await?;
             spans::mark("mediator ready", &self.id);
         }
-        let child = child.map_err(|source| TaskError::Helper { operation: "create", source })?;
+        let child = child.map_err(|source| TaskError::Runtime { operation: "create", source })?;
         let exit = expectation.claim(child.pid);
         drop(expectation);
         spans::mark("init waits", &self.id);
@@ -304,7 +304,7 @@ impl Plan {
         // to it later.
         if clean
             && let Err(error) =
-                context.gpu.release(&context.helper, &self.id, &self.bundle, ReleaseReason::CreateFailed).await
+                context.gpu.release(&context.runtime, &self.id, &self.bundle, ReleaseReason::CreateFailed).await
         {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "cannot release the grant of a failed create");

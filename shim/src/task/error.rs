@@ -2,7 +2,7 @@
 
 pub use base::error_chain as chain;
 use runtime::{
-    HelperError,
+    RuntimeError,
     cgroup::{CgroupError, LocateError, UpdateError},
     protocol::FailureKind,
 };
@@ -112,11 +112,11 @@ pub enum TaskError {
     /// The helper. The words before the cause are those of containerd's own shim, which clients
     /// look for.
     #[error("OCI runtime {operation} failed")]
-    Helper {
+    Runtime {
         /// create, start, exec or delete.
         operation: &'static str,
         #[source]
-        source: HelperError,
+        source: RuntimeError,
     },
     /// The stand-in for a helper that has died.
     #[error("the helper is gone, and the delete command that stands in for it cannot be run")]
@@ -219,7 +219,7 @@ impl TaskError {
             Self::InPod(error) => error.code(),
             Self::CgroupInUse { .. } => Code::FAILED_PRECONDITION,
             Self::TooManyListeners { .. } => Code::RESOURCE_EXHAUSTED,
-            Self::Helper { source, .. } => match source.kind() {
+            Self::Runtime { source, .. } => match source.kind() {
                 FailureKind::Invalid => Code::INVALID_ARGUMENT,
                 FailureKind::NotFound => Code::NOT_FOUND,
                 FailureKind::FailedPrecondition => Code::FAILED_PRECONDITION,

@@ -89,7 +89,7 @@ impl Mediated {
         let log = EventLog::new(&mediation.setup.state_dir);
         let name = mediation.container.id.clone();
         let incidents = Incidents::new(log, (mediation.container, mediation.pod), cards);
-        let mediator = Mediator::start(&context.helper, &context.reaper, mediation.setup).await;
+        let mediator = Mediator::start(&context.runtime, &context.reaper, mediation.setup).await;
         Ok(Self {
             mediator: mediator.map_err(TaskError::Mediator)?,
             name,

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{HelperClient, reaper::Reaper};
+use runtime::{RuntimeClient, reaper::Reaper};
 use sys::sync::lock;
 use tokio::{sync::Notify, time::sleep};
 
@@ -48,7 +48,7 @@ pub struct Context {
     /// containerd's gRPC address.
     pub containerd: String,
     /// Runs libcontainer.
-    pub helper: Arc<HelperClient>,
+    pub runtime: Arc<RuntimeClient>,
     /// Waits for children.
     pub reaper: Arc<Reaper>,
     /// Queue of events for containerd.
@@ -81,7 +81,7 @@ impl Context {
     pub fn new(
         namespace: String,
         containerd: String,
-        helper: Arc<HelperClient>,
+        runtime: Arc<RuntimeClient>,
         reaper: Arc<Reaper>,
         events: Arc<TaskEvents>,
         registry: Registry,
@@ -93,7 +93,7 @@ impl Context {
         Self {
             namespace,
             containerd,
-            helper,
+            runtime,
             reaper,
             events,
             gpu,

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use runtime::{HelperError, blocking::blocking, protocol};
+use runtime::{RuntimeError, blocking::blocking, protocol};
 use tokio::time::timeout;
 
 use super::{Context, error::TaskError};
@@ -23,13 +23,13 @@ impl Context {
     /// Succeeds when nothing is left.
     pub(super) async fn remove(&self, delete: protocol::Delete) -> Result<(), TaskError> {
         let mut command = self.delete_command(&delete);
-        match self.helper.delete(delete).await {
+        match self.runtime.delete(delete).await {
             Ok(()) => Ok(()),
-            Err(gone @ HelperError::ZygoteGone { .. }) => {
+            Err(gone @ RuntimeError::ZygoteGone { .. }) => {
                 tracing::warn!(error = super::chain(&gone), "cleaning up with the delete command");
                 self.run(&mut command).await
             }
-            Err(source) => Err(TaskError::Helper { operation: "delete", source }),
+            Err(source) => Err(TaskError::Runtime { operation: "delete", source }),
         }
     }
 

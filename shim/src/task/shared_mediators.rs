@@ -86,7 +86,7 @@ mod tests {
     use ledger::ContainerKey;
     use mediator_process::{MediatedDriver, Setup};
     use runtime::{
-        HelperClient, Zygote,
+        RuntimeClient, Zygote,
         protocol::{Failure, FailureKind, Hello, WorkerReply},
         reaper::Reaper,
     };
@@ -106,13 +106,13 @@ mod tests {
         frame::send_value(&socket, reply, &[]).unwrap();
     }
 
-    fn context(helper: HelperClient) -> Context {
+    fn context(runtime: RuntimeClient) -> Context {
         let reaper = Arc::new(Reaper::default());
         // Only the children that it knows: others are other tests'.
         std::mem::forget(reaper.expect());
         let registry = Registry::at("/nowhere".into());
         let events = Arc::new(TaskEvents::new("ns".into()));
-        Context::new("ns".into(), "/c.sock".into(), Arc::new(helper), reaper, events, registry)
+        Context::new("ns".into(), "/c.sock".into(), Arc::new(runtime), reaper, events, registry)
     }
 
     fn plan() -> MediationPlan {
@@ -141,8 +141,8 @@ mod tests {
     #[tokio::test]
     async fn nobody_joins_a_mediator_that_cannot_begin_and_it_says_why() {
         let (shim, zygote) = frame::pair().unwrap();
-        let context = context(HelperClient::new(Zygote { socket: shim, pid: 1 }).unwrap());
-        let helper = std::thread::spawn(move || {
+        let context = context(RuntimeClient::new(Zygote { socket: shim, pid: 1 }).unwrap());
+        let zygote = std::thread::spawn(move || {
             let failure = Failure { kind: FailureKind::Internal, message: "no inotify instance".into() };
             for reply in [WorkerReply::Failed(failure), WorkerReply::Done] {
                 answer(&zygote, &reply);
@@ -152,6 +152,6 @@ mod tests {
         assert!(chain(&error).contains("no inotify instance"), "{}", chain(&error));
         // The next container has another one, which begins.
         context.mediators.join(&context, "b", plan()).await.unwrap();
-        helper.join().unwrap();
+        zygote.join().unwrap();
     }
 }

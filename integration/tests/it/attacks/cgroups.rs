@@ -92,8 +92,7 @@ fn deep_without_shim(node: &Node) {
 }
 
 /// Defence: a container has a directory of its own in every hierarchy, those without controllers
-/// included (`shim/runtime/src/cgroup/join.rs`). Where it had none, it would freeze the process that
-/// made it.
+/// included (`shim/runtime/src/cgroup/join.rs`). Where it had none, it would freeze its maker.
 fn unified(node: &Node) {
     let neighbour = Neighbour::new(node);
     let container = attacker(node, &["unified"]).start().unwrap();

@@ -34,7 +34,7 @@ impl Session {
         match handler {
             Handler::Client => self.alloc_root(flight),
             Handler::Object(class) => {
-                self.own_client(alloc.client)?;
+                self.check_client(alloc.client)?;
                 self.alloc_object(flight, alloc, class)
             }
         }
@@ -50,7 +50,7 @@ impl Session {
         let Handler::Object(handler) = self.handler(class)? else {
             return Err(CallEnd::Status(Status::INVALID_CLASS));
         };
-        self.own_client(client)?;
+        self.check_client(client)?;
         let alloc = Alloc { client, parent, object, class, params: 0, said_params_size: 0, rights: 0 };
         self.alloc_object(flight, alloc, handler)
     }

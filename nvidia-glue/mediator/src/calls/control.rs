@@ -19,7 +19,7 @@ use crate::{
 
 impl Session {
     pub(crate) fn control(&self, flight: &mut InFlightCall<'_>, control: Control) -> Result<Answer, CallEnd> {
-        self.own_client(control.client)?;
+        self.check_client(control.client)?;
         let rule = rule_of(control.id);
         match control.row() {
             None => self.count_unknown(UnknownKind::Control(control.id), !matches!(rule, ControlRule::Refuse(..))),

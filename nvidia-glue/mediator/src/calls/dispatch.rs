@@ -179,7 +179,7 @@ impl Session {
 
     /// Executes a call that decides nothing, in a client of the container's.
     pub(crate) fn on_client(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
-        self.own_client(client)?;
+        self.check_client(client)?;
         self.pass(flight)
     }
 

@@ -18,7 +18,7 @@ impl Session {
         client: Handle,
         object: Handle,
     ) -> Result<Answer, CallEnd> {
-        self.own_client(client)?;
+        self.check_client(client)?;
         flight.confirm()?;
         self.objects.locks.with(&[LockName::Client(client)], || -> Result<(), CallEnd> {
             // The driver would go on writing a channel's errors to where that was. No program that

@@ -28,7 +28,7 @@ const INFO_LARGEST: Field<u64> = NVOS32_PARAMETERS::infoSize;
 
 impl Session {
     pub(crate) fn vid_heap(&self, flight: &mut InFlightCall<'_>, heap: VidHeap) -> Result<Answer, CallEnd> {
-        self.own_client(heap.client)?;
+        self.check_client(heap.client)?;
         let answer = match heap.function {
             VidHeapFunction::Alloc(alloc) => return self.vid_heap_alloc(flight, heap, alloc),
             VidHeapFunction::Free { memory } => return self.free(flight, heap.client, memory),

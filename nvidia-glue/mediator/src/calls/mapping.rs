@@ -27,7 +27,7 @@ const ATTACHED_MOST: usize = 32 * 4;
 
 impl Session {
     pub(crate) fn map_memory(&self, flight: &mut InFlightCall<'_>, map: MapMemory) -> Result<Answer, CallEnd> {
-        self.own_client(map.client)?;
+        self.check_client(map.client)?;
         if let Some(card) = self.hidden_page(map) {
             return self.map_own_page(flight, map, card);
         }
@@ -82,7 +82,7 @@ impl Session {
 
     /// `NV_ESC_RM_UNMAP_MEMORY`.
     pub(crate) fn unmap_memory(&self, flight: &mut InFlightCall<'_>, unmap: UnmapMemory) -> Result<Answer, CallEnd> {
-        self.own_client(unmap.client)?;
+        self.check_client(unmap.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
         flight.duplicate_files(self.driver.as_ref(), Holder::Args, flight.row.descriptors())?;
         self.objects.locks.with(&[LockName::Client(unmap.client)], || -> Result<(), CallEnd> {
@@ -97,7 +97,7 @@ impl Session {
     /// Memory is mapped in an address space of the resource manager's: what that costs are page
     /// tables.
     pub(crate) fn map_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
-        self.own_client(map.client)?;
+        self.check_client(map.client)?;
         let card = self.objects.card_of(map.client, map.device).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))?;
         let length = NVOS46_PARAMETERS::length.get(&flight.args).ok_or(CallEnd::Status(Status::INVALID_ARGUMENT))?;
         flight.confirm()?;
@@ -128,7 +128,7 @@ impl Session {
 
     /// `NV_ESC_RM_UNMAP_MEMORY_DMA`; since 550 of whatever lies in a range, too.
     pub(crate) fn unmap_dma(&self, flight: &mut InFlightCall<'_>, map: MapDma) -> Result<Answer, CallEnd> {
-        self.own_client(map.client)?;
+        self.check_client(map.client)?;
         let has_size = flight.args.len() == NVOS47_PARAMETERS::SIZE;
         let length = NVOS47_PARAMETERS::size.get(&flight.args).filter(|_| has_size).unwrap_or(0);
         if length > 0 {
@@ -149,7 +149,7 @@ impl Session {
 
     /// `NV_ESC_ALLOC_OS_EVENT`: a little of the kernel's memory, that nobody counts.
     pub(crate) fn alloc_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
-        self.own_client(event.client)?;
+        self.check_client(event.client)?;
         flight.confirm()?;
         self.reserve(flight.pid, |accounts| accounts.os_event_fits())?;
         if self.execute_row(flight)?.is_ok() {
@@ -161,7 +161,7 @@ impl Session {
     /// `NV_ESC_FREE_OS_EVENT`. Of one that it does not find, the driver tells the kernel's log in
     /// three lines: it is not asked for those.
     pub(crate) fn free_os_event(&self, flight: &mut InFlightCall<'_>, event: OsEvent) -> Result<Answer, CallEnd> {
-        self.own_client(event.client)?;
+        self.check_client(event.client)?;
         if !lock(&self.objects.accounts).has_os_event(event.client, event.fd) {
             return Err(CallEnd::Status(Status::INVALID_EVENT));
         }
@@ -213,7 +213,7 @@ impl Session {
     /// The driver waits for channels that are named by client, and nothing keeps it from waiting
     /// for anybody's.
     pub(crate) fn idle_channels(&self, flight: &mut InFlightCall<'_>, idle: IdleChannels) -> Result<Answer, CallEnd> {
-        self.own_client(idle.client)?;
+        self.check_client(idle.client)?;
         flight.copy_pointers(Holder::Args, flight.row.pointers())?;
         let list = (Holder::Args, NVOS30_PARAMETERS::phClients.at());
         let clients = flight.buffers.iter().find(|buffer| (buffer.holder, buffer.offset) == list);
@@ -232,7 +232,7 @@ impl Session {
     }
 
     pub(crate) fn share(&self, flight: &mut InFlightCall<'_>, share: Share) -> Result<Answer, CallEnd> {
-        self.own_client(share.client)?;
+        self.check_client(share.client)?;
         self.may_be_shared(flight.args.get(NVOS57_PARAMETERS::sharePolicy.at()..).unwrap_or_default())?;
         self.pass(flight)
     }
@@ -247,7 +247,7 @@ impl Session {
         /// `RS_SHARE_TYPE_CLIENT` (src/common/sdk/nvidia/inc/rs_access.h).
         const CLIENT: u16 = 3;
         if RS_SHARE_POLICY::r#type.get(policy) == Some(CLIENT) {
-            self.own_client(RS_SHARE_POLICY::target.get(policy).unwrap_or(Handle::NONE))?;
+            self.check_client(RS_SHARE_POLICY::target.get(policy).unwrap_or(Handle::NONE))?;
             return Err(CallEnd::Status(Status::OK));
         }
         Ok(())

@@ -22,7 +22,7 @@ impl Session {
         // struct as it was left.
         let said = PinNames { client: alloc.client, parent: alloc.parent, object: alloc.object };
         let names = self.pinned.inflight.meant(thread, said);
-        self.own_client(names.client)?;
+        self.check_client(names.client)?;
         if alloc.class != OS_DESCRIPTOR {
             return Err(CallEnd::Status(Status::INVALID_CLASS));
         }

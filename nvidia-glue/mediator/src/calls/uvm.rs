@@ -126,7 +126,7 @@ impl Session {
     fn with_object(&self, flight: &mut InFlightCall<'_>, client: Handle) -> Result<Answer, CallEnd> {
         // A card is registered without a client, except for MIG.
         if client != Handle::NONE {
-            self.own_client(client)?;
+            self.check_client(client)?;
         }
         let file = self.uvm_file(flight)?;
         self.duplicate_named(flight)?;
@@ -139,7 +139,7 @@ impl Session {
     /// handles.
     fn register_channel(&self, flight: &mut InFlightCall<'_>, object: UvmObject) -> Result<Answer, CallEnd> {
         let UvmObject { uuid, client, object, .. } = object;
-        self.own_client(client)?;
+        self.check_client(client)?;
         let card = self.grant.by_uuid_bytes(uuid).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         let file = self.uvm_file(flight)?;
         self.duplicate_named(flight)?;
@@ -220,7 +220,7 @@ impl Session {
     fn map_external(&self, flight: &mut InFlightCall<'_>, map: UvmMemory) -> Result<Answer, CallEnd> {
         let UvmMemory { range, client, memory, .. } = map;
         let memory = ObjectName::new(client, memory);
-        self.own_client(client)?;
+        self.check_client(client)?;
         let file = self.uvm_file(flight)?;
         let cards = self.mapped_cards(flight);
         self.duplicate_named(flight)?;

@@ -30,7 +30,7 @@ impl ObjectClass for Debugger {
             return Err(INVALID);
         }
         let named = if named == Handle::NONE { new.alloc.client } else { named };
-        new.session.own_client(named)?;
+        new.session.check_client(named)?;
         let known = lock(&new.session.objects.accounts).object(ObjectName::new(named, object));
         known.map(|_| new.counted(Kind::Other)).ok_or(CallEnd::Status(Status::OBJECT_NOT_FOUND))
     }

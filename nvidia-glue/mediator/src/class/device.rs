@@ -25,7 +25,7 @@ impl ObjectClass for Device {
         let instance = memory::device_instance(params);
         let card = session.grant.by_device_instance(instance).ok_or(CallEnd::Status(Status::INVALID_DEVICE))?;
         for client in memory::device_other_clients(params).into_iter().filter(|client| *client != 0) {
-            session.own_client(Handle(client))?;
+            session.check_client(Handle(client))?;
         }
         Ok(AllocRequirements { place: Some((card, ObjectRole::Device)), ..new.counted(Kind::Device(card)) })
     }

@@ -39,7 +39,7 @@ impl ObjectClass for Event {
             return Err(CallEnd::Status(Status::INVALID_CLASS));
         }
         if event.source_client != 0 {
-            new.session.own_client(Handle(event.source_client))?;
+            new.session.check_client(Handle(event.source_client))?;
         }
         Ok(new.counted(Kind::Event))
     }

@@ -184,8 +184,8 @@ impl Session {
         })
     }
 
-    /// A client that was not made through this session is nobody's business here.
-    pub(crate) fn own_client(&self, client: Handle) -> Result<(), CallEnd> {
+    /// Refuses a client that was not made through this session.
+    pub(crate) fn check_client(&self, client: Handle) -> Result<(), CallEnd> {
         let is_known = lock(&self.objects.accounts).knows_client(client);
         let is_gone = || {
             self.checks_clients.load(Ordering::Relaxed)

@@ -9,7 +9,7 @@ use super::{Foreign, ForeignCards};
 use crate::{
     request::{
         CardPolicy, ComputeShare, DeviceSelector, Dialect, Isolation, MemoryLimit, PerCard, RequestError,
-        error::Said,
+        error::AsWritten,
         statements::{Statement, Statements},
         terms::Terms,
     },
@@ -56,7 +56,7 @@ pub(super) fn parse(env: &Statements<'_>) -> Result<Foreign, RequestError> {
             format!("{SHAPE}, with a group PGPU=...,MEM=...,WEIGHT=... for each card"),
         ));
     }
-    let said = Said::from(variable);
+    let said = AsWritten::from(variable);
     let mut terms = Terms::new(variable);
     terms.memory = PerCard::exactly(parsed.iter().map(|group| vec![MemoryLimit::bytes(group.memory)]).collect());
     terms.memory_said = Some(said.clone());
@@ -122,7 +122,7 @@ struct Group {
 
 fn group(variable: Statement<'_>, fields: &[(&str, &str)], policy: Policy) -> Result<Group, RequestError> {
     if let Some((key, _)) = fields.iter().find(|(key, _)| !matches!(*key, "PGPU" | "MEM" | "WEIGHT")) {
-        let accepted = format!("{SHAPE}: a group has PGPU, MEM and WEIGHT, not {}", Said::new(key, "").name);
+        let accepted = format!("{SHAPE}: a group has PGPU, MEM and WEIGHT, not {}", AsWritten::new(key, "").name);
         return Err(RequestError::invalid(variable, accepted));
     }
     let number = |name: &str| fields.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);

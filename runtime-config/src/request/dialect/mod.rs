@@ -14,7 +14,7 @@ pub(super) mod nvidia_fractions;
 
 use super::{
     DeviceSelector, Dialect, RequestError,
-    error::Said,
+    error::AsWritten,
     statements::{Statement, Statements},
     terms::Terms,
 };
@@ -40,9 +40,9 @@ pub(super) enum ForeignCards {
     /// Particular cards that `NVIDIA_VISIBLE_DEVICES` names, or else so many.
     Counted(u32),
     /// Cards that are shared; what else `NVIDIA_VISIBLE_DEVICES` names is given whole.
-    Shared(Vec<DeviceSelector>, Said),
+    Shared(Vec<DeviceSelector>, AsWritten),
     /// Cards that have limits of their own each; they must be among the visible ones.
-    Listed(Vec<DeviceSelector>, Said),
+    Listed(Vec<DeviceSelector>, AsWritten),
 }
 
 /// Reads the foreign language that a container speaks, if any.
@@ -115,7 +115,7 @@ fn of_kai(
 }
 
 /// The warning that a request below its limit is not used yet.
-fn unused(request: impl Into<Said>, limit: impl Into<Said>) -> String {
+fn unused(request: impl Into<AsWritten>, limit: impl Into<AsWritten>) -> String {
     format!("{} is not used yet: {} is reserved and held", request.into(), limit.into())
 }
 
@@ -127,6 +127,6 @@ fn takes_limits_off(name: &str, env: &Statements<'_>, config: &Config) -> Result
             return Err(RequestError::NotAllowed { said: statement.into(), key: "allow_isolation_none = true" });
         }
     }
-    // Said both ways: the limits stay.
+    // AsWritten both ways: the limits stay.
     Ok(env.joined(name, Statement::boolean, |one, other| one && other)?.unwrap_or(false))
 }

@@ -7,7 +7,7 @@ use schedule::policy::rules;
 use super::super::{
     CardPolicy, CardRequest, ComputeShare, Isolation, MemoryLimit, OverMemory, PerCard, Placement, Priority,
     RequestError,
-    error::{Said, Shown},
+    error::{AsWritten, Shown},
     selector::DeviceList,
     statements::{self, Statement, Statements},
     terms::{Terms, lower_priority, stricter_over_memory, tighter_isolation},
@@ -54,7 +54,7 @@ const ISOLATION: &str = "isolation";
 pub(in crate::request) struct Native {
     pub(in crate::request) terms: Terms,
     /// The cards, where they were named or counted.
-    pub(in crate::request) cards: Option<(NativeCards, Said)>,
+    pub(in crate::request) cards: Option<(NativeCards, AsWritten)>,
     /// Limits, or sharing, were asked for: the cards are not to be whole.
     pub(in crate::request) asks_share: bool,
     /// The statement that asks for cards, rather than only describing the share.
@@ -297,7 +297,7 @@ fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(
     Ok(())
 }
 
-fn cards(source: &NativeStatements<'_, '_>) -> Result<Option<(NativeCards, Said)>, RequestError> {
+fn cards(source: &NativeStatements<'_, '_>) -> Result<Option<(NativeCards, AsWritten)>, RequestError> {
     let devices = source.one(DEVICES)?;
     if let (Some(devices), Some(cards)) = (devices, source.any(CARDS)) {
         let reason = "the one says which cards, the other how many; set one of them";

@@ -3,7 +3,7 @@
 
 use super::super::{
     CardRequest, DeviceSelector, DriverCapabilities, NvidiaExtras, NvidiaHook, RequestError, Requirement, Source,
-    error::Said,
+    error::AsWritten,
     requirement,
     selector::{DeviceList, ParseSelectorError},
     statements::{Statement, Statements},
@@ -32,7 +32,7 @@ pub(in crate::request) struct Visible {
     pub(in crate::request) cards: VisibleCards,
     pub(in crate::request) namer: Namer,
     /// The statement, for messages.
-    pub(in crate::request) said: Said,
+    pub(in crate::request) said: AsWritten,
 }
 
 /// The source that names the visible cards.
@@ -121,7 +121,7 @@ pub(in crate::request) fn visible(
         };
         let (cards, capabilities) = (sorted(&source.nodes.cards), sorted(&source.nodes.capabilities));
         let nodes: Vec<String> = cards.iter().map(|minor| format!("/dev/nvidia{minor}")).collect();
-        let said = Said::new("device nodes", &nodes.join(","));
+        let said = AsWritten::new("device nodes", &nodes.join(","));
         return Ok(Visible { cards: VisibleCards::Present { cards, capabilities }, namer: Namer::Spec, said });
     }
     if let Some(NvidiaHook::CommandLine { devices, .. }) = &source.hook
@@ -136,7 +136,7 @@ pub(in crate::request) fn visible(
     if let Some(visible) = by_variable(source, env, config)? {
         return Ok(visible);
     }
-    let unset = Visible { cards: VisibleCards::Unset, namer: Namer::Environment, said: Said::new(VISIBLE, "") };
+    let unset = Visible { cards: VisibleCards::Unset, namer: Namer::Environment, said: AsWritten::new(VISIBLE, "") };
     // Set to nothing is not unset: then even an old image gets nothing.
     let is_legacy = config.legacy_images && env.all(VISIBLE).next().is_none() && env.any(REQUIRE_CUDA).is_none();
     match env.any(CUDA_VERSION) {
@@ -177,12 +177,12 @@ pub(in crate::request) fn visible_devices(env: &Statements<'_>) -> Vec<String> {
 }
 
 fn named(name: &str, list: &str, namer: Namer) -> Result<Visible, RequestError> {
-    let said = Said::new(name, list);
+    let said = AsWritten::new(name, list);
     let cards = device_list(&said, list)?;
     Ok(Visible { cards: cards.into(), namer, said })
 }
 
-fn device_list(said: &Said, list: &str) -> Result<DeviceList, RequestError> {
+fn device_list(said: &AsWritten, list: &str) -> Result<DeviceList, RequestError> {
     list.parse().map_err(|error: ParseSelectorError| {
         RequestError::invalid(said.clone(), format!("a list of cards, all, none or void; {error}"))
     })
@@ -222,7 +222,7 @@ pub(in crate::request) fn capabilities(
 }
 
 fn ambiguous(env: &Statements<'_>, name: &str) -> RequestError {
-    let values = env.spoken(name).map(|statement| Said::from(statement).value).collect();
+    let values = env.spoken(name).map(|statement| AsWritten::from(statement).value).collect();
     RequestError::Ambiguous { name: name.to_owned(), values }
 }
 
@@ -245,7 +245,7 @@ pub(in crate::request) fn requirements(
     }
     for (name, rest) in env.with_prefix(REQUIRE) {
         if !rest.starts_with(REQUIRE_JETPACK) {
-            // Said several times: each must hold, which is the tighter.
+            // AsWritten several times: each must hold, which is the tighter.
             for statement in env.spoken(name) {
                 requirements.push(requirement::parse(statement)?);
             }
@@ -285,7 +285,7 @@ pub(in crate::request) fn extras(
     })
 }
 
-/// Said both ways: off, the tighter.
+/// AsWritten both ways: off, the tighter.
 fn enabled(env: &Statements<'_>, name: &str) -> Result<bool, RequestError> {
     let read = |statement: Statement<'_>| Ok(statement.value.trim() == "enabled");
     Ok(env.joined(name, read, |one, other| one && other)?.unwrap_or(false))

@@ -56,7 +56,7 @@ pub(super) fn parse(
     if let Some(mode) = own(annotations, COMPUTE_MODE)
         && mode.word(&[("time-slicing", false), ("sm-sharing", true)])?
     {
-        terms.warnings.push(format!("{}: containers take turns on a card all the same", super::Said::from(mode)));
+        terms.warnings.push(format!("{}: containers take turns on a card all the same", super::AsWritten::from(mode)));
     }
     let cards = match own(annotations, DEVICES).filter(|devices| !devices.value.trim().is_empty()) {
         None => ForeignCards::Counted(1),

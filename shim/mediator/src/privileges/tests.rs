@@ -28,8 +28,7 @@ use crate::{
     mount_namespace::{self, VisiblePath},
 };
 
-const NAME: &str =
-    "privileges::tests::who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else";
+const NAME: &str = "privileges::tests::who_executes_code_in_a_mediator_reaches_its_container_and_nothing_else";
 const IN_CHILD: &str = "EGPU_TEST_IS_CONFINED";
 
 /// Processes that end with the test.

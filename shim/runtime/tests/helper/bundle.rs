@@ -25,7 +25,7 @@ use nix::{
     },
 };
 use runtime::{
-    ContainerProcess, HelperClient, HelperError,
+    ContainerProcess, RuntimeClient, RuntimeError,
     cgroup::{Cgroup, CgroupsPath, Host},
     protocol::{Create, Delete, Exec, RootfsMount, Start, StdioKind},
 };
@@ -34,14 +34,14 @@ use serde_json::{Value, json, value::RawValue};
 
 /// The bench of every test: a client and a directory of its own.
 pub struct Bench {
-    pub client: HelperClient,
+    pub client: RuntimeClient,
     pub directory: tempfile::TempDir,
     image: PathBuf,
     next: std::cell::Cell<u32>,
 }
 
 impl Bench {
-    pub fn new(client: HelperClient) -> Self {
+    pub fn new(client: RuntimeClient) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let image = directory.path().join("image");
         for below in ["bin", "proc", "dev", "sys", "tmp", "etc", "root"] {
@@ -157,18 +157,18 @@ impl Container<'_> {
         self.mediator.as_ref().map(|mediator| mediator.intake.try_clone().unwrap())
     }
 
-    pub async fn create(&mut self) -> Result<ContainerProcess, HelperError> {
+    pub async fn create(&mut self) -> Result<ContainerProcess, RuntimeError> {
         let (output, mut stdio) = streams();
         stdio.extend(self.intake());
         self.output = Some(output);
         self.create_on(stdio).await
     }
 
-    pub async fn create_on(&mut self, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, HelperError> {
+    pub async fn create_on(&mut self, stdio: Vec<OwnedFd>) -> Result<ContainerProcess, RuntimeError> {
         self.bench.client.create(self.create.take().unwrap(), stdio).await
     }
 
-    pub async fn start(&self) -> Result<(), HelperError> {
+    pub async fn start(&self) -> Result<(), RuntimeError> {
         self.bench.client.start(Start { id: self.id.clone(), runtime_root: self.bench.root() }).await
     }
 
@@ -179,13 +179,13 @@ impl Container<'_> {
         Cgroup::intended(&Host::default(), &CgroupsPath::new(path, &self.id, false).unwrap()).unwrap()
     }
 
-    pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), HelperError> {
+    pub async fn exec(&self, process: Value, fence: bool) -> Result<(ContainerProcess, File), RuntimeError> {
         let (output, mut stdio) = streams();
         stdio.extend(self.intake());
         self.bench.client.exec(self.exec_request(process, fence), stdio).await.map(|process| (process, output))
     }
 
-    pub async fn exec_within(&self, limit: Duration, process: Value) -> Result<ContainerProcess, HelperError> {
+    pub async fn exec_within(&self, limit: Duration, process: Value) -> Result<ContainerProcess, RuntimeError> {
         let (_, stdio) = streams();
         self.bench.client.exec_within(limit, self.exec_request(process, false), stdio).await
     }
@@ -210,13 +210,13 @@ impl Container<'_> {
         (code, read(output))
     }
 
-    pub async fn delete(&self) -> Result<(), HelperError> {
+    pub async fn delete(&self) -> Result<(), RuntimeError> {
         let delete = Delete { id: self.id.clone(), runtime_root: self.bench.root(), bundle: self.bundle.clone() };
         self.bench.client.delete(delete).await
     }
 
     /// Creates, starts, waits, deletes; exit code and output.
-    pub async fn run(mut self) -> Result<(i32, String), HelperError> {
+    pub async fn run(mut self) -> Result<(i32, String), RuntimeError> {
         let init = self.create().await?;
         if let Err(error) = self.start().await {
             wait(&init);
@@ -256,7 +256,7 @@ impl Mediator {
         Self::with(bench, setup(bench)).await.unwrap()
     }
 
-    pub async fn with(bench: &Bench, setup: Setup) -> Result<Self, HelperError> {
+    pub async fn with(bench: &Bench, setup: Setup) -> Result<Self, RuntimeError> {
         let pair = || {
             use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
             socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).unwrap()

@@ -9,7 +9,7 @@ use std::{future::Future, os::fd::AsFd, path::Path, pin::Pin, time::Duration};
 
 use bundle::{Bench, process, wait};
 use runtime::{
-    HelperClient, HelperError, delete,
+    RuntimeClient, RuntimeError, delete,
     protocol::{Delete, FailureKind, StdioKind},
     spawn,
 };
@@ -87,7 +87,7 @@ fn main() {
     let zygote = spawn().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let bench = Bench::new(HelperClient::new(zygote).unwrap());
+        let bench = Bench::new(RuntimeClient::new(zygote).unwrap());
         for (name, case) in cases {
             if filter.is_none_or(|filter| name.contains(filter.as_str())) {
                 println!("test {name} ...");
@@ -475,7 +475,7 @@ async fn an_exec_that_the_container_stops_ends_in_time(bench: &Bench) {
             }
         }
     };
-    assert!(matches!(error, HelperError::Deadline { operation: "exec", limit: LIMIT, .. }), "{error}");
+    assert!(matches!(error, RuntimeError::Deadline { operation: "exec", limit: LIMIT, .. }), "{error}");
     container.delete().await.unwrap();
     assert_eq!(wait(&init), 137);
     container.assert_gone();
@@ -487,7 +487,7 @@ async fn a_worker_that_is_killed_leaves_nothing(bench: &Bench) {
             json!([{"path": "/bin/sh", "args": ["sh", "-c", "kill -9 $PPID; sleep 1"], "env": ["PATH=/bin"]}]);
     });
     let error = container.create().await.unwrap_err();
-    assert!(matches!(error, HelperError::WorkerDied { .. }), "{error}");
+    assert!(matches!(error, RuntimeError::WorkerDied { .. }), "{error}");
     container.assert_gone();
 }
 
@@ -544,7 +544,7 @@ async fn no_spec_makes_a_worker_die(bench: &Bench) {
                     container.delete().await.unwrap();
                     wait(&init);
                 }
-                Err(HelperError::Failed(_)) => {}
+                Err(RuntimeError::Failed(_)) => {}
                 Err(error) => panic!("{pointer} = {value}: {error}"),
             }
             container.assert_gone();

@@ -166,8 +166,8 @@ fn sees_what_it_opens(bench: &Bench, pid: i32) {
 /// Runs with a limit of processes for each user, which does not bind root.
 async fn with_most_processes<T>(bench: &Bench, most: u64, work: impl Future<Output = T>) -> T {
     use rustix::process::{Pid, Resource, Rlimit, prlimit};
-    let helper = Pid::from_raw(bench.client.zygote_pid());
-    let set = |current, maximum| prlimit(helper, Resource::Nproc, Rlimit { current, maximum }).unwrap();
+    let zygote = Pid::from_raw(bench.client.zygote_pid());
+    let set = |current, maximum| prlimit(zygote, Resource::Nproc, Rlimit { current, maximum }).unwrap();
     let before = rustix::process::getrlimit(Resource::Nproc);
     set(Some(most), before.maximum);
     let done = work.await;

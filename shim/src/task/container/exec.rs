@@ -107,10 +107,10 @@ impl Container {
         };
         let expectation = context.reaper.expect();
         let child = context
-            .helper
+            .runtime
             .exec_within(limit, request, ends.descriptors)
             .await
-            .map_err(|source| TaskError::Helper { operation: "exec", source })?;
+            .map_err(|source| TaskError::Runtime { operation: "exec", source })?;
         let exit = expectation.claim(child.pid);
         Ok((child, exit))
     }
