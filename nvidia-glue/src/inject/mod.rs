@@ -36,6 +36,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use base::Bytes;
 pub use base::grant_files::{GrantFilesError, HELD_FILE, HeldMark, directory, says_held, status_file, usage_file};
 use cards::driver_files::Abi;
 pub use exec_edits::ExecEdits;
@@ -70,6 +71,8 @@ pub struct Injection {
     /// The card is shared: capabilities that would let the container get around its share are taken
     /// off.
     pub(crate) shared: bool,
+    /// Limit of the host's memory for a container that has none; `None`: it stays without.
+    pub(crate) host_memory_limit: Option<Bytes>,
     /// HAMi's own enforcement is taken out of the spec.
     pub(crate) drop_hami: bool,
     /// Parts that were left out, and why, for the log.

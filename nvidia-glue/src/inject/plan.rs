@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use base::{CardGrant, Roots};
+use base::{Bytes, CardGrant, Roots};
 use cards::{
     Card, Inventory, Source,
     driver_files::{DriverFiles, HostFile, Library},
@@ -40,13 +40,20 @@ pub struct Settings {
     pub roots: Roots,
     /// Directory of each container's files.
     pub state_dir: PathBuf,
+    /// Limit of the host's memory for a container that shares a card and has none.
+    pub host_memory_limit: Option<Bytes>,
     /// HAMi's own enforcement is taken out of the spec.
     pub hami_compat: bool,
 }
 
 impl From<&Config> for Settings {
     fn from(config: &Config) -> Self {
-        Self { roots: Roots::host(), state_dir: config.state_dir.clone(), hami_compat: config.hami_compat }
+        Self {
+            roots: Roots::host(),
+            state_dir: config.state_dir.clone(),
+            host_memory_limit: config.host_memory_limit,
+            hami_compat: config.hami_compat,
+        }
     }
 }
 
@@ -61,6 +68,7 @@ pub(super) struct Granted<'a> {
 pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
     let PlanInput { record, inventory, settings, .. } = input;
     let cards = record.cards.iter().map(|grant| granted(grant, inventory)).collect::<Result<Vec<_>, _>>()?;
+    let shared = matches!(record.request.share, Share::Part { .. });
     let mut injection = Injection {
         host_dir: base::grant_files::path(&settings.state_dir, &record.grant_id)?,
         devices: Vec::new(),
@@ -70,7 +78,8 @@ pub(super) fn plan(input: &PlanInput<'_>) -> Result<Injection, InjectError> {
         proc_driver: None,
         additional_gids: Vec::new(),
         env: Vec::new(),
-        shared: matches!(record.request.share, Share::Part { .. }),
+        shared,
+        host_memory_limit: settings.host_memory_limit.filter(|_| shared),
         drop_hami: settings.hami_compat,
         warnings: Vec::new(),
     };

@@ -89,7 +89,12 @@ fn nvidia_smi_works_in_an_image_without_the_driver() {
     copy_program(Path::new("/bin/cat"), "/bin/cat", &rootfs);
     let mut record = record(Share::Exclusive);
     record.cards = vec![grant(&uuid)];
-    let settings = Settings { roots: Roots::host(), state_dir: directory.path().join("state"), hami_compat: true };
+    let settings = Settings {
+        roots: Roots::host(),
+        state_dir: directory.path().join("state"),
+        host_memory_limit: None,
+        hami_compat: true,
+    };
     let input = PlanInput { record: &record, inventory: &inventory, driver_files: &driver_files, settings: &settings };
     let started = std::time::Instant::now();
     let plan = Injection::plan(&input).unwrap();

@@ -1,6 +1,7 @@
 //! Edits of the OCI spec that do not depend on the image: hooks, capabilities, environment, nodes
 //! and their rules.
 
+use base::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::{InjectError, Injection, host::DeviceNode};
@@ -31,6 +32,9 @@ pub(super) fn edit(injection: &Injection, spec: &mut Value) -> Result<(), Inject
     }
     for (name, value) in &injection.env {
         set_env(spec, name, |_| value.clone())?;
+    }
+    if let Some(limit) = injection.host_memory_limit {
+        limit_memory(spec, limit)?;
     }
     add_gids(spec, &injection.additional_gids)?;
     edit_nodes(injection, spec)?;
@@ -68,6 +72,16 @@ pub(super) fn set_env(
     }
     env.retain(|item| item.as_str().is_none_or(|item| !item.starts_with(&prefix)));
     env.push(item);
+    Ok(())
+}
+
+/// Limits the host's memory of a container that has no limit of its own (0 and -1 are none).
+fn limit_memory(spec: &mut Value, limit: Bytes) -> Result<(), InjectError> {
+    const FIELD: &str = "linux.resources.memory.limit";
+    let own = at(spec, &["linux", "resources", "memory", "limit"], FIELD)?;
+    if own.as_i64().is_none_or(|own| own <= 0) {
+        *own = limit.0.into();
+    }
     Ok(())
 }
 
@@ -189,6 +203,15 @@ pub(super) fn array<'a>(
     path: &[&str],
     field: &'static str,
 ) -> Result<&'a mut Vec<Value>, InjectError> {
+    let value = at(spec, path, field)?;
+    if value.is_null() {
+        *value = Value::Array(Vec::new());
+    }
+    value.as_array_mut().ok_or(InjectError::Spec { field, expected: "an array" })
+}
+
+/// The value at `path`, null if nothing is there; its parents are made.
+fn at<'a>(spec: &'a mut Value, path: &[&str], field: &'static str) -> Result<&'a mut Value, InjectError> {
     let mut at = spec;
     for name in path {
         if at.is_null() {
@@ -199,8 +222,5 @@ pub(super) fn array<'a>(
         };
         at = object.entry(*name).or_insert(Value::Null);
     }
-    if at.is_null() {
-        *at = Value::Array(Vec::new());
-    }
-    at.as_array_mut().ok_or(InjectError::Spec { field, expected: "an array" })
+    Ok(at)
 }

@@ -33,6 +33,7 @@ pub(super) struct Case {
     directory: tempfile::TempDir,
     record: Record,
     inventory: Inventory,
+    host_memory_limit: Option<Bytes>,
     pub(super) spec: Value,
 }
 
@@ -42,6 +43,7 @@ impl Case {
             directory: tempfile::tempdir().unwrap(),
             record: record(Share::Exclusive),
             inventory: inventory(Source::Nvidia),
+            host_memory_limit: None,
             spec: spec(),
         };
         let host = case.path("host");
@@ -95,7 +97,12 @@ impl Case {
     }
 
     fn plan(&self) -> Result<Injection, InjectError> {
-        let settings = Settings { roots: Roots::under(self.host()), state_dir: self.path("state"), hami_compat: true };
+        let settings = Settings {
+            roots: Roots::under(self.host()),
+            state_dir: self.path("state"),
+            host_memory_limit: self.host_memory_limit,
+            hami_compat: true,
+        };
         let driver_files = driver_files::find(&self.host(), VERSION);
         let input = PlanInput {
             record: &self.record,
@@ -331,6 +338,25 @@ fn a_share_withholds_what_cannot_be_accounted() {
     for withheld in ["/dev/nvidia-modeset", "/dev/dri", "NVIDIA_GDRCOPY"] {
         assert!(warnings.iter().any(|warning| warning.starts_with(withheld)), "{withheld}: {warnings:?}");
     }
+}
+
+#[test]
+fn a_share_without_a_memory_limit_gets_the_nodes_and_keeps_its_own() {
+    let memory = |is_share: bool, memory: Value| {
+        let mut case = Case { host_memory_limit: Some(Bytes(1 << 30)), ..Case::new() };
+        if is_share {
+            case.share();
+        }
+        case.spec["linux"]["resources"]["memory"] = memory;
+        case.apply();
+        case.spec["linux"]["resources"]["memory"].clone()
+    };
+    for none in [Value::Null, json!({}), json!({ "limit": null }), json!({ "limit": -1 }), json!({ "limit": 0 })] {
+        assert_eq!(memory(true, none.clone()), json!({ "limit": 1 << 30 }), "{none}");
+        assert_eq!(memory(false, none.clone()), none, "a whole card");
+    }
+    let own = json!({ "limit": 2_u64 << 30, "swap": 7 });
+    assert_eq!(memory(true, own.clone()), own);
 }
 
 #[test]

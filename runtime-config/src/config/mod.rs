@@ -136,6 +136,9 @@ pub struct Config {
     /// Host memory that the driver may pin for all containers together, of the machine's.
     #[serde(deserialize_with = "accept::memory")]
     pub pinned_memory: MemoryLimit,
+    /// Limit of the host's memory for a container that shares a card and has none.
+    #[serde(deserialize_with = "accept::amount_or_no_limit")]
+    pub host_memory_limit: Option<Bytes>,
     /// The share that `share_by_default` gives.
     pub default_share: DefaultShare,
     /// Defaults that fill in HAMi requests.

@@ -11,6 +11,7 @@ LIMITS = [
     ("cuda-gdb", "*", "cuda-gdb"),
     ("ncu", "*", "Nsight Compute"),
     ("NVML getters", "nvmlDeviceGetGpuInstance*", "profiles of MIG instances"),
+    ("cuda-core", "*test_persistence_mode_enabled", "persistence mode"),
 ]
 
 

@@ -19,11 +19,31 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("spec::only_three_files_are_open", only_three_files_are_open),
         Case::egpu("spec::unknown_annotations_survive", unknown_annotations_survive),
         Case::egpu("spec::nodes_of_cdi_are_the_request", nodes_of_cdi_are_the_request),
+        Case::egpu("spec::a_share_has_the_nodes_memory_limit", a_share_has_the_nodes_memory_limit).on(limited),
     ]
 }
 
 fn unfenced() -> Setup {
     Setup { egpu: EgpuConfig::with_keys("fence_other_containers = false\n"), ..Setup::default() }
+}
+
+fn limited() -> Setup {
+    Setup { egpu: EgpuConfig::with_keys("host_memory_limit = \"96MiB\"\n"), ..Setup::default() }
+}
+
+fn a_share_has_the_nodes_memory_limit(node: &Node) {
+    let limit = |id: &str| {
+        let v1 = format!("/sys/fs/cgroup/memory{}/memory.limit_in_bytes", node.cgroup_path(id));
+        let v2 = format!("/sys/fs/cgroup{}/memory.max", node.cgroup_path(id));
+        let text = std::fs::read_to_string(v1).or_else(|_| std::fs::read_to_string(v2)).unwrap();
+        text.trim().to_owned()
+    };
+    let share = node.container("a").env("EGPU_MEMORY", "1GiB").start().unwrap();
+    assert_eq!(limit("a"), (96 << 20).to_string());
+    let other = node.container("b").start().unwrap();
+    assert_ne!(limit("b"), (96 << 20).to_string());
+    share.end();
+    other.end();
 }
 
 fn perl() -> Skip {
