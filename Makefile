@@ -120,7 +120,7 @@ lint:
 unit-test:
 	scripts/setup.sh build
 	scripts/setup.sh tests
-	$(CARGO) test --workspace --exclude integration --locked --no-fail-fast
+	$(CARGO) test --workspace --exclude integration --tests --locked --no-fail-fast
 	$(CARGO) test --package integration --lib --locked
 	$(CARGO) test --manifest-path $(HEADER_CHECK)/Cargo.toml --target-dir $(TARGET)/header-check --locked
 	cd integration/gpu && python3 -B -m unittest discover --quiet --top-level-directory . --start-directory measure/tests

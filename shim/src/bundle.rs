@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
 
-use crate::process_instance::ProcessInstance;
+use crate::{gpu::NotedGrant, process_instance::ProcessInstance};
 
 const NOTE: &str = "egpu.json";
 /// The note of a container that its shim has deleted.
@@ -84,6 +84,9 @@ pub struct Note {
     /// The reason why it has no GPU although it seemed to ask for one; for `egpu inspect`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_gpu: Option<WithoutGpu>,
+    /// The ledger that has its grant.
+    #[serde(default)]
+    pub grant: NotedGrant,
     /// Version of egpu that runs it, for people; `None`: one that did not say.
     #[serde(default)]
     pub egpu_version: Option<String>,
@@ -315,6 +318,7 @@ mod tests {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            grant: NotedGrant::Nothing,
             egpu_version: None,
         }
     }
@@ -346,15 +350,19 @@ mod tests {
         let of_crate = env!("CARGO_MANIFEST_DIR");
         let oldest: Note = serde_json::from_slice(&fixture(of_crate, "note-1.json")).unwrap();
         assert_eq!((oldest.id.as_str(), oldest.init_pid, oldest.egpu_version.as_deref()), ("one", Some(5437), None));
-        assert!(oldest.cgroup.is_some() && oldest.shim.is_some());
+        assert!(oldest.cgroup.is_some() && oldest.shim.is_some() && oldest.grant == NotedGrant::Former);
+        let before: Note = serde_json::from_slice(&fixture(of_crate, "note-2.json")).unwrap();
+        assert!(before.without_gpu.is_some() && before.grant == NotedGrant::Former);
+        let grant = serde_json::from_slice(&fixture(of_crate, "grant-note-1.json")).unwrap();
         let without_gpu = WithoutGpu { pod: None, asked: vec!["A=1".into()], why: "why".into() };
         let full = Note {
             without_gpu: Some(without_gpu),
+            grant: NotedGrant::At(grant),
             egpu_version: Some("0.1.0 (0123456789ab)".into()),
             ..oldest.clone()
         };
         let written = serde_json::to_vec(&full).unwrap();
-        is_fixture(of_crate, "note-2.json", &written);
+        is_fixture(of_crate, "note-3.json", &written);
         assert_eq!(serde_json::from_slice::<Note>(&written).unwrap(), full);
         let later = [br#"{"new":{},"#, &written[1..]].concat();
         assert_eq!(serde_json::from_slice::<Note>(&later).unwrap(), full, "fields of later versions are no hindrance");

@@ -19,7 +19,7 @@ use sys::spans;
 use crate::{
     args::Identity,
     bundle::{self, BundleError, Note, SpecView},
-    gpu::{self, GpuError},
+    gpu::{self, GpuError, NotedGrant},
     logging,
     registry::{Claim, Registry, RegistryError, kill_orphaned_workers},
     task::chain,
@@ -181,6 +181,7 @@ fn note(
         cgroup: None,
         init_pid: None,
         without_gpu: None,
+        grant: NotedGrant::default(),
         egpu_version: None,
     })
 }
@@ -206,7 +207,8 @@ async fn clean(note: &Note, runtime: &RuntimeClient) -> Result<(), DeleteCommand
     removed?;
     let key =
         ContainerKey { containerd: note.containerd.clone(), namespace: note.namespace.clone(), id: note.id.clone() };
-    gpu::release(runtime, key, &note.bundle, ReleaseReason::Ended).await.map_err(DeleteCommandError::Gpu)
+    let grant = note.grant.of(&key, &note.bundle).map_err(DeleteCommandError::Gpu)?;
+    gpu::release(runtime, key, grant.as_ref(), ReleaseReason::Ended).await.map_err(DeleteCommandError::Gpu)
 }
 
 /// Removes the socket of a dead shim, and those of other dead shims of this containerd. The socket

@@ -74,6 +74,7 @@ mod tests {
                 cgroup: None,
                 init_pid: None,
                 without_gpu,
+                grant: egpu_shim::gpu::NotedGrant::Nothing,
                 egpu_version: None,
             };
             registry.save_note(&note).unwrap();

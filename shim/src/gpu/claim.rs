@@ -23,15 +23,18 @@ pub(super) struct ClaimUse {
 }
 
 impl ClaimUse {
+    /// Keys of the claims' requests in the ledger.
+    pub(super) fn requests(&self) -> Vec<ContainerKey> {
+        let requests = self.request.requests.iter();
+        requests.map(|request| claim_key(&request.namespace, &request.uid, &request.request)).collect()
+    }
+
     /// Notes that the container uses its claims, and plans what that puts into it.
     pub(super) fn attach(&self, container: &NewContainer, inventory: &Inventory) -> Result<PreparedGrant, GpuError> {
         let key = &container.key;
         let (shim, zygote) = container.creators()?;
-        let requests = self.request.requests.iter();
-        let requests: Vec<ContainerKey> =
-            requests.map(|request| claim_key(&request.namespace, &request.uid, &request.request)).collect();
+        let requests = self.requests();
         let note = GrantNote::new(&container.config).using(requests.clone());
-        note.write(&container.bundle)?;
         let (ledger, log) = note.open()?;
         self.check_privileges(&ledger, &log, container, &requests)?;
         let attachment = Attachment {
@@ -56,7 +59,7 @@ impl ClaimUse {
         for warning in &self.request.warnings {
             tracing::warn!(container = %key, "{warning}");
         }
-        container.prepared(&record, inventory).inspect_err(|_| {
+        container.prepared(&record, note, inventory).inspect_err(|_| {
             if let Err(error) = ledger.detach(&requests, key, &log) {
                 tracing::error!(container = %key, error = error_chain(&error), "its use of a claim is still in the ledger");
             }

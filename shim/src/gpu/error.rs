@@ -53,11 +53,9 @@ pub enum GpuError {
         #[source]
         source: io::Error,
     },
-    /// The note about the grant cannot be used.
-    #[error("cannot {action} {}", path.display())]
+    /// The note of a former build about the grant cannot be used.
+    #[error("cannot read {}", path.display())]
     Note {
-        /// `read`, `write` or `remove`.
-        action: &'static str,
         /// The file.
         path: PathBuf,
         #[source]
@@ -109,9 +107,6 @@ pub enum GpuError {
     /// The granted GPUs cannot be put into the container.
     #[error("the granted GPUs cannot be put into the container")]
     Inject(#[source] Box<InjectError>),
-    /// A structure of ours does not serialize.
-    #[error("cannot write an internal structure as JSON")]
-    Encode(#[source] serde_json::Error),
     /// Work on files.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
@@ -144,7 +139,6 @@ impl GpuError {
             | Self::Note { .. }
             | Self::Inject(_)
             | Self::StillHeld(_)
-            | Self::Encode(_)
             | Self::Thread(_) => chain(self),
         }
     }
@@ -172,7 +166,6 @@ impl GpuError {
             | Self::NotFreed(_)
             | Self::StillHeld(_)
             | Self::Inject(_)
-            | Self::Encode(_)
             | Self::Thread(_) => RefusalCode::NodeFailure,
         }
     }

@@ -1,4 +1,4 @@
-//! Note about the container's grant that the shim leaves in the bundle: the ledger that has it.
+//! The part of a container's note that is about its grant: the ledger that has it.
 //!
 //! The configuration may change, or break, while a container runs; its grant is given back to the
 //! ledger that gave it.
@@ -12,13 +12,27 @@ use ledger::{ContainerKey, Ledger, decision_log::DecisionLog};
 use runtime_config::config::Config;
 use serde::{Deserialize, Serialize};
 
-use super::GpuError;
+use super::{GpuError, configuration};
 
-const NOTE: &str = "egpu-grant.json";
+/// The file that builds before this one left in the bundle instead.
+const FORMER_NOTE: &str = "egpu-grant.json";
 
-/// The note; written before anything is reserved, removed after it was given back.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct GrantNote {
+/// Entry of a container's note about its grant, written before anything is reserved.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NotedGrant {
+    /// None: the note is of a build that had a file of its own for it.
+    #[default]
+    Former,
+    /// It was granted nothing.
+    Nothing,
+    /// It may have been granted something.
+    At(GrantNote),
+}
+
+/// The ledger that has a container's grant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantNote {
     /// The directory of the ledger.
     pub(super) state_dir: PathBuf,
     /// The log of decisions.
@@ -26,6 +40,40 @@ pub(super) struct GrantNote {
     /// Requests of claims that the container uses; empty: its grant is its own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) claims: Vec<ContainerKey>,
+}
+
+impl From<Option<GrantNote>> for NotedGrant {
+    fn from(grant: Option<GrantNote>) -> Self {
+        grant.map_or(Self::Nothing, Self::At)
+    }
+}
+
+impl NotedGrant {
+    /// Returns what the container whose bundle this is may have been granted.
+    ///
+    /// # Errors
+    /// When a former build's file cannot be read, or the bundle that had it is gone and the
+    /// configuration, or its ledger, cannot be read.
+    pub(crate) fn of(&self, key: &ContainerKey, bundle: &Path) -> Result<Option<GrantNote>, GpuError> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::At(note) => Ok(Some(note.clone())),
+            Self::Former => match GrantNote::former(bundle) {
+                Ok(None) if bundle.exists() => Ok(None),
+                Ok(Some(note)) => Ok(Some(note)),
+                unread => {
+                    // containerd has removed the bundle since, or the file is damaged.
+                    if let Err(error) = unread {
+                        let error = &error as &dyn std::error::Error;
+                        tracing::warn!(container = %key, error, "the ledger is looked for by the configuration");
+                    }
+                    let note = GrantNote::new(&configuration()?);
+                    let requests = note.open()?.0.requests_of(key);
+                    Ok(Some(note.using(requests.map_err(|source| GpuError::Ledger(Box::new(source)))?)))
+                }
+            },
+        }
+    }
 }
 
 impl GrantNote {
@@ -38,32 +86,14 @@ impl GrantNote {
         Self { claims, ..self }
     }
 
-    pub(super) fn write(&self, bundle: &Path) -> Result<(), GpuError> {
-        let path = bundle.join(NOTE);
-        let text = serde_json::to_vec(self).map_err(GpuError::Encode)?;
-        let temporary = bundle.join("egpu-grant.json.new");
-        let written = fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &path));
-        written.map_err(|source| GpuError::Note { action: "write", path, source })
-    }
-
-    /// Reads the note; `None`: the container was granted nothing.
-    pub(super) fn read(bundle: &Path) -> Result<Option<Self>, GpuError> {
-        let path = bundle.join(NOTE);
-        let failed = |source| GpuError::Note { action: "read", path: path.clone(), source };
+    /// Reads the file of a former build; `None`: the container was granted nothing.
+    fn former(bundle: &Path) -> Result<Option<Self>, GpuError> {
+        let path = bundle.join(FORMER_NOTE);
+        let failed = |source| GpuError::Note { path: path.clone(), source };
         match fs::read(&path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| failed(error.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(failed(error)),
-        }
-    }
-
-    pub(super) fn remove(bundle: &Path) -> Result<(), GpuError> {
-        let path = bundle.join(NOTE);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                Err(GpuError::Note { action: "remove", path, source })
-            }
-            _ => Ok(()),
         }
     }
 
@@ -76,15 +106,18 @@ impl GrantNote {
 
 #[cfg(test)]
 mod tests {
-    use testing::{fixture, is_fixture};
-
     use super::*;
 
     #[test]
-    fn notes_of_every_version_are_read() {
-        let of_crate = env!("CARGO_MANIFEST_DIR");
-        let note: GrantNote = serde_json::from_slice(&fixture(of_crate, "grant-note-1.json")).unwrap();
+    fn the_file_of_a_former_build_is_read() {
+        let bundle = tempfile::tempdir().unwrap();
+        let key = ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() };
+        assert_eq!(NotedGrant::Former.of(&key, bundle.path()).unwrap(), None);
+        let file = testing::fixture(env!("CARGO_MANIFEST_DIR"), "grant-note-1.json");
+        fs::write(bundle.path().join(FORMER_NOTE), &file).unwrap();
+        let note = NotedGrant::Former.of(&key, bundle.path()).unwrap().unwrap();
         assert!(note.state_dir.ends_with("egpu") && note.log_file.ends_with("egpu.log"));
-        is_fixture(of_crate, "grant-note-1.json", &serde_json::to_vec(&note).unwrap());
+        assert_eq!(NotedGrant::At(note.clone()).of(&key, bundle.path()).unwrap(), Some(note));
+        assert_eq!(NotedGrant::Nothing.of(&key, bundle.path()).unwrap(), None);
     }
 }

@@ -1,7 +1,8 @@
 //! GPU grants: from a container's request to its grant, and back. The one place where the Task
 //! service meets cards.
 //!
-//! [`Gpu::prepare`] runs before anything of a container is made, [`Gpu::bind`] once it exists,
+//! [`Gpu::understand`] and [`Understood::reserve`] run before anything of a container is made,
+//! [`Gpu::bind`] once it exists,
 //! [`Gpu::release`] on every way out: a failed create, the end of the container, and containerd's
 //! `delete` command. All file work happens on the blocking pool: the shim's one async thread never
 //! waits for a disk or a lock.
@@ -38,10 +39,11 @@ use serde_json::Value;
 pub use self::{
     admission_wait::{AdmissionWait, AdmissionWaitGuard},
     error::GpuError,
+    grant_note::{GrantNote, NotedGrant},
     mediation::{ExcessRules, MediationPlan},
     prepared_grant::{ExecRules, PreparedGrant},
 };
-use self::{claim::ClaimUse, grant_note::GrantNote, new_container::NewContainer};
+use self::{claim::ClaimUse, new_container::NewContainer};
 
 /// Time for a killed mediator to be gone.
 const MEDIATOR_END_LIMIT: Duration = Duration::from_secs(5);
@@ -54,11 +56,46 @@ pub struct Gpu {
 }
 
 /// Request of a container, as its spec states it.
+#[derive(Debug)]
 enum Asked {
     /// No GPU.
-    Nothing(PreparedGrant),
+    Nothing(Box<PreparedGrant>),
     Cards(Box<GpuRequest>),
     Claims(Box<ClaimUse>),
+}
+
+/// A container that is created, and what it asks for.
+#[derive(Debug)]
+pub struct Understood {
+    container: NewContainer,
+    asked: Asked,
+}
+
+impl Understood {
+    /// Returns the ledger that may come to have its grant: `delete` must know it before there is
+    /// one.
+    pub fn grant(&self) -> Option<GrantNote> {
+        let note = GrantNote::new(&self.container.config);
+        match &self.asked {
+            Asked::Nothing(_) => None,
+            Asked::Cards(_) => Some(note),
+            Asked::Claims(claims) => Some(note.using(claims.requests())),
+        }
+    }
+
+    /// Reserves what it asks for. Without room it waits, if the configuration says so, until `wait`
+    /// is ended.
+    ///
+    /// # Errors
+    /// When that is not to be had; nothing is reserved then.
+    pub async fn reserve(self, runtime: &RuntimeClient, wait: &AdmissionWait) -> Result<PreparedGrant, GpuError> {
+        let Self { container, asked } = self;
+        match asked {
+            Asked::Nothing(prepared) => Ok(*prepared),
+            Asked::Claims(claims) => attach(runtime, container, claims).await,
+            Asked::Cards(request) => admit(runtime, container, *request, wait.clone()).await,
+        }
+    }
 }
 
 impl Gpu {
@@ -73,38 +110,31 @@ impl Gpu {
         ContainerKey { containerd: self.containerd.clone(), namespace: self.namespace.clone(), id: id.to_owned() }
     }
 
-    /// Reads the request from `spec`, the bundle's, and reserves what it asks for.
+    /// Reads the request from a container's spec. Nothing is reserved.
     ///
     /// `cgroup` is where the container is going to be created: a process that finds the reservation
-    /// of a dead shim looks there for survivors. Without room it waits, if the configuration says
-    /// so, until `wait` is ended.
+    /// of a dead shim looks there for survivors.
     ///
     /// # Errors
-    /// When the request is refused; nothing is reserved then.
-    pub async fn prepare(
+    /// When the request is refused.
+    pub async fn understand(
         &self,
         runtime: &RuntimeClient,
         id: &str,
-        (bundle, spec): (&Path, &Arc<Value>),
+        spec: &Arc<Value>,
         cgroup: &Cgroup,
-        wait: &AdmissionWait,
-    ) -> Result<PreparedGrant, GpuError> {
-        let (key, bundle, spec) = (self.key(id), bundle.to_owned(), Arc::clone(spec));
+    ) -> Result<Understood, GpuError> {
+        let (key, spec) = (self.key(id), Arc::clone(spec));
         let cgroups = cgroup.directories().map(Path::to_owned).collect();
         let zygote_pid = runtime.zygote_pid();
-        let (container, asked) = blocking(move || {
+        blocking(move || {
             let read = spec::read(&spec);
             let (config, privileges) = (configuration()?, read.source.privileges);
-            let container = NewContainer { key, bundle, cgroups, zygote_pid, config, privileges };
+            let container = NewContainer { key, cgroups, zygote_pid, config, privileges };
             let asked = understand(&container, read)?;
-            Ok((container, asked))
+            Ok(Understood { container, asked })
         })
-        .await?;
-        match asked {
-            Asked::Nothing(prepared) => Ok(prepared),
-            Asked::Claims(claims) => attach(runtime, container, claims).await,
-            Asked::Cards(request) => admit(runtime, container, *request, wait.clone()).await,
-        }
+        .await
     }
 
     /// Binds the reservation to the container, which exists: it becomes a grant that lives as long
@@ -115,15 +145,15 @@ impl Gpu {
     pub async fn bind(
         &self,
         id: &str,
-        bundle: &Path,
+        grant: Option<&GrantNote>,
         init_pid: i32,
         mediator: Option<ProcessId>,
         cgroup: &Cgroup,
     ) -> Result<(), GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
+        let Some(note) = grant.cloned() else { return Ok(()) };
+        let key = self.key(id);
         let cgroups: Vec<PathBuf> = cgroup.directories().map(Path::to_owned).collect();
         blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let init = ProcessId::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
             let (ledger, log) = note.open()?;
             if note.claims.is_empty() {
@@ -144,8 +174,8 @@ impl Gpu {
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn set_present(&self, id: &str, bundle: &Path, present: bool) -> Result<(), GpuError> {
-        self.with_grant(id, bundle, move |ledger, key, _| {
+    pub async fn set_present(&self, id: &str, grant: Option<&GrantNote>, present: bool) -> Result<(), GpuError> {
+        self.with_grant(id, grant, move |ledger, key, _| {
             let failed = |source| GpuError::Present(Box::new(source));
             let record = ledger.record(key).map_err(failed)?;
             let counts = |record: &Record| record.cards.iter().any(|card| rules(card.policy).skips_absent);
@@ -164,8 +194,13 @@ impl Gpu {
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn set_window_losses(&self, id: &str, bundle: &Path, losses: Vec<(String, u64)>) -> Result<(), GpuError> {
-        self.with_grant(id, bundle, move |ledger, key, _| {
+    pub async fn set_window_losses(
+        &self,
+        id: &str,
+        grant: Option<&GrantNote>,
+        losses: Vec<(String, u64)>,
+    ) -> Result<(), GpuError> {
+        self.with_grant(id, grant, move |ledger, key, _| {
             ledger.set_window_losses(key, &losses).map_err(|source| GpuError::WindowLosses(Box::new(source)))
         })
         .await
@@ -175,8 +210,8 @@ impl Gpu {
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn set_weights_only(&self, id: &str, bundle: &Path, card: String) -> Result<(), GpuError> {
-        self.with_grant(id, bundle, move |ledger, key, log| {
+    pub async fn set_weights_only(&self, id: &str, grant: Option<&GrantNote>, card: String) -> Result<(), GpuError> {
+        self.with_grant(id, grant, move |ledger, key, log| {
             ledger.set_weights_only(key, &card, log).map_err(|source| GpuError::WeightsOnly(Box::new(source)))
         })
         .await
@@ -186,16 +221,16 @@ impl Gpu {
     ///
     /// # Errors
     /// When the ledger cannot be read or written.
-    pub async fn set_leaving(&self, id: &str, bundle: &Path, init_pid: i32) -> Result<(), GpuError> {
+    pub async fn set_leaving(&self, id: &str, grant: Option<&GrantNote>, init_pid: i32) -> Result<(), GpuError> {
+        let Some(note) = grant.cloned() else { return Ok(()) };
         // Read now: the caller may give up waiting, and the next container may have this id when it
         // is done.
         let init = match ProcessId::of(init_pid) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
         };
-        let (key, bundle) = (self.key(id), bundle.to_owned());
+        let key = self.key(id);
         blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let (ledger, _) = note.open()?;
             let noted = match note.claims.as_slice() {
                 [] => ledger.set_leaving(&key, init),
@@ -211,10 +246,10 @@ impl Gpu {
     ///
     /// # Errors
     /// When that cannot be read.
-    pub async fn is_recorded(&self, id: &str, bundle: &Path) -> Result<Option<bool>, GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
+    pub async fn is_recorded(&self, id: &str, grant: Option<&GrantNote>) -> Result<Option<bool>, GpuError> {
+        let Some(note) = grant.cloned() else { return Ok(None) };
+        let key = self.key(id);
         blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(None) };
             let (ledger, _) = note.open()?;
             let recorded = match note.claims.as_slice() {
                 [] => ledger.record(&key).map(|record| record.is_some()),
@@ -230,12 +265,12 @@ impl Gpu {
     async fn with_grant(
         &self,
         id: &str,
-        bundle: &Path,
+        grant: Option<&GrantNote>,
         work: impl Fn(&Ledger, &ContainerKey, &DecisionLog) -> Result<(), GpuError> + Send + 'static,
     ) -> Result<(), GpuError> {
-        let (key, bundle) = (self.key(id), bundle.to_owned());
+        let Some(note) = grant.cloned() else { return Ok(()) };
+        let key = self.key(id);
         blocking(move || {
-            let Some(note) = GrantNote::read(&bundle)? else { return Ok(()) };
             let (ledger, log) = note.open()?;
             let keys = if note.claims.is_empty() { std::slice::from_ref(&key) } else { &note.claims };
             keys.iter().try_for_each(|key| work(&ledger, key, &log))
@@ -253,10 +288,10 @@ impl Gpu {
         &self,
         runtime: &RuntimeClient,
         id: &str,
-        bundle: &Path,
+        grant: Option<&GrantNote>,
         reason: ReleaseReason,
     ) -> Result<(), GpuError> {
-        release(runtime, self.key(id), bundle, reason).await
+        release(runtime, self.key(id), grant, reason).await
     }
 }
 
@@ -267,12 +302,13 @@ impl Gpu {
 pub async fn release(
     runtime: &RuntimeClient,
     key: ContainerKey,
-    bundle: &Path,
+    grant: Option<&GrantNote>,
     reason: ReleaseReason,
 ) -> Result<(), GpuError> {
+    let Some(note) = grant else { return Ok(()) };
     let release = || {
-        let (key, bundle) = (key.clone(), bundle.to_owned());
-        blocking(move || release_if_freed(&key, &bundle, reason))
+        let (key, note) = (key.clone(), note.clone());
+        blocking(move || release_if_freed(&key, &note, reason))
     };
     let freed = match release().await {
         Err(GpuError::NotFreed(freed)) => freed,
@@ -282,24 +318,10 @@ pub async fn release(
     release().await
 }
 
-fn release_if_freed(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) -> Result<(), GpuError> {
-    let note = match GrantNote::read(bundle) {
-        Ok(Some(note)) => note,
-        Ok(None) if bundle.exists() => return Ok(()),
-        unread => {
-            // containerd has removed the bundle before this could be read, or it is damaged.
-            if let Err(error) = unread {
-                tracing::warn!(container = %key, error = &error as &dyn std::error::Error, "the ledger is looked for by the configuration");
-            }
-            let note = GrantNote::new(&configuration()?);
-            let requests = note.open()?.0.requests_of(key);
-            note.using(requests.map_err(|source| GpuError::Ledger(Box::new(source)))?)
-        }
-    };
+fn release_if_freed(key: &ContainerKey, note: &GrantNote, reason: ReleaseReason) -> Result<(), GpuError> {
     let (ledger, log) = note.open()?;
     if !note.claims.is_empty() {
-        detach(&ledger, &note, key, &log)?;
-        return GrantNote::remove(bundle);
+        return detach(&ledger, note, key, &log);
     }
     // The mediator of a shim that is gone frees what the container had, and ends. The ledger kills
     // one that does not.
@@ -309,8 +331,7 @@ fn release_if_freed(key: &ContainerKey, bundle: &Path, reason: ReleaseReason) ->
         released = ledger.release(key, reason, &log);
         matches!(released, Err(ReleaseError::StillMediated { .. }))
     });
-    released.map_err(|source| not_released(source, &note))?;
-    GrantNote::remove(bundle)
+    released.map(drop).map_err(|source| not_released(source, note))
 }
 
 /// Ends the use of claims, whose grants stay. What the last container's mediator had on the host
@@ -360,10 +381,10 @@ fn understand(new: &NewContainer, container: ContainerSpec) -> Result<Asked, Gpu
             for warning in warnings {
                 tracing::warn!(container = %key, "{warning}");
             }
-            Ok(Asked::Nothing(PreparedGrant { fence: new.is_fenced(), ..PreparedGrant::default() }))
+            Ok(Asked::Nothing(Box::new(PreparedGrant { fence: new.is_fenced(), ..PreparedGrant::default() })))
         }
         ContainerRequest::WithoutClaim { asked, why } => {
-            Ok(Asked::Nothing(image::without_gpu(new, container.pod, asked, why)))
+            Ok(Asked::Nothing(Box::new(image::without_gpu(new, container.pod, asked, why))))
         }
         ContainerRequest::Claims(request) => Ok(Asked::Claims(Box::new(ClaimUse {
             request: *request,

@@ -23,7 +23,6 @@ use crate::version;
 #[derive(Debug)]
 pub(super) struct NewContainer {
     pub(super) key: ContainerKey,
-    pub(super) bundle: PathBuf,
     /// The directories of its cgroup, which are not there yet.
     pub(super) cgroups: Vec<PathBuf>,
     pub(super) zygote_pid: i32,
@@ -57,8 +56,6 @@ impl NewContainer {
     ) -> Result<PreparedGrant, GpuError> {
         let (shim, zygote) = self.creators()?;
         let note = GrantNote::new(&self.config);
-        // Before the reservation: a `delete` that finds a reservation must know where.
-        note.write(&self.bundle)?;
         let (ledger, log) = note.open()?;
         let admission = Admission {
             inventory,
@@ -73,7 +70,7 @@ impl NewContainer {
             claim: None,
         };
         let record = ledger.admit(&admission, &log).map_err(|source| GpuError::Admit(Box::new(source)))?;
-        self.prepared(&record, inventory).inspect_err(|_| {
+        self.prepared(&record, note, inventory).inspect_err(|_| {
             // The first error is returned; a reservation that cannot be taken back is reclaimed
             // later.
             if let Err(error) = ledger.release(&self.key, ReleaseReason::CreateFailed, &log) {
@@ -83,7 +80,12 @@ impl NewContainer {
     }
 
     /// Plans what the container gets by a grant.
-    pub(super) fn prepared(&self, record: &Record, inventory: &Inventory) -> Result<PreparedGrant, GpuError> {
+    pub(super) fn prepared(
+        &self,
+        record: &Record,
+        note: GrantNote,
+        inventory: &Inventory,
+    ) -> Result<PreparedGrant, GpuError> {
         let rights = self.privileges.against_a_quota();
         let injection = self.injection(record, inventory)?;
         let mediation = mediation::mediation(&self.config, record, inventory, rights.is_empty())?;
@@ -101,7 +103,14 @@ impl NewContainer {
         // must be of no use.
         let fence = record.cards.is_empty() && self.is_fenced();
         let mediation = mediation.map(Box::new);
-        Ok(PreparedGrant { injection: Some(Box::new(injection)), fence, mediation, exec_rules, without_gpu: None })
+        Ok(PreparedGrant {
+            injection: Some(Box::new(injection)),
+            fence,
+            mediation,
+            exec_rules,
+            without_gpu: None,
+            grant: Some(note),
+        })
     }
 
     /// Plans what the grant puts into the container.

@@ -7,7 +7,7 @@ use nvidia_glue::{
 use runtime_config::request::Privileges;
 use serde_json::Value;
 
-use super::{GpuError, mediation::MediationPlan};
+use super::{GpuError, grant_note::GrantNote, mediation::MediationPlan};
 use crate::bundle::WithoutGpu;
 
 /// Result of admission: what the helper is to do about a grant, or its absence.
@@ -23,6 +23,8 @@ pub struct PreparedGrant {
     pub exec_rules: ExecRules,
     /// It seemed to ask for a GPU, and gets none.
     pub without_gpu: Option<WithoutGpu>,
+    /// The ledger that has the grant; `None`: it was granted nothing.
+    pub grant: Option<GrantNote>,
 }
 
 /// Rules of a grant for processes that are executed in the container later.

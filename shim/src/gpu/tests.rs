@@ -37,14 +37,13 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
     let read = spec::read(&spec);
     let container = NewContainer {
         key: ContainerKey { containerd: "c".into(), namespace: "n".into(), id: "id".into() },
-        bundle,
         cgroups: vec![directory.path().join("cgroup")],
         zygote_pid: std::process::id().cast_signed(),
         config,
         privileges: read.source.privileges,
     };
     match understand(&container, read)? {
-        Asked::Nothing(prepared) => Ok(prepared),
+        Asked::Nothing(prepared) => Ok(*prepared),
         Asked::Cards(request) => {
             container.admit(&request, &cards::cached(&container.config).unwrap(), &AdmissionWait::default())
         }

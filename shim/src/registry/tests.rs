@@ -3,6 +3,7 @@
 use std::{os::unix::net::UnixListener, time::Instant};
 
 use super::*;
+use crate::gpu::NotedGrant;
 
 fn registry() -> (tempfile::TempDir, Registry) {
     let directory = tempfile::tempdir().unwrap();
@@ -23,6 +24,7 @@ fn note(id: &str, shim: Option<ProcessInstance>) -> Note {
         cgroup: None,
         init_pid: None,
         without_gpu: None,
+        grant: NotedGrant::Nothing,
         egpu_version: None,
     }
 }

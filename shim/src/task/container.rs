@@ -30,7 +30,11 @@ use super::{
     process::Process,
     state::{Change, State, Use},
 };
-use crate::{bundle::Note, events::TaskEvents, gpu::ExecRules};
+use crate::{
+    bundle::Note,
+    events::TaskEvents,
+    gpu::{ExecRules, GrantNote},
+};
 
 /// Time for which an exit waits for the ledger before it is reported.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -63,6 +67,8 @@ pub(super) struct Fixed {
     pub(super) exec_rules: ExecRules,
     /// Its driver calls are mediated, and those of every exec.
     pub(super) mediated: Option<Arc<Mediated>>,
+    /// The ledger that has its grant; `None`: it was granted nothing.
+    pub(super) grant: Option<GrantNote>,
     /// The kernel ends all its processes with init.
     pub(super) own_pid_namespace: bool,
 }
@@ -170,8 +176,8 @@ impl Container {
             loop {
                 sleep(RECORD_INTERVAL).await;
                 let Some(container) = container.upgrade() else { return };
-                let Fixed { id, bundle, .. } = &container.fixed;
-                let is_recorded = context.gpu.is_recorded(id, bundle).await;
+                let Fixed { id, grant, .. } = &container.fixed;
+                let is_recorded = context.gpu.is_recorded(id, grant.as_ref()).await;
                 // Its record goes after that.
                 if lock(&container.lifecycle).init_ended {
                     return;
@@ -210,7 +216,8 @@ impl Container {
             return;
         }
         spans::mark("mediator ended", &self.fixed.id);
-        let release = context.gpu.release(&context.runtime, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended);
+        let release =
+            context.gpu.release(&context.runtime, &self.fixed.id, self.fixed.grant.as_ref(), ReleaseReason::Ended);
         match tokio::time::timeout(RELEASE_TIMEOUT, release).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -301,7 +308,7 @@ impl Container {
     /// Records that init was asked to end: other containers may wait for the room that this one
     /// has.
     pub(super) async fn mark_leaving(&self, context: &Context) {
-        let note = context.gpu.set_leaving(&self.fixed.id, &self.fixed.bundle, self.init.pid());
+        let note = context.gpu.set_leaving(&self.fixed.id, self.fixed.grant.as_ref(), self.init.pid());
         if let Ok(Err(error)) = timeout(MARK_LEAVING_TIMEOUT, note).await {
             let error = chain(&error);
             tracing::warn!(container = self.fixed.id, error, "cannot tell the ledger that the container is ending");
@@ -437,8 +444,10 @@ impl Container {
         spans::mark("removed", &self.fixed.id);
         self.fixed.cgroup.destroy().await.map_err(|source| TaskError::Cgroup { action: "remove", source })?;
         self.end_mediation().await?;
-        let released =
-            context.gpu.release(&context.runtime, &self.fixed.id, &self.fixed.bundle, ReleaseReason::Ended).await;
+        let released = context
+            .gpu
+            .release(&context.runtime, &self.fixed.id, self.fixed.grant.as_ref(), ReleaseReason::Ended)
+            .await;
         released.map_err(TaskError::Gpu)?;
         context.registry.remove_note(&context.containerd, &context.namespace, &self.fixed.id);
         if let Err(error) = Note::mark_deleted(&self.fixed.bundle) {

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     bundle::{self, Note, Spec},
-    gpu::{AdmissionWait, PreparedGrant},
+    gpu::{AdmissionWait, NotedGrant, PreparedGrant, Understood},
     io::{ProcessIo, StdioPaths, StreamContext},
     options::{ParsedOptions, RuntimeOptions},
     task::Slot,
@@ -58,13 +58,16 @@ pub(super) async fn create(
     }
     spans::mark("create", &request.id);
     let reservation = Reservation::new(&context, &request.id, &wait)?;
-    let plan = Plan::new(&context, request)?;
+    let mut plan = Plan::new(&context, request)?;
     // From here on there is something to clean up, and `delete` must be able to.
     wait_for_cleanup(&context, &plan.id).await?;
     let created = async {
+        let understood = plan.understand(&context).await?;
+        // Before the reservation: a `delete` that finds one must know where.
+        plan.note.grant = understood.grant().into();
         plan.write_note(&context, plan.note.clone()).await?;
         spans::mark("note written", &plan.id);
-        let prepared = plan.prepare(&context, &wait).await?;
+        let prepared = understood.reserve(&context.runtime, &wait).await.map_err(TaskError::Gpu)?;
         spans::mark("granted", &plan.id);
         plan.create(&context, prepared).await
     };
@@ -117,6 +120,7 @@ impl Plan {
             cgroup: None,
             init_pid: None,
             without_gpu: None,
+            grant: NotedGrant::Nothing,
             egpu_version: Some(version::text().to_owned()),
         };
         let stdio = StdioPaths {
@@ -146,18 +150,17 @@ impl Plan {
         written.await.map_err(TaskError::Thread)?
     }
 
-    /// Reserves what the container asks for. The reservation names the cgroup before anything runs
-    /// in it: a process there later is the container's, and is killed when the shim is gone.
-    async fn prepare(&self, context: &Context, wait: &AdmissionWait) -> Result<PreparedGrant, TaskError> {
+    /// Reads what the container asks for. Its reservation names the cgroup before anything runs in
+    /// it: a process there later is the container's, and is killed when the shim is gone.
+    async fn understand(&self, context: &Context) -> Result<Understood, TaskError> {
         let path = self.note.cgroups_path().map_err(TaskError::Locate)?;
         let cgroup = Cgroup::intended(&Host::default(), &path).map_err(TaskError::Locate)?;
         let pids = cgroup.pids().map_err(|source| TaskError::Cgroup { action: "look for the cgroup of", source })?;
         if let Some(pid) = pids.first() {
             return Err(TaskError::CgroupInUse { id: self.id.clone(), pid: *pid });
         }
-        let prepared =
-            context.gpu.prepare(&context.runtime, &self.id, (&self.bundle, &self.spec.document), &cgroup, wait).await;
-        prepared.map_err(TaskError::Gpu)
+        let understood = context.gpu.understand(&context.runtime, &self.id, &self.spec.document, &cgroup).await;
+        understood.map_err(TaskError::Gpu)
     }
 
     /// Its driver calls find their mediator from the first on. When the create fails, that has
@@ -185,7 +188,8 @@ impl Plan {
     ) -> Result<Arc<Container>, TaskError> {
         let owner = StreamContext { id: &self.id, namespace: &context.namespace, reaper: &context.reaper };
         let (mut io, mut ends) = ProcessIo::open(&self.stdio, &owner).await.map_err(TaskError::Io)?;
-        let (fence, exec_rules, without_gpu) = (prepared.fence, prepared.exec_rules, prepared.without_gpu.take());
+        let (fence, exec_rules) = (prepared.fence, prepared.exec_rules);
+        let (without_gpu, grant) = (prepared.without_gpu.take(), prepared.grant.take());
         let is_mediated = mediated::pass_listener(mediated.as_deref(), &mut ends.descriptors)?;
         let request = self.request(prepared, ends.kind, is_mediated);
         let expectation = context.reaper.expect();
@@ -204,11 +208,17 @@ impl Plan {
         }
         io.take_terminal(self.spec.view.console_size()).await.map_err(TaskError::Io)?;
         let cgroup = self.locate(&child)?;
-        let note = Note { cgroup: Some(cgroup.clone()), init_pid: Some(child.pid), without_gpu, ..self.note.clone() };
+        let note = Note {
+            cgroup: Some(cgroup.clone()),
+            init_pid: Some(child.pid),
+            without_gpu,
+            grant: grant.clone().into(),
+            ..self.note.clone()
+        };
         self.write_note(context, note).await?;
         let mediator = mediated.as_ref().map(|mediated| mediated.process());
         spans::mark("note completed", &self.id);
-        context.gpu.bind(&self.id, &self.bundle, child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
+        context.gpu.bind(&self.id, grant.as_ref(), child.pid, mediator, &cgroup).await.map_err(TaskError::Gpu)?;
 
         let container = Container::new(
             Fixed {
@@ -220,6 +230,7 @@ impl Plan {
                 fence,
                 exec_rules,
                 mediated,
+                grant,
                 own_pid_namespace: self.spec.view.has_own_pid_namespace(),
             },
             Process::new(String::new(), self.stdio.clone(), self.spec.view.console_size(), serde_json::Value::Null),
@@ -302,10 +313,11 @@ impl Plan {
         }
         // Memory that a process may still hold is not granted again: the ledger's own reclaim sees
         // to it later.
-        if clean
-            && let Err(error) =
-                context.gpu.release(&context.runtime, &self.id, &self.bundle, ReleaseReason::CreateFailed).await
-        {
+        let released = async {
+            let grant = self.note.grant.of(&context.gpu.key(&self.id), &self.bundle)?;
+            context.gpu.release(&context.runtime, &self.id, grant.as_ref(), ReleaseReason::CreateFailed).await
+        };
+        if clean && let Err(error) = released.await {
             clean = false;
             tracing::error!(container = self.id, error = chain(&error), "cannot release the grant of a failed create");
         }

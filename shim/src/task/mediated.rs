@@ -273,8 +273,8 @@ impl Mediated {
                 again = PRESENCE_REFRESH;
                 continue;
             };
-            let Fixed { id, bundle, .. } = &container.fixed;
-            let updated = context.gpu.set_present(id, bundle, present).await;
+            let Fixed { id, grant, .. } = &container.fixed;
+            let updated = context.gpu.set_present(id, grant.as_ref(), present).await;
             if let Err(error) = &updated {
                 tracing::warn!(container = id, present, error = chain(error), "cannot update the ledger");
             }
@@ -295,7 +295,7 @@ impl Mediated {
         if losses.is_empty() {
             return Ok(());
         }
-        context.gpu.set_window_losses(&user.id, &user.bundle, losses).await
+        context.gpu.set_window_losses(&user.id, user.grant.as_ref(), losses).await
     }
 
     /// Ends the containers when their mediator has stalled: nobody holds their quota, and their
@@ -405,8 +405,8 @@ impl Mediated {
         let Some(container) = self.containers().pop() else { return };
         let context = Arc::clone(context);
         tokio::spawn(async move {
-            let Fixed { id, bundle, .. } = &container.fixed;
-            if let Err(error) = context.gpu.set_weights_only(id, bundle, card).await {
+            let Fixed { id, grant, .. } = &container.fixed;
+            if let Err(error) = context.gpu.set_weights_only(id, grant.as_ref(), card).await {
                 tracing::warn!(container = id, error = chain(&error), "cannot update the ledger");
             }
         });

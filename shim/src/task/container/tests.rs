@@ -37,6 +37,7 @@ impl Running {
             fence: false,
             exec_rules: ExecRules::default(),
             mediated: None,
+            grant: None,
             own_pid_namespace: true,
         };
         let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
