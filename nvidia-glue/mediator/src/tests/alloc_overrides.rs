@@ -9,7 +9,7 @@ use abi::{
 use account::ObjectLimits;
 
 use super::{
-    spy::Spy,
+    alone::{OneContext, OneProgram},
     uncharged::limited,
     world::{Machine, device_params, result, words},
 };
@@ -21,11 +21,7 @@ const ADDRESS_SPACE: u32 = FERMI_VASPACE_A;
 
 #[test]
 fn a_devices_address_space_is_its_clients_own() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     for (share, flags) in [(0, 0), (context.client, 0x40)] {
         let mut params = device_params(0);
         assert!(write_u32(&mut params, 4, share) && write_u32(&mut params, 16, flags));
@@ -41,10 +37,7 @@ fn a_devices_address_space_is_its_clients_own() {
 
 #[test]
 fn an_address_space_is_the_programs_own_and_in_the_cards_memory() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 1 << 30);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(1 << 30);
     let make = |index: u32, flags: u32| {
         let mut params = [0; 56];
         assert!(write_u32(&mut params, 0, index) && write_u32(&mut params, 4, flags));
@@ -62,11 +55,7 @@ fn an_address_space_is_the_programs_own_and_in_the_cards_memory() {
 
 #[test]
 fn events_bring_no_data_and_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     for index in [0x0800_000c_u32, 0x3800_000c] {
         let mut params = words(&[context.client, context.device, EVENT, index, 40, 0]);
         let said = params.clone();
@@ -84,11 +73,8 @@ fn events_bring_no_data_and_are_limited_in_number() {
 
 #[test]
 fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { spy, program, context, .. } = OneContext::new();
+    let other = program.context(0);
     let share = |target: u32, kind: u32| {
         let mut args = words(&[context.client, context.device, target, 1, kind, 0xdead]);
         let answer = program.escape(context.control, 0x35, &mut args);
@@ -115,9 +101,7 @@ fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
 
 #[test]
 fn the_driver_keeps_no_more_with_a_file_than_there_are_cards() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 1 << 30);
-    let program = container.program();
+    let OneProgram { program, .. } = OneProgram::within(1 << 30);
     let file = program.open(Node::Control);
     let attach = |ids: usize| program.escape(file, 0xd4, &mut vec![0; 4 * ids]);
     assert_eq!((attach(32), attach(33)), (Answer::Return(0), Answer::Errno(libc::EINVAL)));

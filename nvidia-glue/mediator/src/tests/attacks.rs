@@ -17,12 +17,16 @@ use abi::{
     layout::{read_u32, write_u32},
     params::{NVOS00_PARAMETERS, NVOS21_PARAMETERS},
 };
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use base::OverMemory;
 use proptest::prelude::*;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::Spy,
     world::{Container, Context, MIB, Machine, Program, memory_params, result, words},
 };
@@ -86,11 +90,7 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
 #[test]
 fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
     const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let group = context.group(1);
     let channel = context.channel(group, 0).unwrap();
     let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
@@ -111,11 +111,7 @@ fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
 /// make a profiler's buffers for a group that was measured before.
 #[test]
 fn page_tables_notifiers_and_profilers_do_not_reach_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let subdevice = context.subdevice;
     let calls: [(u32, u32); 12] = [
         (context.device, NV0080_CTRL_CMD_DMA_GET_PTE_INFO),
@@ -144,7 +140,7 @@ fn a_reservation_of_the_card_is_answered_without_the_driver() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let containers = [spy.container(&machine), spy.container(&machine)];
-    let programs = containers.each_ref().map(Container::program);
+    let programs = containers.each_ref().map(|container| container.program());
     let contexts = programs.each_ref().map(|program| program.context(0));
     spy.seen();
     for id in
@@ -220,8 +216,8 @@ fn channels_of_others_cannot_be_stopped() {
 
 /// Allocates memory of `size`, while another thread overwrites the class once the struct is read,
 /// and the size once the parameters are.
-fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u64, Status> {
-    let program = context.program;
+fn alloc_in_a_race(context: &Context, size: u64, then: u64) -> Result<u64, Status> {
+    let program = &context.program;
     let params = program.put(&memory_params(size));
     let mut args = words(&[context.client, context.device, 0, 0x40]);
     args.extend(params.to_le_bytes());
@@ -250,10 +246,7 @@ fn alloc_in_a_race(context: &Context<'_, '_>, size: u64, then: u64) -> Result<u6
 
 #[test]
 fn what_was_checked_is_what_is_executed() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     // The class is read before it becomes one that is not charged; the size, before it becomes
     // larger.
     assert_eq!(alloc_in_a_race(&context, LIMIT / 2, 100 * LIMIT), Ok(LIMIT / 2));
@@ -263,10 +256,7 @@ fn what_was_checked_is_what_is_executed() {
 
 #[test]
 fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let before = container.used(0);
     for pointer in [1, 0xffff_ffff_ffff_f000, u64::MAX] {
         let mut args = words(&[context.client, context.device, 0, 0x40]);
@@ -292,10 +282,7 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
 
 #[test]
 fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let objects = || lock(&container.session.objects.accounts).counts().objects;
     let before = objects();
     // Before it is executed; then, while it is.
@@ -367,10 +354,7 @@ fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
 
 #[test]
 fn an_answer_that_nobody_took_is_undone() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let mut args = words(&[context.client, context.device, 0, 0x40]);
     args.extend(program.put(&memory_params(LIMIT)).to_le_bytes());
     args.extend([0; 8]);
@@ -378,7 +362,7 @@ fn an_answer_that_nobody_took_is_undone() {
     let stopped =
         Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
     for _ in 0..3 {
-        let (answer, sequel) = container.session.handle_with_sequel(&program, &stopped);
+        let (answer, sequel) = container.session.handle_with_sequel(&*program, &stopped);
         assert_eq!(answer, Answer::Return(0));
         assert_eq!(container.used(0), LIMIT);
         container.session.answered(sequel.unwrap(), false);
@@ -392,7 +376,7 @@ fn an_answer_that_nobody_took_is_undone() {
         command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE),
         argument: free,
     };
-    assert!(container.session.handle_with_sequel(&program, &stopped).1.is_none());
+    assert!(container.session.handle_with_sequel(&*program, &stopped).1.is_none());
 }
 
 /// Returns where the parameters of an allocation are.
@@ -402,10 +386,7 @@ fn args_params(args: &[u8]) -> u64 {
 
 #[test]
 fn results_that_cannot_be_written_are_undone_too() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let params = program.put(&memory_params(4 * MIB));
     let mut args = words(&[context.client, context.device, 0, 0x40]);
     args.extend(params.to_le_bytes());
@@ -430,19 +411,16 @@ fn other_cards_of_the_machine_stay_out_of_reach_through_uvm() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let uvm = program.uvm_file();
-    let mut register = [super::world::uuid_bytes(&container.inventory.cards[1].uuid).to_vec(), vec![0; 24]].concat();
+    let mut register =
+        [super::world::uuid_bytes(&container.machine.inventory.cards[1].uuid).to_vec(), vec![0; 24]].concat();
     assert!(write_u32(&mut register, 24, u32::MAX));
     assert_eq!(program.uvm(uvm, 37, &mut register, 36), Err(Status::INVALID_DEVICE));
 }
 
 #[test]
 fn a_range_ends_with_what_it_was_and_not_with_what_it_was_said_to_be() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     let memory = context.memory(4 * MIB).unwrap();
     context.map(uvm, 0x7000_0000, 4 * MIB, memory).unwrap();
     context.free(memory).unwrap();
@@ -459,10 +437,7 @@ fn a_range_ends_with_what_it_was_and_not_with_what_it_was_said_to_be() {
 
 #[test]
 fn legacy_and_nested_calls_are_no_way_round() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     // NV_ESC_IOCTL_XFER_CMD with an allocation inside.
     let inner = program.put(&[0; 32]);
     let mut xfer = words(&[0x2b, 32]);
@@ -514,14 +489,14 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 /// A program's contexts, memory and files.
-struct Life<'p, 'a> {
-    program: &'p Program<'a>,
-    contexts: Vec<Context<'p, 'a>>,
+struct Life {
+    program: Arc<Program>,
+    contexts: Vec<Context>,
     memory: Vec<(usize, u32)>,
     uvm: i32,
 }
 
-impl Life<'_, '_> {
+impl Life {
     fn step(&mut self, step: &Step) {
         let pick = |which: usize, count: usize| (count > 0).then(|| which % count);
         match step {
@@ -616,12 +591,10 @@ proptest! {
     /// never say less than the driver, and when it is over nothing is left.
     #[test]
     fn no_program_gets_more_than_its_quota(steps in prop::collection::vec(any_step(), 1..40)) {
-        let machine = Machine::new(1);
-        let container = machine.container(&[0], LIMIT);
-        let program = container.program();
+        let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
         {
             let uvm = program.uvm_file();
-            let mut life = Life { program: &program, contexts: vec![program.context(0)], memory: Vec::new(), uvm };
+            let mut life = Life { program: Arc::clone(&program), contexts: vec![program.context(0)], memory: Vec::new(), uvm };
             life.contexts[0].register(uvm);
             for step in &steps {
                 life.step(step);
@@ -642,10 +615,7 @@ proptest! {
 #[test]
 fn nothing_of_a_call_reaches_the_driver_that_is_not_the_callers_or_ours() {
     // The number of a descriptor that is not the driver's, where a control file is wanted.
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
     let stranger = program.give(tempfile::tempfile().unwrap());
     let mut args = vec![0; 56];
@@ -655,7 +625,7 @@ fn nothing_of_a_call_reaches_the_driver_that_is_not_the_callers_or_ours() {
     let answer = program.escape(context.control, 0x4e, &mut args);
     assert_eq!(result(answer, &args, 40), Err(Status::INVALID_ARGUMENT));
     assert_eq!(read_u32(&args, 48), Some(stranger.cast_unsigned()));
-    let card = program.open(Node::Card(container.inventory.cards[0].minor));
+    let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     let mut register = stranger.to_le_bytes();
     assert!(matches!(program.escape(card, 0xc9, &mut register), Answer::Errno(_)));
 }

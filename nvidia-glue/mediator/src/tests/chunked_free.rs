@@ -7,8 +7,9 @@ use abi::{
 };
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::{GR, SCHEDULE_GROUP, Spy},
-    world::{Context, MIB, Machine, host_memory_params},
+    world::{Context, MIB, host_memory_params},
 };
 use crate::locks::lock;
 
@@ -20,7 +21,7 @@ fn freed(spy: &Spy) -> Vec<u32> {
 }
 
 /// Much memory, and a channel at work; the channel's group.
-fn fill(context: &Context<'_, '_>) -> u32 {
+fn fill(context: &Context) -> u32 {
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -32,10 +33,7 @@ fn fill(context: &Context<'_, '_>) -> u32 {
 
 #[test]
 fn what_a_program_frees_goes_in_pieces_channels_first() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { spy, container, program, .. } = OneProgram::new();
     for whole in [true, false] {
         let context = program.context(0);
         let group = fill(&context);
@@ -56,11 +54,7 @@ fn what_a_program_frees_goes_in_pieces_channels_first() {
 
 #[test]
 fn what_a_process_leaves_goes_in_pieces_too() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let (group, client) = (fill(&context), context.client);
     freed(&spy);
     program.exit();
@@ -74,11 +68,7 @@ fn what_a_process_leaves_goes_in_pieces_too() {
 /// The driver goes on writing the errors of a channel that it has not freed.
 #[test]
 fn what_is_told_of_a_channel_that_stays_is_no_piece() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     // One before it and one after it, whichever is freed first.
     let [_, stays, _] = [(); 3].map(|()| context.group(GR));
     let notifier = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
@@ -99,11 +89,7 @@ fn what_is_told_of_a_channel_that_stays_is_no_piece() {
 
 #[test]
 fn what_is_small_goes_at_once() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     context.memory(MIB).unwrap();
     freed(&spy);
     context.free(context.client).unwrap();
@@ -113,11 +99,7 @@ fn what_is_small_goes_at_once() {
 /// Whoever has the wrong file, or a driver that frees nothing: one try tells.
 #[test]
 fn a_driver_that_frees_nothing_is_not_asked_for_each() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     fill(&context);
     spy.refuse_to_free(Status::INVALID_CLIENT);
     freed(&spy);

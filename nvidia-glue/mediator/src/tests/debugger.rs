@@ -25,6 +25,7 @@ use std::{
 };
 
 use super::{
+    alone::OneContext,
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},
     world::{Container, Context, GIB, Machine},
 };
@@ -45,7 +46,7 @@ struct Debugged {
 }
 
 impl Debugged {
-    fn new(context: &Context<'_, '_>) -> Self {
+    fn new(context: &Context) -> Self {
         let group = context.group(GR);
         let channel = context.channel(group, 0).unwrap();
         let place = (context.client, channel, 0);
@@ -55,7 +56,7 @@ impl Debugged {
     }
 
     /// {obsolete, client, object}
-    fn session(&self, context: &Context<'_, '_>, client: u32) -> Result<u32, Status> {
+    fn session(&self, context: &Context, client: u32) -> Result<u32, Status> {
         let params = [0, client, self.object];
         let mut params: Vec<u8> = params.iter().flat_map(|word| word.to_le_bytes()).collect();
         context.program.alloc(context.control, (context.client, context.device, 0), DEBUGGER, &mut params)
@@ -89,12 +90,8 @@ fn nobody_debugs_another_container() {
     assert_eq!(refused, Err(Status::INVALID_ARGUMENT), "the driver would log it");
 }
 
-fn alone(test: impl FnOnce(&Arc<Spy>, &Container, &Context<'_, '_>, &Debugged)) {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+fn alone(test: impl FnOnce(&Arc<Spy>, &Arc<Container>, &Context, &Debugged)) {
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let debugged = Debugged::new(&context);
     spy.seen();
     test(&spy, &container, &context, &debugged);

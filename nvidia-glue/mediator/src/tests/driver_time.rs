@@ -19,15 +19,15 @@ use crate::{
     locks::lock,
 };
 
-type Loop = fn(&Context<'_, '_>);
+type Loop = fn(&Context);
 
-fn allocates(context: &Context<'_, '_>) {
+fn allocates(context: &Context) {
     let memory = context.object(NV01_MEMORY_LOCAL_USER, &mut memory_params(4 * GIB)).unwrap();
     context.free(memory).unwrap();
 }
 
 /// By `NVOS32_FUNCTION_ALLOC_SIZE`.
-fn allocates_by_the_old_call(context: &Context<'_, '_>) {
+fn allocates_by_the_old_call(context: &Context) {
     let mut args = words(&[context.client, context.device, 2]);
     args.resize(184, 0);
     assert!(write_u32(&mut args, 40, context.client) && write_u64(&mut args, 88, 4 * GIB));
@@ -36,12 +36,12 @@ fn allocates_by_the_old_call(context: &Context<'_, '_>) {
     context.free(read_u32(&args, 44).unwrap()).unwrap();
 }
 
-fn makes_a_group(context: &Context<'_, '_>) {
+fn makes_a_group(context: &Context) {
     let group = context.group(super::spy::GR);
     context.free(group).unwrap();
 }
 
-fn makes_a_channel(context: &Context<'_, '_>) {
+fn makes_a_channel(context: &Context) {
     let channel = context.channel(context.device, super::spy::GR).unwrap();
     context.free(channel).unwrap();
 }

@@ -13,13 +13,13 @@ use abi::{
 use std::time::Duration;
 
 use super::{
-    spy::Spy,
+    alone::{OneContext, OneProgram},
     world::{Context, MIB, Machine, device_params},
 };
 
 const LIMIT: u64 = 64 * MIB;
 
-pub(super) fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<(), Status> {
+pub(super) fn export(context: &Context, memory: u32, fd: i32) -> Result<(), Status> {
     let mut params = [0; 24];
     for (at, value) in [(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())] {
         assert!(write_u32(&mut params, at, value));
@@ -35,7 +35,7 @@ pub(super) fn export(context: &Context<'_, '_>, memory: u32, fd: i32) -> Result<
 }
 
 /// At the first of a file's `places`.
-fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd: i32) -> Result<(), Status> {
+fn export_many(context: &Context, (memories, places): (&[u32], u32), fd: i32) -> Result<(), Status> {
     let count = u32::try_from(memories.len()).unwrap();
     let mut params = vec![0; 2128];
     for (at, value) in [(0, fd.cast_unsigned()), (4, context.device), (8, places), (2124, count)] {
@@ -52,11 +52,11 @@ fn export_many(context: &Context<'_, '_>, (memories, places): (&[u32], u32), fd:
     )
 }
 
-pub(super) fn import(context: &Context<'_, '_>, fd: i32) -> Result<u32, Status> {
+pub(super) fn import(context: &Context, fd: i32) -> Result<u32, Status> {
     import_below(context, fd, context.device)
 }
 
-fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, Status> {
+fn import_below(context: &Context, fd: i32, parent: u32) -> Result<u32, Status> {
     let mut params = [0; 20];
     for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)] {
         assert!(write_u32(&mut params, at, value));
@@ -75,10 +75,7 @@ fn import_below(context: &Context<'_, '_>, fd: i32, parent: u32) -> Result<u32, 
 fn nothing_is_imported_below_what_is_not_there() {
     const IMPORTS: [u32; 2] =
         [NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD];
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { spy, program, .. } = OneProgram::new();
     let (owner, taker) = (program.context(0), program.context(0));
     let memory = owner.memory(MIB).unwrap();
     let token = program.open(Node::Control);
@@ -175,10 +172,7 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
 /// leaves the handle that the importer has written there, be it that of another object.
 #[test]
 fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let [kept, emptied] = [(); 2].map(|()| context.memory(2 * MIB).unwrap());
     let token = program.open(Node::Control);
     export_many(&context, (&[emptied, kept], 2), token).unwrap();
@@ -210,10 +204,7 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
 
 #[test]
 fn a_token_may_be_on_its_way_for_a_while() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
     let token = program.open(Node::Control);
     export(&context, memory, token).unwrap();
@@ -261,10 +252,7 @@ fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for(
 
 #[test]
 fn memory_that_only_an_unheld_export_holds_is_there_for_whoever_needs_it() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(LIMIT).unwrap();
     let token = program.open(Node::Control);
     export(&context, memory, token).unwrap();
@@ -292,10 +280,7 @@ fn a_token_means_nothing_in_another_container() {
 
 #[test]
 fn what_cannot_be_exported_leaves_no_token() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let token = program.open(Node::Control);
     assert!(export(&context, 0x1234, token).is_err());
     assert_eq!(import(&context, token), Err(Status::INVALID_ARGUMENT));
@@ -309,10 +294,7 @@ fn what_cannot_be_exported_leaves_no_token() {
 /// libcuda asks for a place for each 32 MiB that a memory pool can have: 4512 on a card of 141 GiB.
 #[test]
 fn a_pool_of_a_whole_card_is_exported_and_places_are_bounded_together() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let memory = [context.memory(MIB).unwrap()];
     let with = |places: u32| export_many(&context, (&memory, places), program.open(Node::Control));
     with(4512).unwrap();
@@ -324,10 +306,7 @@ fn a_pool_of_a_whole_card_is_exported_and_places_are_bounded_together() {
 
 #[test]
 fn no_dma_buf_leaves_the_container() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
     let mut args = vec![0; 2608];
     for (at, value) in [(0, u32::MAX), (4, context.client), (8, 1), (12, 1), (40, memory)] {

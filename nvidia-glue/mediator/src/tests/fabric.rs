@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use abi::{
-    Abi, DriverRelease, Node, Status,
+    DriverRelease, Node, Status,
     classes::{NV01_DEVICE_0, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0, NV50_MEMORY_VIRTUAL},
     controls::{NV00F8_CTRL_CMD_ATTACH_MEM, NV00F8_CTRL_CMD_DETACH_MEM},
     encode,
@@ -15,6 +15,7 @@ use abi::{
 };
 
 use super::{
+    alone::OneContext,
     exports::{export, import},
     spy::Spy,
     world::{Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, words},
@@ -27,7 +28,7 @@ const BLOCK: u64 = 32 * MIB;
 const CHUNK: u64 = 512 * MIB;
 
 /// `NV00F8_ALLOCATION_PARAMETERS` below a subdevice.
-fn fabric(context: &Context<'_, '_>, memory: u32, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
+fn fabric(context: &Context, memory: u32, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
     let subdevice = context.object(NV20_SUBDEVICE_0, &mut [0; 4])?;
     let mut params = [0; 48];
     assert!(
@@ -43,10 +44,8 @@ fn fabric(context: &Context<'_, '_>, memory: u32, (bytes, flags): (u64, u32)) ->
 
 #[test]
 fn they_keep_memory_and_it_stays_charged() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 64 * MIB);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { container, program, context, .. } = OneContext::within(64 * MIB);
+    let other = program.context(0);
     let memory = context.memory(32 * MIB).unwrap();
     let addresses = fabric(&context, memory, (32 * MIB, 0)).unwrap();
     assert_eq!(container.used(0), 32 * MIB, "they are no memory of their own");
@@ -68,10 +67,7 @@ fn they_keep_memory_and_it_stays_charged() {
 /// A card has few for all who use it, and mappings keep them.
 #[test]
 fn there_are_twice_as_many_as_memory() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 64 * MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(64 * MIB);
     let memory = context.memory(32 * MIB).unwrap();
     // What the driver refuses does not count.
     assert_eq!(fabric(&context, memory, (34 * MIB, 0)), Err(Status::INVALID_ARGUMENT));
@@ -89,10 +85,7 @@ fn there_are_twice_as_many_as_memory() {
 #[test]
 fn only_known_memory_of_the_card_gets_them() {
     const READ_ONLY: u32 = 8;
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 64 * MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(64 * MIB);
     let memory = context.memory(2 * MIB).unwrap();
     let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(2 * MIB)).unwrap();
     for (of, flags, status) in [
@@ -116,8 +109,7 @@ fn drivers_before_535_give_none() {
     for (release, reaches_driver) in [((525, 147, 5), false), ((535, 0, 0), true)] {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
-        let mut container = spy.container(&machine);
-        container.session.abi = Abi::of(DriverRelease::new(release.0, release.1, release.2)).unwrap();
+        let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
         let program = container.program();
         let context = program.context(0);
         let memory = context.memory(2 * MIB).unwrap();
@@ -128,20 +120,20 @@ fn drivers_before_535_give_none() {
 }
 
 /// Flexible addresses, as libcuda asks for them: in pages of 512 MiB, where those fit.
-fn flexible(context: &Context<'_, '_>, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
+fn flexible(context: &Context, (bytes, flags): (u64, u32)) -> Result<u32, Status> {
     let page = if bytes.is_multiple_of(CHUNK) { CHUNK } else { 2 * MIB };
     aligned(context, [page, bytes, page], flags)
 }
 
 /// The same by alignment, size, and size of a page.
-fn aligned(context: &Context<'_, '_>, numbers: [u64; 3], flags: u32) -> Result<u32, Status> {
+fn aligned(context: &Context, numbers: [u64; 3], flags: u32) -> Result<u32, Status> {
     let mut params = [numbers.map(u64::to_le_bytes).concat(), vec![0; 24]].concat();
     assert!(write_u32(&mut params, 24, flags));
     context.program.alloc(context.control, (context.client, context.subdevice, 0), CLASS, &mut params)
 }
 
 /// Attaches whole pieces of memory; the number of those that were.
-fn attach(context: &Context<'_, '_>, to: u32, pieces: &[(u32, u64)]) -> Result<(), (Status, u16)> {
+fn attach(context: &Context, to: u32, pieces: &[(u32, u64)]) -> Result<(), (Status, u16)> {
     let count = u16::try_from(pieces.len()).unwrap();
     let mut params = encode!(Attach { numMemInfos: count });
     for (&(memory, offset), info) in pieces.iter().zip(params.chunks_exact_mut(32)) {
@@ -154,7 +146,7 @@ fn attach(context: &Context<'_, '_>, to: u32, pieces: &[(u32, u64)]) -> Result<(
     result.map_err(|status| (status, Attach::numAttached.get(&params).unwrap()))
 }
 
-fn detach(context: &Context<'_, '_>, from: u32, offset: u64) -> Result<(), Status> {
+fn detach(context: &Context, from: u32, offset: u64) -> Result<(), Status> {
     let mut params = encode!(Detach { numOffsets: 1_u16 });
     assert!(write_u64(&mut params, 0, offset));
     context.program.control(context.control, (context.client, from), NV00F8_CTRL_CMD_DETACH_MEM, &mut params)
@@ -166,7 +158,7 @@ fn addresses(container: &Container) -> u64 {
 }
 
 /// Refuses both, and asks the driver for neither.
-fn assert_takes_nothing(spy: &Spy, context: &Context<'_, '_>, object: u32, memory: u32) {
+fn assert_takes_nothing(spy: &Spy, context: &Context, object: u32, memory: u32) {
     spy.seen();
     assert_eq!(attach(context, object, &[(memory, 2 * BLOCK)]), Err((Status::NOT_SUPPORTED, 0)));
     assert_eq!(detach(context, object, 0), Err(Status::NOT_SUPPORTED));
@@ -175,10 +167,7 @@ fn assert_takes_nothing(spy: &Spy, context: &Context<'_, '_>, object: u32, memor
 
 #[test]
 fn flexible_addresses_are_no_memory_and_keep_none() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, context, .. } = OneContext::within(GIB);
     let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
     assert_eq!((container.used(0), addresses(&container)), (0, CHUNK));
     let blocks = [0, 0].map(|_| context.memory(BLOCK).unwrap());
@@ -205,10 +194,8 @@ fn flexible_addresses_are_no_memory_and_keep_none() {
 #[test]
 fn a_container_has_twice_its_limit_of_addresses() {
     const LIMIT: u64 = 64 * MIB;
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let other = program.context(0);
     let full = Err(Status::INSUFFICIENT_RESOURCES);
     assert_eq!(flexible(&context, (2 * LIMIT + 2 * MIB, FLEXIBLE)), full);
     assert_eq!(flexible(&context, (u64::MAX, FLEXIBLE)), full);
@@ -282,11 +269,8 @@ fn only_the_handle_that_addresses_were_made_with_takes_memory() {
 
 #[test]
 fn a_handle_that_a_duplicate_takes_is_no_longer_the_one_that_attaches() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = Arc::new(spy.container(&machine));
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
+    let other = program.context(0);
     let (chunk, source) =
         (flexible(&context, (CHUNK, FLEXIBLE)).unwrap(), flexible(&other, (CHUNK, FLEXIBLE)).unwrap());
     let (memory, theirs) = (context.memory(BLOCK).unwrap(), other.memory(BLOCK).unwrap());
@@ -359,17 +343,13 @@ fn drivers_before_570_have_no_flexible_addresses() {
     {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
-        let mut container = spy.container(&machine);
-        container.session.abi = Abi::of(DriverRelease::new(release.0, release.1, release.2)).unwrap();
+        let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
         let program = container.program();
         let context = program.context(0);
         let _ = flexible(&context, (CHUNK, FLEXIBLE));
         assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
     }
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(GIB);
     for flags in [1 | 2, 1 | 8, 1 | 16, 1 | 2 | 4] {
         assert_eq!(flexible(&context, (CHUNK, flags)), Err(Status::NOT_SUPPORTED), "{flags}");
     }

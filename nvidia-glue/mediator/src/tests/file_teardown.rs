@@ -14,6 +14,7 @@ use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 
 use super::{
+    alone::OneContext,
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{
         Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes,
@@ -23,7 +24,7 @@ use super::{
 use crate::locks::lock;
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
-fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Result<u32, Status> {
+fn channel_with_userd(context: &Context, parent: u32, memory: u32) -> Result<u32, Status> {
     let mut params = [0; 368];
     assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
     context.program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
@@ -33,12 +34,7 @@ fn channel_with_userd(context: &Context<'_, '_>, parent: u32, memory: u32) -> Re
 /// itself.
 #[test]
 fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
     for is_grouped in [true, false] {
         let parent = if is_grouped { context.group(GR) } else { context.device };
         let before = container.used(0);
@@ -68,11 +64,7 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
 
 #[test]
 fn a_channel_keeps_memory_of_the_hosts_too() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::new();
     let host = || lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
     let memory = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
@@ -86,11 +78,7 @@ fn a_channel_keeps_memory_of_the_hosts_too() {
 /// not be seen.
 #[test]
 fn a_userd_in_memory_that_nobody_knows_is_refused() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let unknown = 0x77;
     let address_space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     spy.escapes(0);
@@ -105,11 +93,7 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
 /// The card writes into it, wherever that is: the driver does not ask whether it is in the memory.
 #[test]
 fn a_userd_lies_in_its_memory() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     // One page, though more is charged for it.
     let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let video = context.memory(2 * MIB).unwrap();
@@ -149,11 +133,7 @@ fn a_userd_lies_in_its_memory() {
 /// still there.
 #[test]
 fn what_is_told_of_a_channels_errors_outlives_it() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let notifier = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
         let mut params = [0; 368];
@@ -207,10 +187,10 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
 }
 
-impl Context<'_, '_> {
+impl Context {
     /// `UVM_REGISTER_CHANNEL`.
     fn register_channel(&self, uvm: i32, channel: u32, base: u64) -> Result<(), Status> {
-        let uuid = uuid_bytes(&self.program.container.inventory.cards[0].uuid);
+        let uuid = uuid_bytes(&self.program.container.machine.inventory.cards[0].uuid);
         let names = words(&[self.control.cast_unsigned(), self.client, channel, 0]);
         let mut args = [uuid.to_vec(), names, range(base, 2 * MIB)].concat();
         self.program.uvm(uvm, 27, &mut args, 48)
@@ -231,14 +211,9 @@ fn groups_and_channels(container: &Container) -> (u32, u32) {
 /// UVM has a duplicate of the group, and holds the channel's number and buffers.
 #[test]
 fn what_a_registered_channel_keeps_stays_charged_and_counted() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
-    let uuid = uuid_bytes(&container.inventory.cards[0].uuid);
+    let OneContext { container, program, context, .. } = OneContext::new();
+    let uvm = context.uvm_file();
+    let uuid = uuid_bytes(&container.machine.inventory.cards[0].uuid);
     let unregister_card = |command: u32| program.uvm(uvm, command, &mut [uuid.to_vec(), vec![0; 4]].concat(), 16);
     let ends: [&dyn Fn(u32); 4] = [
         &|channel| context.unregister_channel(uvm, channel).unwrap(),
@@ -302,13 +277,8 @@ fn registrations_are_limited_in_number() {
 #[test]
 fn no_range_is_made_of_pages_for_devices() {
     const ALLOC_DEVICE_P2P: u32 = 78;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let OneContext { spy, program, context, .. } = OneContext::new();
+    let uvm = context.uvm_file();
     let memory = context.memory(2 * MIB).unwrap();
     let mut args = [range(0x7000_0000, 2 * MIB), vec![0; 32]].concat();
     for (at, value) in [(40, context.control.cast_unsigned()), (44, context.client), (48, memory)] {
@@ -322,13 +292,8 @@ fn no_range_is_made_of_pages_for_devices() {
 /// A registration that ends before its channel does takes nothing from it.
 #[test]
 fn a_channel_that_is_registered_no_more_is_as_before() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let OneContext { container, context, .. } = OneContext::new();
+    let uvm = context.uvm_file();
     let group = context.group(GR);
     let channels = [(); 3].map(|()| context.channel(group, GR).unwrap());
     let used = container.used(0);
@@ -344,13 +309,8 @@ fn a_channel_that_is_registered_no_more_is_as_before() {
 
 #[test]
 fn a_loop_of_registered_channels_ends_at_the_limits() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::new();
+    let uvm = context.uvm_file();
     let mut params = [0; 20];
     assert!(write_u32(&mut params, 12, COPY));
     let mut made = 0;
@@ -375,7 +335,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
 }
 
 /// Gives an object out to a new file.
-fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
+fn export(context: &Context, object: u32) -> Result<(), Status> {
     let fd = context.program.open(Node::Control);
     let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
     context.program.control(
@@ -390,11 +350,7 @@ fn export(context: &Context<'_, '_>, object: u32) -> Result<(), Status> {
 /// nobody counts.
 #[test]
 fn only_memory_is_given_out_to_files() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let (group, memory) = (context.group(GR), context.memory(MIB).unwrap());
     let channel = context.channel(group, GR).unwrap();
     let address_space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
@@ -432,10 +388,10 @@ fn devices_are_bounded_on_each_card() {
 }
 
 /// `NV_ESC_RM_ALLOC_MEMORY` of pinned memory of the program's, which is made in its place.
-fn pinned_memory(context: &Context<'_, '_>) -> u32 {
+fn pinned_memory(context: &Context) -> u32 {
     const OBJECT: u32 = 0x5c00_0077;
-    let program = context.program;
-    let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
+    let program = &context.program;
+    let card = program.open(Node::Card(program.container.machine.inventory.cards[0].minor));
     program.escape(card, 0xc9, &mut context.control.to_le_bytes());
     let mut args = vec![0; 56];
     let words = [(0, context.client), (4, context.device), (8, OBJECT), (12, 0x71), (32, 0xffff), (48, u32::MAX)];
@@ -451,11 +407,7 @@ fn pinned_memory(context: &Context<'_, '_>) -> u32 {
 /// told; they can be duplicated, and keep the buffers of a context then.
 #[test]
 fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let hidden = context.group(GR);
     lock(&container.session.objects.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
     lock(&container.session.objects.topology).remove(Handle(context.client), Handle(hidden));
@@ -479,11 +431,8 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
 /// has no parent: it must not get there.
 #[test]
 fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { spy, program, context, .. } = OneContext::new();
+    let other = program.context(0);
     let memory = context.memory(MIB).unwrap();
     let channel_group = other.group(GR);
     let gone =

@@ -10,8 +10,8 @@ use abi::{
 };
 
 use super::{
-    spy::Spy,
-    world::{Context, MIB, Machine, memory_params, result, words},
+    alone::OneContext,
+    world::{Context, MIB, memory_params, result, words},
 };
 
 /// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as
@@ -29,12 +29,7 @@ type Function = (u32, usize, usize);
 /// `NVOS32_FUNCTION_ALLOC_SIZE`, `_ALLOC_SIZE_RANGE`.
 const FUNCTIONS: [Function; 2] = [(2, 56, 88), (14, 56, 80)];
 
-fn heap(
-    context: &Context<'_, '_>,
-    (function, attr_at, size_at): Function,
-    flags: u32,
-    attr: u32,
-) -> Result<(), Status> {
+fn heap(context: &Context, (function, attr_at, size_at): Function, flags: u32, attr: u32) -> Result<(), Status> {
     let mut args = words(&[context.client, context.device, function]);
     args.resize(184, 0);
     for (at, value) in [(40, context.client), (52, flags), (attr_at, attr)] {
@@ -47,11 +42,7 @@ fn heap(
 
 #[test]
 fn memory_at_a_fixed_address_is_refused_before_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     for flags in FIXED {
         let mut params = memory_params(64 << 10);
         assert!(write_u32(&mut params, 8, flags) && write_u64(&mut params, 72, 64 * MIB));
@@ -64,11 +55,7 @@ fn memory_at_a_fixed_address_is_refused_before_the_driver() {
 
 #[test]
 fn nor_does_the_old_heap_call_ask_the_driver_for_it() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     for (function, flags) in FUNCTIONS.into_iter().flat_map(|function| FIXED.map(|flags| (function, flags))) {
         spy.escapes(0);
         let answer = heap(&context, function, flags, CARD);
@@ -82,10 +69,7 @@ fn nor_does_the_old_heap_call_ask_the_driver_for_it() {
 /// they like.
 #[test]
 fn addresses_and_memory_of_the_hosts_may_be_fixed() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(MIB);
     for function in FUNCTIONS {
         assert_eq!(heap(&context, function, 0, CARD), Ok(()), "{function:?}");
         assert_eq!(heap(&context, function, FIXED[0] | VIRTUAL, CARD), Ok(()), "{function:?}");

@@ -27,6 +27,7 @@ use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw};
 use simulator::SimulatedDriver;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::Spy,
     world::{Context, MIB, Machine, Program, memory_params, result, words},
 };
@@ -35,7 +36,7 @@ use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
 const LIMIT: u64 = 64 * MIB;
 
 /// `NV_ESC_RM_IDLE_CHANNELS` of a channel in each of these clients.
-fn idle(program: &Program<'_>, context: &Context<'_, '_>, clients: &[u32]) -> Result<(), Status> {
+fn idle(program: &Program, context: &Context, clients: &[u32]) -> Result<(), Status> {
     let count = u32::try_from(clients.len()).unwrap();
     let (list, others) = (program.put(&words(clients)), program.put(&vec![0; 4 * clients.len()]));
     let mut args = words(&[context.client, context.device, context.device, count]);
@@ -123,7 +124,7 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
     let (container, neighbour) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
     let (program, other) = (container.program(), neighbour.program());
     let (context, foreign) = (program.context(0), other.context(0));
-    let card = program.open(Node::Card(container.inventory.cards[0].minor));
+    let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(program.escape(card, 0xc9, &mut context.control.to_le_bytes()), Answer::Return(0));
     let ask = |client: u32, class: u32| {
         let mut args = vec![0; 56];
@@ -142,7 +143,7 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
 
 /// A page on which the driver tells about the card, and a try to map it; whether zeros are what is
 /// mapped.
-fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool {
+fn is_zeros(program: &Program, context: &Context, page: u32) -> bool {
     let file = program.open(Node::Control);
     let mut args = vec![0; 56];
     for (at, value) in [(0, context.client), (4, context.subdevice), (8, page), (24, 2608), (48, file.cast_unsigned())]
@@ -156,10 +157,7 @@ fn is_zeros(program: &Program<'_>, context: &Context<'_, '_>, page: u32) -> bool
 
 #[test]
 fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let page = program
         .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
         .unwrap();
@@ -263,10 +261,7 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
 /// meanwhile.
 #[test]
 fn what_is_charged_is_what_the_driver_found_under_the_handle() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(LIMIT);
     let handle = context.memory(MIB).unwrap();
     let is_over = AtomicBool::new(false);
     // Judged when both are through: a panic beside the other thread would wait for it for ever.
@@ -298,9 +293,7 @@ fn what_is_charged_is_what_the_driver_found_under_the_handle() {
 
 #[test]
 fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     for _ in 0..3 * MOST_UVM {
         let uvm = program.uvm_file();
         program.close(uvm);
@@ -317,10 +310,7 @@ fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
 
 #[test]
 fn groups_that_went_with_what_they_depend_on_are_forgotten() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let mut params = [0; 20];
     assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));

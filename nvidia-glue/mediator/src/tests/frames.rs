@@ -10,7 +10,7 @@ use account::{Bound, Card, CardUsage};
 use base::{Bytes, OverMemory};
 
 use super::{
-    spy::Spy,
+    alone::OneContext,
     world::{Container, Context, MIB, Machine, WHOLE, memory_params, result, words},
 };
 use crate::{Answer, locks::lock};
@@ -55,10 +55,7 @@ fn until_refused(mut make: impl FnMut() -> Result<u32, Status>) -> (u64, Status)
 #[test]
 fn small_pieces_in_frames_of_their_own_are_refused_at_the_bound() {
     for attr in [CONTIGUOUS, DEFAULT, ALLOW_NONCONTIGUOUS] {
-        let machine = Machine::new(1);
-        let container = machine.container(&[0], LIMIT);
-        let program = container.program();
-        let context = program.context(0);
+        let OneContext { container, context, .. } = OneContext::within(LIMIT);
         let (count, status) =
             until_refused(|| context.object(NV01_MEMORY_LOCAL_USER, &mut piece(GRANULE, attr, FRAME)));
         assert_eq!((count, status), (MOST, Status::NO_MEMORY), "{attr:#x}");
@@ -75,10 +72,7 @@ fn small_pieces_in_frames_of_their_own_are_refused_at_the_bound() {
 
 #[test]
 fn nor_does_the_old_heap_call_make_more_of_them() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let (count, status) =
         until_refused(|| heap(&context, ALLOW_NONCONTIGUOUS).map(|args| read_u32(&args, 44).unwrap()));
     assert_eq!((count, status), (MOST, Status::NO_MEMORY));
@@ -86,7 +80,7 @@ fn nor_does_the_old_heap_call_make_more_of_them() {
 }
 
 /// 64 KiB, at the beginning of a frame.
-fn heap(context: &Context<'_, '_>, attr: u32) -> Result<Vec<u8>, Status> {
+fn heap(context: &Context, attr: u32) -> Result<Vec<u8>, Status> {
     let mut args = words(&[context.client, context.device, 2]);
     args.resize(184, 0);
     for (at, value) in [(40, context.client), (52, ALIGNED), (56, BIG_PAGES | attr)] {
@@ -100,10 +94,7 @@ fn heap(context: &Context<'_, '_>, attr: u32) -> Result<Vec<u8>, Status> {
 /// Nobody can tell where each granule of it is.
 #[test]
 fn scattered_memory_counts_at_its_worst() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     context.object(NV01_MEMORY_LOCAL_USER, &mut piece(90 * GRANULE, NONCONTIGUOUS, GRANULE)).unwrap();
     assert_eq!(usage(&container).frames.0, 90 * FRAME);
     assert_eq!(
@@ -116,10 +107,7 @@ fn scattered_memory_counts_at_its_worst() {
 /// fills the quota, however small it is.
 #[test]
 fn small_pieces_next_to_each_other_fill_the_quota() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let (count, status) = until_refused(|| context.memory(1));
     assert_eq!((count * GRANULE, status), (LIMIT, Status::NO_MEMORY));
     assert!(usage(&container).frames.0 <= LIMIT + FRAME);
@@ -129,10 +117,7 @@ fn small_pieces_next_to_each_other_fill_the_quota() {
 /// A frame is held open as long as anything in it is, by whatever name.
 #[test]
 fn a_frame_counts_until_the_last_piece_in_it_is_gone() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let pieces: Vec<u32> = (0..64).map(|_| context.memory(1).unwrap()).collect();
     let full = usage(&container).frames.0;
     let duplicate =
@@ -152,11 +137,7 @@ fn a_frame_counts_until_the_last_piece_in_it_is_gone() {
 #[test]
 fn memory_in_small_pages_is_contiguous_and_in_large_ones_what_was_asked() {
     const HUGE_PAGES: u32 = 3 << 23;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     for (attr, reaches) in [
         (BIG_PAGES, BIG_PAGES | CONTIGUOUS),
         (BIG_PAGES | ALLOW_NONCONTIGUOUS, BIG_PAGES | CONTIGUOUS),
@@ -179,10 +160,7 @@ fn memory_in_small_pages_is_contiguous_and_in_large_ones_what_was_asked() {
 /// The driver would keep 64 MiB of the card for such memory alone.
 #[test]
 fn localized_memory_is_refused() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(LIMIT);
     for half in [1, 2] {
         let mut params = memory_params(GRANULE);
         assert!(write_u32(&mut params, 28, half << 29));
@@ -211,10 +189,7 @@ fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
 /// Page tables of addresses that are not reserved lazily, and the buffers of channel groups.
 #[test]
 fn what_the_driver_makes_for_itself_is_in_frames_too() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     context.object(NV50_MEMORY_VIRTUAL, &mut memory_params(512 * MIB)).unwrap();
     let tables = usage(&container);
     assert!(tables.used.0 > 2 * MIB);

@@ -6,6 +6,8 @@ use abi::{
     classes::NV01_MEMORY_SYSTEM,
     layout::{read_u32, write_u32, write_u64},
 };
+use std::sync::Arc;
+
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 
@@ -15,7 +17,7 @@ use crate::locks::lock;
 /// Bytes that one container may have of the host's memory here.
 const LIMIT: u64 = 64 * MIB;
 
-fn container(machine: &Machine, limits: ObjectLimits) -> Container {
+fn container(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { host_memory: Bytes(LIMIT), ..limits };
     *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
@@ -26,7 +28,7 @@ fn charged(container: &Container) -> u64 {
     lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
 }
 
-impl Context<'_, '_> {
+impl Context {
     fn host_memory(&self, size: u64) -> Result<u32, Status> {
         self.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size))
     }
@@ -184,11 +186,11 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     container.assert_nothing_left();
 }
 
-impl Context<'_, '_> {
+impl Context {
     /// Pins some of the program's memory, the driver does not say which.
     fn pin(&self, object: u32, length: u64) -> Result<(), Status> {
-        let program = self.program;
-        let card = program.open(Node::Card(program.container.inventory.cards[0].minor));
+        let program = &self.program;
+        let card = program.open(Node::Card(program.container.machine.inventory.cards[0].minor));
         program.escape(card, 0xc9, &mut self.control.to_le_bytes());
         let mut args = vec![0; 56];
         for (at, value) in [(0, self.client), (4, self.device), (8, object), (12, 0x71), (48, u32::MAX)] {
@@ -274,7 +276,7 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
         assert_eq!(context.map_on(file, second, 16 * MIB), Err(Status::STATE_IN_USE));
     }
     // Nor is it to be mapped through a card's.
-    let card = program.open(Node::Card(container.inventory.cards[0].minor));
+    let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(context.map_on(card, second, 16 * MIB), Err(Status::INVALID_ARGUMENT));
     assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 1);
     context.free(second).unwrap();
@@ -310,7 +312,7 @@ fn files_that_are_watched_are_limited_in_number() {
     assert_eq!(map(), Err(Status::INSUFFICIENT_RESOURCES));
     // A card's memory is none of this.
     let of_card = context.memory(MIB).unwrap();
-    let card = program.open(Node::Card(container.inventory.cards[0].minor));
+    let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     context.map_on(card, of_card, MIB).unwrap();
     assert_eq!((charged(&container), container.used(0)), (MIB, MIB));
 }

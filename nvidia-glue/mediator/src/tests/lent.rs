@@ -4,6 +4,7 @@
 use abi::{Node, Status};
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::Spy,
     world::{Container, Context, MIB, Machine, range},
 };
@@ -16,12 +17,12 @@ const FREE: u32 = 34;
 const UNREGISTER_GPU: u32 = 38;
 const CLEAN_UP_ZOMBIES: u32 = 69;
 
-fn has_client(machine: &Machine, context: &Context<'_, '_>) -> bool {
+fn has_client(machine: &Machine, context: &Context) -> bool {
     machine.driver.has_client(context.client)
 }
 
 /// Bytes of semaphores, in memory of the host's.
-fn pool(context: &Context<'_, '_>, uvm: i32) {
+fn pool(context: &Context, uvm: i32) {
     let mut pool = vec![0; 9248];
     pool[..16].copy_from_slice(&range(AT, MIB)[..16]);
     context.program.uvm(uvm, 68, &mut pool, 9240).unwrap();
@@ -33,10 +34,7 @@ fn kept_uvm(container: &Container) -> usize {
 
 #[test]
 fn a_client_goes_with_the_process_though_others_have_its_file() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(LIMIT);
     context.memory(LIMIT).unwrap();
     let client = context.client;
     let elsewhere = program.file_of(context.control);
@@ -50,10 +48,8 @@ fn a_client_goes_with_the_process_though_others_have_its_file() {
 
 #[test]
 fn a_client_goes_with_the_file_when_its_memory_is_needed() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(LIMIT);
+    let other = container.program();
     context.memory(LIMIT).unwrap();
     let elsewhere = program.file_of(context.control);
     let next = other.context(0);
@@ -66,10 +62,8 @@ fn a_client_goes_with_the_file_when_its_memory_is_needed() {
 
 #[test]
 fn a_client_stays_while_any_process_of_the_container_has_its_file() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (program, child) = (container.program(), container.program());
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let child = container.program();
     let memory = context.memory(MIB).unwrap();
     let inherited = child.give(program.file_of(context.control));
     let (client, device) = (context.client, context.device);
@@ -86,9 +80,7 @@ fn a_client_stays_while_any_process_of_the_container_has_its_file() {
 
 #[test]
 fn at_the_end_everything_is_freed_and_no_client_is_made_any_more() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { machine, container, program, .. } = OneProgram::within(LIMIT);
     let (first, second) = (program.context(0), program.context(0));
     let memory = first.memory(MIB).unwrap();
     second.memory(MIB).unwrap();
@@ -108,11 +100,7 @@ fn at_the_end_everything_is_freed_and_no_client_is_made_any_more() {
 
 #[test]
 fn a_driver_that_does_not_free_is_told_of_at_the_end() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     context.memory(MIB).unwrap();
     spy.refuse_to_free(Status::INVALID_STATE);
     assert_eq!(container.session.end(), Err(StillHeld { clients: 1 }));
@@ -126,11 +114,7 @@ fn a_driver_that_does_not_free_is_told_of_at_the_end() {
 /// all the same.
 #[test]
 fn unified_memory_that_refuses_everything_keeps_no_container() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let uvm = program.uvm_file();
     pool(&context, uvm);
     for (command, status_at) in [(FREE, 16), (UNREGISTER_GPU, 16), (CLEAN_UP_ZOMBIES, 0)] {
@@ -175,11 +159,7 @@ fn managed_memory_that_outlives_its_process_is_freed_before_its_file_is_given_up
 
 #[test]
 fn a_pool_is_freed_before_its_file_is_given_up() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let uvm = program.uvm_file();
     pool(&context, uvm);
     let charges = || lock(&container.session.objects.accounts).counts().charges;
@@ -200,9 +180,7 @@ fn a_pool_is_freed_before_its_file_is_given_up() {
 
 #[test]
 fn no_client_is_made_where_none_can_be_freed() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let card = program.open(Node::Card(0));
     let refused = program.escape(card, 0x2b, &mut super::world::words(&[0, 0, 0, 0x41, 0, 0, 0, 0]));
     assert_eq!(refused, Answer::Errno(libc::EINVAL));

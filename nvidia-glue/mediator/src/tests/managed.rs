@@ -1,12 +1,15 @@
 //! Managed memory: mappings of the UVM file.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use abi::{Handle, Node};
 use account::Mm;
 use base::Bytes;
 
-use super::world::{MIB, Machine, range};
+use super::{
+    alone::{OneContext, OneProgram},
+    world::{Container, MIB, Machine, range},
+};
 use crate::{
     Answer, Drift, DriftKind, Trapped,
     clock::tests::TestClock,
@@ -42,9 +45,7 @@ fn it_is_charged_on_every_card_before_it_is_mapped() {
 /// 4 KiB that are left of each 2 MiB keep all of it on the card.
 #[test]
 fn unmapping_all_but_crumbs_makes_no_room() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
     (AT..AT + LIMIT).step_by(2 << 20).for_each(|block| program.map_uvm(block, 4096));
@@ -58,9 +59,7 @@ fn unmapping_all_but_crumbs_makes_no_room() {
 
 #[test]
 fn it_goes_with_its_process() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
     program.map_uvm(AT, LIMIT);
@@ -77,9 +76,8 @@ fn it_goes_with_its_process() {
 /// or the other way round.
 #[test]
 fn a_file_is_not_given_up_and_mapped_at_once() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (program, session) = (container.program(), &container.session);
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
+    let session = &container.session;
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, BLOCK, AT), Answer::Continue);
     let kept = lock(&session.objects.files).all_uvm().remove(0);
@@ -95,9 +93,7 @@ fn a_file_is_not_given_up_and_mapped_at_once() {
 /// Each is kept open by the mediator, for as long as somebody has it.
 #[test]
 fn address_spaces_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 2 * LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(2 * LIMIT);
     let uvm = program.uvm_file();
     let mut children = Vec::new();
     let refused = loop {
@@ -120,9 +116,7 @@ fn address_spaces_are_limited_in_number() {
 
 #[test]
 fn what_is_mapped_without_being_charged_is_an_excess() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     program.context(0);
     // As if the descriptor had been exchanged after the look at it.
     program.map_uvm(AT, 2 * LIMIT);
@@ -159,9 +153,8 @@ fn what_was_not_charged_and_fits_is_told_once_and_ends_nobody() {
 
 #[test]
 fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (program, other) = (container.program(), container.program());
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
+    let other = container.program();
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
     program.map_uvm(AT, LIMIT);
@@ -204,9 +197,7 @@ fn a_look_without_files_to_look_with_is_none() {
 
 #[test]
 fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let file = program.give(tempfile::tempfile().unwrap());
     assert_eq!(program.mmap(file, AT, MIB, 4096), Answer::Continue);
     assert_eq!(program.mmap(file, AT, MIB, AT), Answer::Errno(libc::EINVAL));
@@ -226,9 +217,7 @@ fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
 
 #[test]
 fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
     // The thread has not got round to mapping it.
@@ -294,10 +283,7 @@ fn copies_on_every_card_are_charged_before_they_are_made() {
 
 #[test]
 fn an_excess_is_told_whoever_finds_it() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     program.map_uvm(AT, 2 * LIMIT);
     // Looked for because there is no room, and charged from then on.
     assert_eq!(context.memory(2 * LIMIT), Err(abi::Status::NO_MEMORY));
@@ -317,13 +303,13 @@ fn an_excess_is_told_whoever_finds_it() {
 }
 
 /// A clock that the test moves, for what takes its time.
-fn with_clock(container: &mut super::world::Container) -> TestClock {
+fn with_clock(container: &mut Arc<Container>) -> TestClock {
     let clock = TestClock::default();
     container.looks_cost(&clock, Duration::ZERO);
     clock
 }
 
-fn ends(container: &super::world::Container) -> usize {
+fn ends(container: &Container) -> usize {
     container.session.reconcile();
     lock(&container.observed.ends).len()
 }
@@ -415,9 +401,7 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
 /// mapped is still there if somebody else has his memory.
 #[test]
 fn a_program_does_not_have_the_memory_of_the_one_before() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
     program.map_uvm(AT, LIMIT / 2);
@@ -438,9 +422,7 @@ fn a_program_does_not_have_the_memory_of_the_one_before() {
 
 #[test]
 fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let file = program.give(tempfile::tempfile().unwrap());
     let hint = |fd, address| Trapped::Mmap { address, length: BLOCK, flags: 1, fd, offset: AT };
     assert_eq!(program.handle(hint(file, AT + 1)), Answer::Errno(libc::EINVAL));
@@ -481,9 +463,7 @@ fn what_a_mapping_could_become_is_charged_where_it_cannot_be_looked_at() {
 
 #[test]
 fn mappings_of_other_files_are_looked_at_until_they_have_come_to_nothing() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let file = program.give(tempfile::tempfile().unwrap());
     for number in 1..10_000 {
         let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: number * MIB };
@@ -538,9 +518,7 @@ fn what_a_card_has_too_much_for_long_ends_the_container() {
 /// A process has as many open files as it likes, each of which is looked at for each that is kept.
 #[test]
 fn what_nobody_charged_is_found_while_files_are_looked_for() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let _context = program.context(0);
     program.map_uvm(AT, BLOCK);
     std::thread::scope(|scope| {

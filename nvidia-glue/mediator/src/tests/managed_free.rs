@@ -1,6 +1,6 @@
 //! Managed memory that a program has freed, when it asks what is free.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use abi::{controls::NV2080_CTRL_CMD_FB_GET_INFO_V2, layout::read_u32};
 
@@ -11,7 +11,7 @@ const LIMIT: u64 = 64 * MIB;
 const AT: u64 = 0x7f00_0000_0000;
 
 /// A container whose clock the test moves.
-fn container(machine: &Machine) -> (Container, TestClock) {
+fn container(machine: &Machine) -> (Arc<Container>, TestClock) {
     let (mut container, clock) = (machine.container(&[0], LIMIT), TestClock::default());
     container.looks_cost(&clock, Duration::ZERO);
     (container, clock)
@@ -19,7 +19,7 @@ fn container(machine: &Machine) -> (Container, TestClock) {
 
 /// Bytes that the driver says are free (`NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE`), as `cudaMemGetInfo`
 /// asks.
-fn free(context: &Context<'_, '_>) -> u64 {
+fn free(context: &Context) -> u64 {
     let mut params = words(&[1, 0x16]);
     params.resize(1028, 0);
     context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params).unwrap();

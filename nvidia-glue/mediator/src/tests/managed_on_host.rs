@@ -14,7 +14,7 @@ use crate::{
     Answer,
     clock::{Clock, tests::TestClock},
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 const LIMIT: u64 = 8 * GIB;
 const AT: u64 = 0x7f00_0000_0000;
@@ -30,7 +30,7 @@ const MIGRATE_GROUP: u32 = 53;
 
 /// A program with a UVM file, in a container of a time of its own: it passes as the test says,
 /// however busy this machine is.
-fn with_program(test: impl FnOnce(&Spy, &TestClock, &Program<'_>, i32)) {
+fn with_program(test: impl FnOnce(&Spy, &TestClock, &Arc<Program>, i32)) {
     let (machine, clock) = (Machine::new(1), TestClock::default());
     let spy = Spy::new(&machine);
     let mut container = spy.container(&machine);
@@ -41,14 +41,14 @@ fn with_program(test: impl FnOnce(&Spy, &TestClock, &Program<'_>, i32)) {
 }
 
 /// A range of three times the quota that is there, and that the driver was told of.
-fn with_range_on_host(test: impl FnOnce(&Spy, &Program<'_>, i32)) {
+fn with_range_on_host(test: impl FnOnce(&Spy, &Arc<Program>, i32)) {
     with_program(|spy, _, program, uvm| {
         map_on_host(spy, program, uvm);
         test(spy, program, uvm);
     });
 }
 
-fn map_on_host(spy: &Spy, program: &Program<'_>, uvm: i32) {
+fn map_on_host(spy: &Spy, program: &Program, uvm: i32) {
     let (answer, sequel) = program.mmap_with_sequel(uvm, AT, LENGTH);
     assert_eq!(answer, Answer::Continue);
     program.map_uvm(AT, LENGTH);
@@ -65,22 +65,22 @@ fn ranges(calls: &[(u32, Vec<u8>)]) -> Vec<(u32, u64, u64)> {
     calls.iter().map(|(command, args)| (*command, word(args, 0), word(args, 8))).collect()
 }
 
-fn used(program: &Program<'_>) -> u64 {
+fn used(program: &Program) -> u64 {
     program.container.used(0)
 }
 
 /// `UVM_SET_PREFERRED_LOCATION` and the like.
-fn advise(program: &Program<'_>, uvm: i32, command: u32, (base, length): (u64, u64)) -> Result<(), Status> {
+fn advise(program: &Program, uvm: i32, command: u32, (base, length): (u64, u64)) -> Result<(), Status> {
     let mut args = [range(base, length)[..16].to_vec(), vec![0; if command == SET { 24 } else { 8 }]].concat();
     if command == SET {
-        args[16..32].copy_from_slice(&uuid_bytes(&program.container.inventory.cards[0].uuid));
+        args[16..32].copy_from_slice(&uuid_bytes(&program.container.machine.inventory.cards[0].uuid));
     }
     let status_at = args.len() - if command == SET { 4 } else { 8 };
     program.uvm(uvm, command, &mut args, status_at)
 }
 
 /// `UVM_MIGRATE`, with a semaphore to be released at the end.
-fn migrate(program: &Program<'_>, uvm: i32, (base, length): (u64, u64), to: [u8; 16]) -> Result<(), Status> {
+fn migrate(program: &Program, uvm: i32, (base, length): (u64, u64), to: [u8; 16]) -> Result<(), Status> {
     let mut args = vec![0; 80];
     args[..16].copy_from_slice(&range(base, length)[..16]);
     args[16..32].copy_from_slice(&to);
@@ -128,7 +128,7 @@ fn advice_reaches_what_is_on_the_card_and_nothing_else() {
             assert_eq!(ranges(&spy.uvm_calls()), []);
         }
         let mut group =
-            [vec![1; 8], uuid_bytes(&program.container.inventory.cards[0].uuid).to_vec(), vec![9; 8]].concat();
+            [vec![1; 8], uuid_bytes(&program.container.machine.inventory.cards[0].uuid).to_vec(), vec![9; 8]].concat();
         assert_eq!(program.uvm(uvm, MIGRATE_GROUP, &mut group, 24), Ok(()));
         assert_eq!(ranges(&spy.uvm_calls()), []);
     });
@@ -156,7 +156,7 @@ fn a_part_that_is_about_to_be_used_comes_onto_the_card_if_it_fits() {
 #[test]
 fn as_much_is_moved_to_the_card_as_fits() {
     with_range_on_host(|spy, program, uvm| {
-        let card = uuid_bytes(&program.container.inventory.cards[0].uuid);
+        let card = uuid_bytes(&program.container.machine.inventory.cards[0].uuid);
         program.context(0).memory(LIMIT - GIB).unwrap();
         spy.uvm_calls();
         assert_eq!(migrate(program, uvm, (AT, LENGTH), card), Ok(()));

@@ -17,7 +17,8 @@ use account::Card;
 use base::{Bytes, OverMemory};
 
 use super::{
-    spy::{COPY, Spy},
+    alone::{OneContext, OneProgram},
+    spy::COPY,
     world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
 };
 use crate::{Answer, Drift, DriftKind, Trapped, clock::Clock, locks::lock};
@@ -25,7 +26,7 @@ use crate::{Answer, Drift, DriftKind, Trapped, clock::Clock, locks::lock};
 const LIMIT: u64 = 64 * MIB;
 
 /// Returns what `work` is charged in a fresh context.
-fn charged(container: &Container, work: impl FnOnce(&super::world::Context<'_, '_>)) -> u64 {
+fn charged(container: &Arc<Container>, work: impl FnOnce(&super::world::Context)) -> u64 {
     let program = container.program();
     let context = program.context(0);
     let before = container.used(0);
@@ -35,10 +36,7 @@ fn charged(container: &Container, work: impl FnOnce(&super::world::Context<'_, '
 
 #[test]
 fn the_last_that_fits_fits_and_the_next_is_refused_in_the_drivers_own_way() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     for _ in 0..32 {
         context.memory(2 * MIB).unwrap();
     }
@@ -51,7 +49,7 @@ fn the_last_that_fits_fits_and_the_next_is_refused_in_the_drivers_own_way() {
     let told = lock(&container.observed.over_memory);
     assert_eq!(told.len(), 2);
     assert_eq!((told[0].pid, told[0].used, told[0].limit), (program.pid, Bytes(LIMIT), Bytes(LIMIT)));
-    assert_eq!(told[0].card, container.inventory.cards[0].uuid);
+    assert_eq!(told[0].card, container.machine.inventory.cards[0].uuid);
     assert_eq!(container.session.usage().denials, 2);
 }
 
@@ -75,9 +73,7 @@ fn what_the_card_gives_counts_and_not_what_is_asked() {
 
 #[test]
 fn whatever_is_freed_can_be_had_again() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     for how in 0..4 {
         let context = program.context(0);
         let memory = context.memory(LIMIT).unwrap();
@@ -120,12 +116,8 @@ fn a_process_that_ends_leaves_nothing() {
 
 #[test]
 fn memory_that_something_still_maps_stays_charged() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     // Map, free the handle, again and again: the oldest way around a quota.
     let mut refused = 0;
     for round in 0..40_u64 {
@@ -163,10 +155,7 @@ fn a_duplicate_is_charged_once_and_lives_as_long_as_either() {
 
 #[test]
 fn the_old_heap_call_is_charged_by_where_the_memory_is() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let alloc_of = |location: u32, attr2: u32, size: u64| {
         // NVOS32_FUNCTION_ALLOC_SIZE.
         let mut args = vec![0; 184];
@@ -200,10 +189,7 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
 
 #[test]
 fn contexts_are_charged_for_what_no_allocation_shows() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 64 * MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(64 * MIB);
     let group = |engine: u32| {
         let mut params = [0; 20];
         assert!(write_u32(&mut params, 12, engine));
@@ -223,10 +209,7 @@ fn contexts_are_charged_for_what_no_allocation_shows() {
 
 #[test]
 fn objects_that_cost_hidden_memory_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(LIMIT);
     let spaces = std::iter::from_fn(|| context.object(FERMI_VASPACE_A, &mut [0; 56]).ok()).take(1000).count();
     assert_eq!(spaces, 64);
     assert_eq!(context.object(FERMI_VASPACE_A, &mut [0; 56]), Err(Status::INSUFFICIENT_RESOURCES));
@@ -249,12 +232,9 @@ fn by_policy_the_process_is_killed_instead() {
 
 #[test]
 fn limits_change_while_programs_run() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     context.memory(LIMIT / 2).unwrap();
-    let card = container.inventory.cards[0].uuid.clone();
+    let card = container.machine.inventory.cards[0].uuid.clone();
     container.session.set_limits(&[(card.clone(), Bytes(LIMIT / 2))]).unwrap();
     assert_eq!(context.memory(1), Err(Status::NO_MEMORY));
     container.session.set_limits(&[(card.clone(), Bytes(LIMIT / 4))]).unwrap();
@@ -282,12 +262,8 @@ fn a_card_that_is_full_says_so_itself() {
 
 #[test]
 fn the_driver_and_the_accounts_agree() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     let memory = context.memory(6 * MIB).unwrap();
     context.map(uvm, 0x7000_0000, 6 * MIB, memory).unwrap();
     context.memory(1).unwrap();
@@ -317,7 +293,7 @@ fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_contai
     other.context(0).memory(MIB).unwrap();
     let drifts = container.session.reconcile();
     let [Drift { kind, excess: true, pids }] = &drifts[..] else { panic!("{drifts:?}") };
-    let uuid = container.inventory.cards[0].uuid.clone();
+    let uuid = container.machine.inventory.cards[0].uuid.clone();
     let (accounted, driver, limit) = (Bytes(MIB), Bytes(LIMIT + MIB), Bytes(LIMIT));
     assert_eq!(*kind, DriftKind::Card { card: uuid, accounted, driver, limit });
     assert_eq!(pids[..], [], "the driver does not say whose it is: all of the container");
@@ -351,9 +327,7 @@ fn processes_that_ask_at_once_never_get_more_than_there_is() {
 
 #[test]
 fn a_call_on_another_file_is_none_of_the_drivers() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let other = program.give(tempfile::tempfile().unwrap());
     let command = escapes::command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE);
     assert_eq!(program.handle(Trapped::Ioctl { fd: other, command, argument: 0 }), Answer::Errno(libc::ENOTTY));
@@ -366,10 +340,7 @@ fn a_call_on_another_file_is_none_of_the_drivers() {
 
 #[test]
 fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_can_tell() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let mut params = vec![0; 20];
     assert!(write_u32(&mut params, 12, 1));
     let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
@@ -393,11 +364,7 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
 #[test]
 fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let told = 5 * MIB;
     spy.answer(CONTEXT_SIZE, [vec![0; 8], told.to_le_bytes().to_vec()].concat());
     let group = context.group(COPY);
@@ -432,11 +399,7 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
 #[test]
 fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
     const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = Arc::new(spy.container(&machine));
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let channel = context.channel(context.device, COPY).unwrap();
     let (client, subdevice) = (context.client, context.subdevice);
     let thread = (Arc::clone(&container), Arc::clone(&spy), program.file_of(context.control));
@@ -455,10 +418,7 @@ fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
 /// The driver says the size in pages of 4 KiB, and takes 64 KiB of the card.
 #[test]
 fn a_page_of_4_kib_costs_what_it_takes() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     for (number, size) in (1..).zip([4096, 64 << 10, 1]) {
         let mut params = memory_params(size);
         assert!(write_u32(&mut params, 24, 1 << 23));

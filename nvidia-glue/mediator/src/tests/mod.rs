@@ -1,6 +1,7 @@
 //! Whole calls against the simulated driver: each rule, and each way around it that was thought of.
 
 mod alloc_overrides;
+mod alone;
 mod attacks;
 mod chunked_free;
 mod debugger;

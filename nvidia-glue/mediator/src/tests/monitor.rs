@@ -6,7 +6,7 @@ use abi::{
     controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
     layout::{read_u32, write_u32, write_u64},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     replay::{Replay, machine_of},
@@ -15,7 +15,7 @@ use super::{
 use crate::{Answer, locks::lock};
 
 /// `NV2080_CTRL_CMD_FB_GET_INFO_V2` with HEAP_SIZE and HEAP_FREE: both, KiB.
-fn heap(context: &super::world::Context<'_, '_>) -> (u32, u32) {
+fn heap(context: &super::world::Context) -> (u32, u32) {
     let mut params = vec![0; 1028];
     for (at, value) in [(0, 2), (4, 0x09), (12, 0x16)] {
         assert!(write_u32(&mut params, at, value));
@@ -24,7 +24,7 @@ fn heap(context: &super::world::Context<'_, '_>) -> (u32, u32) {
     (read_u32(&params, 8).unwrap(), read_u32(&params, 16).unwrap())
 }
 
-fn beside_a_neighbour(test: impl FnOnce(&Container)) {
+fn beside_a_neighbour(test: impl FnOnce(&Arc<Container>)) {
     let machine = Machine::new(1);
     let neighbour = machine.container(&[0], 8 * GIB);
     let other = neighbour.program();
@@ -75,7 +75,7 @@ fn it_can_have_nothing() {
             assert_eq!(context.object(class, &mut vec![0; size]), Err(refused), "{class:#x}");
         }
         let uvm = program.uvm_file();
-        let mut gpu = [uuid_bytes(&monitor.inventory.cards[0].uuid).to_vec(), vec![0; 24]].concat();
+        let mut gpu = [uuid_bytes(&monitor.machine.inventory.cards[0].uuid).to_vec(), vec![0; 24]].concat();
         assert_eq!(program.uvm(uvm, 37, &mut gpu, 36), Err(Status::INSUFFICIENT_PERMISSIONS));
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
         assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
@@ -90,7 +90,7 @@ fn a_limit_of_nothing_alone_refuses_what_takes_memory() {
     // As a grant with a limit that was set to nothing: without the counts of a container that only
     // looks.
     let container = machine.container(&[0], GIB);
-    container.session.set_limits(&[(container.inventory.cards[0].uuid.clone(), base::Bytes(0))]).unwrap();
+    container.session.set_limits(&[(container.machine.inventory.cards[0].uuid.clone(), base::Bytes(0))]).unwrap();
     let program = container.program();
     let context = program.context(0);
     assert_eq!(context.object(KEPLER_CHANNEL_GROUP_A, &mut [0; 20]), Err(Status::NO_MEMORY));

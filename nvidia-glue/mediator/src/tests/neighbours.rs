@@ -13,8 +13,10 @@ use abi::{
     },
     layout::{read_u32, read_u64, write_u32},
 };
+use std::sync::Arc;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::{GR, Spy},
     world::{Context, GIB, MIB, Machine, Program, words},
 };
@@ -25,7 +27,7 @@ const COMPUTE: u32 = HOPPER_COMPUTE_A;
 const GRAPHICS: u32 = HOPPER_A;
 
 /// `NV2080_CTRL_CMD_GPU_GET_PIDS`: who has an object of a class.
-fn pids(context: &Context<'_, '_>, class: u32) -> Vec<u32> {
+fn pids(context: &Context, class: u32) -> Vec<u32> {
     let mut params = vec![0; 3812];
     assert!(write_u32(&mut params, 4, class));
     context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PIDS, &mut params).unwrap();
@@ -34,7 +36,7 @@ fn pids(context: &Context<'_, '_>, class: u32) -> Vec<u32> {
 }
 
 /// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`: result and memory of each.
-fn used(context: &Context<'_, '_>, pids: &[u32]) -> Vec<(u32, u64)> {
+fn used(context: &Context, pids: &[u32]) -> Vec<(u32, u64)> {
     let mut params = vec![0; 14408];
     assert!(write_u32(&mut params, 0, u32::try_from(pids.len()).unwrap()));
     for (at, pid) in pids.iter().enumerate() {
@@ -46,7 +48,7 @@ fn used(context: &Context<'_, '_>, pids: &[u32]) -> Vec<(u32, u64)> {
 }
 
 /// Returns what a program is called in the container's first namespace.
-fn inside(program: &Program<'_>) -> u32 {
+fn inside(program: &Arc<Program>) -> u32 {
     u32::try_from(program.pid.0 - 999).unwrap()
 }
 
@@ -98,7 +100,7 @@ fn processes_are_listed_by_what_they_do() {
     let spy = Spy::new(&machine);
     let container = spy.container_with(&machine, &[0, 1]).may_draw();
     let (computes, draws, looks) = (container.program(), container.program(), container.program());
-    let works = |program: &Program<'_>, class: u32| {
+    let works = |program: &Arc<Program>, class: u32| {
         let context = program.context(0);
         let group = context.group(GR);
         let channel = context.channel(group, 0).unwrap();
@@ -119,7 +121,7 @@ fn processes_are_listed_by_what_they_do() {
 }
 
 /// `FB_GET_INFO_V2` and the old one, of these indexes: what they answer.
-fn fb_info(context: &Context<'_, '_>, indexes: [u32; 3]) -> [Vec<u8>; 2] {
+fn fb_info(context: &Context, indexes: [u32; 3]) -> [Vec<u8>; 2] {
     let asked = words(&indexes.map(|index| [index, 0]).concat());
     let mut params = [words(&[3]), asked.clone()].concat();
     params.resize(1028, 0);
@@ -133,10 +135,7 @@ fn fb_info(context: &Context<'_, '_>, indexes: [u32; 3]) -> [Vec<u8>; 2] {
 
 #[test]
 fn mappings_of_others_are_not_told() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, context, .. } = OneContext::within(LIMIT);
     let (size, free, longest) = (0x05, 0x1d, 0x1f);
     let kib = 256 << 10;
     let all = words(&[size, kib, free, kib, longest, kib]);
@@ -150,9 +149,7 @@ fn mappings_of_others_are_not_told() {
 
 #[test]
 fn a_failed_question_comes_back_as_it_was() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
+    let OneProgram { program, .. } = OneProgram::within(LIMIT);
     let mut params = words(&[2, 0x1d, 7, 0x1000, 8]);
     params.resize(1028, 0);
     let asked = params.clone();
@@ -223,11 +220,7 @@ fn sessions_and_accounting_are_answered_as_where_there_are_none() {
 #[test]
 fn memory_for_confidential_computing_is_the_quota() {
     const SIZES: u32 = NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let quota = u32::try_from((8 * GIB) >> 10).unwrap();
     for (told, shown) in [([9, 0], [quota, 0]), ([0, 9], [0, quota])] {
         let answer = |subdevice: u32, [protected, not]: [u32; 2]| words(&[subdevice, 0, protected, 0, not, 0]);

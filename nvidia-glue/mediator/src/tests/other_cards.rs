@@ -34,7 +34,7 @@ fn with_two_of_four(test: impl FnOnce(&Machine, &[u32], &Ask<'_>)) {
     asking(&container.program(), |ask| test(&machine, &ids, ask));
 }
 
-fn asking<T>(program: &Program<'_>, work: impl FnOnce(&Ask<'_>) -> T) -> T {
+fn asking<T>(program: &Program, work: impl FnOnce(&Ask<'_>) -> T) -> T {
     let control = program.open(Node::Control);
     let client = program.alloc(control, (0, 0, 0), NV01_ROOT_CLIENT, &mut []).unwrap();
     work(&|id, params| program.control(control, (client, client), id, params))

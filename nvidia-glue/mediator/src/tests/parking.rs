@@ -5,7 +5,10 @@ use std::{fs::File, io, sync::mpsc, time::Duration};
 
 use account::Card;
 
-use super::world::{Container, GIB, MIB, Machine};
+use super::{
+    alone::OneContext,
+    world::{Container, GIB, MIB, Machine},
+};
 use crate::{Copier, Copying, ParkError, Piece, StillParked};
 
 /// Copies nothing; notes what it is asked for.
@@ -35,10 +38,8 @@ fn pages(bytes: u64) -> File {
 
 #[test]
 fn memory_that_only_uvm_maps_leaves_and_comes_back() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 4 * GIB);
-    let program = container.program();
-    let (context, uvm) = (program.context(0), program.uvm_file());
+    let OneContext { container, program, context, .. } = OneContext::within(4 * GIB);
+    let uvm = program.uvm_file();
     context.register(uvm);
     let [moved, duplicated, small, _unmapped] =
         [64 * MIB, 32 * MIB, MIB, 16 * MIB].map(|size| context.memory(size).unwrap());
@@ -75,10 +76,8 @@ fn memory_that_only_uvm_maps_leaves_and_comes_back() {
 
 #[test]
 fn a_copy_that_fails_leaves_everything_where_it_was() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 4 * GIB);
-    let program = container.program();
-    let (context, uvm) = (program.context(0), program.uvm_file());
+    let OneContext { container, program, context, .. } = OneContext::within(4 * GIB);
+    let uvm = program.uvm_file();
     context.register(uvm);
     let memory = context.memory(8 * MIB).unwrap();
     context.map(uvm, GIB, 8 * MIB, memory).unwrap();

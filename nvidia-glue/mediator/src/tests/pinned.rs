@@ -10,14 +10,14 @@ use abi::{
     },
     layout::{read_u32, write_u32, write_u64},
 };
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall, FileField, Holder};
 
 use super::{
-    spy::Spy,
+    alone::OneContext,
     world::{Container, Context, MIB, Machine, Program, host_memory_params, result},
 };
 use crate::{
@@ -41,13 +41,13 @@ fn pinned(container: &Container) -> u32 {
 }
 
 /// A card's file that belongs to the context's control file.
-fn card_of(context: &Context<'_, '_>) -> i32 {
-    let card = context.program.open(Node::Card(context.program.container.inventory.cards[0].minor));
+fn card_of(context: &Context) -> i32 {
+    let card = context.program.open(Node::Card(context.program.container.machine.inventory.cards[0].minor));
     context.program.escape(card, 0xc9, &mut context.control.to_le_bytes());
     card
 }
 
-fn pin_args(context: &Context<'_, '_>, object: u32, length: u64) -> Vec<u8> {
+fn pin_args(context: &Context, object: u32, length: u64) -> Vec<u8> {
     let mut args = vec![0; 56];
     for (at, value) in [(0, context.client), (4, context.device), (8, object), (12, 0x71), (48, u32::MAX)] {
         assert!(write_u32(&mut args, at, value));
@@ -57,7 +57,7 @@ fn pin_args(context: &Context<'_, '_>, object: u32, length: u64) -> Vec<u8> {
 }
 
 /// `NV_ESC_RM_ALLOC_MEMORY`.
-fn pin(context: &Context<'_, '_>, card: i32, object: u32, length: u64) -> Result<(), Status> {
+fn pin(context: &Context, card: i32, object: u32, length: u64) -> Result<(), Status> {
     let mut args = pin_args(context, object, length);
     let answer = context.program.escape(card, 0x27, &mut args);
     result(answer, &args, 40)
@@ -65,10 +65,8 @@ fn pin(context: &Context<'_, '_>, card: i32, object: u32, length: u64) -> Result
 
 #[test]
 fn it_is_charged_until_it_ends() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 64 * MIB);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { container, program, context, .. } = OneContext::within(64 * MIB);
+    let other = program.context(0);
     let card = card_of(&context);
     assert_eq!(pin(&context, card, 0x70, 128 * MIB), Ok(()));
     assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
@@ -121,9 +119,9 @@ fn it_is_limited_in_number_and_size() {
 
 /// Another thread rewrites words of the call, given with their offsets, after the mediator has read
 /// it and before the kernel does; the call's status.
-fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
+fn pin_rewritten(context: &Context, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
     const PIN: u32 = 3 << 30 | 56 << 16 | (b'F' as u32) << 8 | 0x27;
-    let program = context.program;
+    let program = &context.program;
     let argument = program.put(&pin_args(context, object, length));
     let words = words.to_vec();
     program.race_after_writes(move |program, _| {
@@ -136,7 +134,7 @@ fn pin_rewritten(context: &Context<'_, '_>, card: i32, (object, length): (u32, u
 }
 
 /// `GET_HANDLE_INFO` of the client itself: a call like any other.
-fn any_call(context: &Context<'_, '_>) -> Answer {
+fn any_call(context: &Context) -> Answer {
     let address = context.program.put(&[0; 16]);
     let mut args: Vec<u8> = [context.client, context.client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, 0]
         .iter()
@@ -152,8 +150,8 @@ fn drifts(container: &Container) -> Vec<Drift> {
 }
 
 #[track_caller]
-fn assert_caught(machine: &Machine, program: &Program<'_>, class: u32, (asked, found): (u64, u64)) {
-    let drifts = drifts(program.container);
+fn assert_caught(machine: &Machine, program: &Program, class: u32, (asked, found): (u64, u64)) {
+    let drifts = drifts(&program.container);
     let [Drift { kind, excess: true, pids }] = drifts.as_slice() else { panic!("{drifts:?}") };
     assert!(pids.is_empty(), "all of the container");
     let limit = lock(&program.container.session.objects.accounts).card(Card::HOST).unwrap().limit;
@@ -190,10 +188,7 @@ fn what_was_made_of_it_is_asked_when_the_thread_is_back() {
 
 #[test]
 fn what_was_made_of_it_is_asked_though_the_thread_never_comes_back() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(MIB);
     pin_rewritten(&context, card_of(&context), (0x70, MIB), &[(CLASS, 0x3e)]);
     assert_eq!(machine.driver.host_memory_used().unwrap(), MIB);
     container.session.look_at_what_is_pinned();
@@ -239,10 +234,7 @@ fn nothing_is_hidden_under_another_name() {
 /// Another thread has it made in a client that matters, or below an object that does.
 #[test]
 fn nothing_of_the_containers_can_be_named() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     let before = (host(&container), pinned(&container));
     for words in [
@@ -258,17 +250,14 @@ fn nothing_of_the_containers_can_be_named() {
     assert_eq!(any_call(&context), Answer::Return(0));
     assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], before.0, before.1));
     // Nor is it made on a card's file that was never registered.
-    let stray = program.open(Node::Card(container.inventory.cards[0].minor));
+    let stray = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(pin(&context, stray, 0x70, MIB), Err(Status::INVALID_CLIENT));
 }
 
 /// Some calls fail, as that of a program that names memory which it does not have.
 #[test]
 fn what_came_to_nothing_is_not_charged() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     for _ in 0..2 * MOST {
         assert_ne!(pin_rewritten(&context, card, (0x70, MIB), &[(PARENT, 0xdead)]), Status::OK);
@@ -285,12 +274,10 @@ fn what_came_to_nothing_is_not_charged() {
 /// A mapping would keep it, and the call itself could have mapped it.
 #[test]
 fn what_was_made_of_it_is_not_used_before_it_is_known() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(MIB);
+    let other = container.program();
     // Another process has its file.
-    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    let lent = context.lent_to(&other);
     pin_rewritten(&context, card_of(&context), (0x70, MIB), &[(CLASS, 0x3e)]);
     assert_eq!(any_call(&lent), Answer::KillCaller);
     assert_caught(&machine, &program, 0x3e, (MIB, MIB));
@@ -303,11 +290,9 @@ fn what_was_made_of_it_is_not_used_before_it_is_known() {
 /// name it at once.
 #[test]
 fn another_thread_may_use_it_first() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
-    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    let OneContext { container, context, .. } = OneContext::within(MIB);
+    let other = container.program();
+    let lent = context.lent_to(&other);
     let uvm = other.uvm_file();
     lent.register(uvm);
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
@@ -341,12 +326,9 @@ fn what_has_nowhere_to_go_is_let_go_of() {
 /// put it below what is not there.
 #[test]
 fn nothing_is_moved_below_what_has_gone() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
-    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    let OneContext { spy, container, context, .. } = OneContext::new();
+    let other = container.program();
+    let lent = context.lent_to(&other);
     for is_freed in [false, true] {
         let handle = stuck(&context, 0x70);
         if is_freed {
@@ -367,11 +349,7 @@ fn nothing_is_moved_below_what_has_gone() {
 #[test]
 fn every_class_is_looked_for() {
     const GET_CHILD_HANDLE: u32 = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     spy.seen();
     assert_eq!(any_call(&context), Answer::Return(0));
@@ -402,10 +380,7 @@ fn nothing_is_staged_once_the_container_has_ended() {
 
 #[test]
 fn the_container_takes_it_all_with_it() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     let before = machine.driver.host_memory_used().unwrap();
     pin(&context, card, 0x70, MIB).unwrap();
@@ -422,10 +397,7 @@ fn the_container_takes_it_all_with_it() {
 /// The driver chooses a handle for 0 and does not say it; what is taken it refuses.
 #[test]
 fn it_has_a_name_of_its_own() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     for (name, status) in [
         (0, Status::INVALID_ARGUMENT),
@@ -442,14 +414,11 @@ fn it_has_a_name_of_its_own() {
 /// The driver makes it below a device and nothing else.
 #[test]
 fn it_is_below_a_device() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], 4 * MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::within(4 * MIB);
     let card = card_of(&context);
     let subdevice = context.object(NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
     for parent in [context.client, subdevice, context.memory(MIB).unwrap(), 0, 0xdead] {
-        let elsewhere = Context { device: parent, ..context };
+        let elsewhere = Context { device: parent, ..context.clone() };
         assert_eq!(pin(&elsewhere, card, 0x70, MIB), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
     }
     pin(&context, card, 0x70, MIB).unwrap();
@@ -457,10 +426,7 @@ fn it_is_below_a_device() {
 
 #[test]
 fn what_the_driver_says_is_what_counts() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(MIB);
     pin_rewritten(&context, card_of(&context), (0x70, 128 * MIB), &[(LIMIT, (1 << 20) - 1)]);
     assert_eq!(host(&container), MIB + OBJECT_COST);
     assert_eq!(any_call(&context), Answer::Return(0));
@@ -469,8 +435,8 @@ fn what_the_driver_says_is_what_counts() {
 
 /// A call that the kernel has not looked at yet, as when its struct is in a page that does not
 /// come; its handle in the staging client.
-fn stuck(context: &Context<'_, '_>, object: u32) -> Handle {
-    let (program, session) = (context.program, &context.program.container.session);
+fn stuck(context: &Context, object: u32) -> Handle {
+    let (program, session) = (&context.program, &context.program.container.session);
     let (client, parent) = (Handle(context.client), Handle(context.device));
     let reservation = lock(&session.objects.accounts).pin(program.pid, client, MIB).unwrap();
     let staging = session.staging().unwrap();
@@ -490,7 +456,7 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
         assert!(write_u32(&mut args, at, value));
     }
     assert!(write_u64(&mut args, 32, MIB - 1));
-    let card = container.session.driver.open(Node::Card(container.inventory.cards[0].minor)).unwrap();
+    let card = container.session.driver.open(Node::Card(container.machine.inventory.cards[0].minor)).unwrap();
     let register = |control: DeviceFile| {
         let files = [FileField { holder: Holder::Args, offset: 0, file: control }];
         let command = 3 << 30 | 4 << 16 | u32::from(b'F') << 8 | 0xc9;
@@ -507,11 +473,9 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
 /// An object under a call's handle may have been another thread's: its own may come yet.
 #[test]
 fn a_call_is_not_over_before_its_thread_is_back() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
-    let lent = Context { program: &other, control: other.give(program.file_of(context.control)), ..context };
+    let OneContext { machine, container, context, .. } = OneContext::within(MIB);
+    let other = container.program();
+    let lent = context.lent_to(&other);
     let handle = stuck(&lent, 0x80);
     let words = [(OBJECT, handle.0)];
     assert_eq!(pin_rewritten(&context, card_of(&context), (0x70, MIB), &words), Status::OK);
@@ -530,10 +494,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
 /// Whoever has a card's file outside the container finds nothing there when no such call is made.
 #[test]
 fn the_staging_client_is_there_while_calls_are_open() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     let client = || lock(&container.session.staging().unwrap().client).as_ref().map(|client| client.client);
     assert_eq!(client(), None);
@@ -556,10 +517,7 @@ fn the_staging_client_is_there_while_calls_are_open() {
 /// An interrupted call may be looked at when its thread has made another one by then.
 #[test]
 fn a_call_that_waits_no_more_says_nothing_of_a_later_one() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(MIB);
     let handle = stuck(&context, 0x70);
     program.goes_after_looks(0);
     assert_eq!(any_call(&context), Answer::Errno(libc::EINTR));
@@ -577,11 +535,7 @@ fn what_is_not_known_is_asked_again() {
     const GET_CHILD_HANDLE: u32 = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE;
     const GET_HANDLE_INFO: u32 = NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO;
     const GET_SURFACE_INFO: u32 = NV0041_CTRL_CMD_GET_SURFACE_INFO;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let card = card_of(&context);
     for control in [GET_CHILD_HANDLE, GET_HANDLE_INFO, GET_SURFACE_INFO] {
         pin(&context, card, 0x70, MIB).unwrap();
@@ -599,12 +553,10 @@ fn what_is_not_known_is_asked_again() {
 
 #[test]
 fn calls_under_way_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let (program, other) = (container.program(), container.program());
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(MIB);
+    let other = container.program();
     let card = card_of(&context);
-    let lent = Context { program: &other, ..context };
+    let lent = Context { program: Arc::clone(&other), ..context };
     for object in 0x1000..0x1000 + u32::try_from(MOST).unwrap() {
         stuck(&lent, object);
     }
@@ -619,11 +571,8 @@ fn calls_under_way_are_limited_in_number() {
 /// over when that is freed.
 #[test]
 fn what_is_not_freed_is_not_moved_again() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let (context, session) = (program.context(0), &container.session);
+    let OneContext { spy, container, context, .. } = OneContext::new();
+    let session = &container.session;
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     let [staged] = session.pinned.inflight.which(|_, _| true)[..] else { panic!("one call") };
     spy.refuse_to_free_one(staged.0);
@@ -641,12 +590,11 @@ fn what_is_not_freed_is_not_moved_again() {
 /// Threads that never come back, though something has come of their calls.
 #[test]
 fn calls_that_are_not_over_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let (program, other) = (container.program(), container.program());
-    let (context, session) = (program.context(0), &container.session);
+    let OneContext { container, context, .. } = OneContext::within(MIB);
+    let other = container.program();
+    let session = &container.session;
     let card = card_of(&context);
-    let lent = Context { program: &other, ..context };
+    let lent = Context { program: Arc::clone(&other), ..context };
     for _ in 0..MOST_OPEN {
         let (_, reservation) = session.pinned.inflight.take(stuck(&lent, 0x1000)).unwrap();
         lock(&session.objects.accounts).cancel(reservation);
@@ -661,10 +609,7 @@ fn calls_that_are_not_over_are_limited_in_number() {
 /// Nobody is left who would make a call, so it is looked for all the same.
 #[test]
 fn a_staging_client_that_is_left_is_looked_for() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = OneContext::within(MIB);
     let handle = stuck(&context, 0x70);
     container.session.process_ended(program.exit());
     container.session.look_for_closed_files();
@@ -680,16 +625,13 @@ fn a_staging_client_that_is_left_is_looked_for() {
 /// call again.
 #[test]
 fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
     // As its struct was left, it names the staging client.
     let argument = program.put(&pin_args(&context, 0x70, MIB));
     for _ in 0..3 {
         let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
-        let (_, sequel) = container.session.handle_with_sequel(&program, &stopped);
+        let (_, sequel) = container.session.handle_with_sequel(&*program, &stopped);
         container.session.answered(sequel.unwrap(), false);
         assert_eq!((host(&container), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
     }

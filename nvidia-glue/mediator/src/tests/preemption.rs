@@ -13,6 +13,7 @@ use abi::{
 use std::sync::Arc;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{Container, Context, Machine, Program, device_params, result, words},
 };
@@ -29,11 +30,11 @@ const WAIT: u32 = 0;
 const BLOCKS: u32 = 1;
 const INSTRUCTIONS: u32 = 2;
 
-fn engine(context: &Context<'_, '_>, channel: u32, class: u32) -> Result<u32, Status> {
+fn engine(context: &Context, channel: u32, class: u32) -> Result<u32, Status> {
     context.program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 16])
 }
 
-fn is_preemptible(container: &Container, context: &Context<'_, '_>, object: u32) -> bool {
+fn is_preemptible(container: &Container, context: &Context, object: u32) -> bool {
     lock(&container.session.objects.topology).is_preemptible(Handle(context.client), Handle(object))
 }
 
@@ -50,7 +51,7 @@ fn modes(spy: &Spy) -> Vec<(u32, u32, u32, u32)> {
 const CONTROLS: [(u32, usize, Option<usize>, usize, usize); 2] = [(MODE, 32, None, 4, 12), (BIND, 112, Some(4), 8, 92)];
 
 /// Returns what reaches the driver of a mode that a program asks for.
-fn asked(spy: &Spy, context: &Context<'_, '_>, channel: u32, mode: u32) -> [u32; 2] {
+fn asked(spy: &Spy, context: &Context, channel: u32, mode: u32) -> [u32; 2] {
     CONTROLS.map(|(id, size, client_at, channel_at, mode_at)| {
         let mut params = vec![0; size];
         for (at, value) in [(0, 1), (channel_at, channel), (mode_at, mode)] {
@@ -68,11 +69,7 @@ fn asked(spy: &Spy, context: &Context<'_, '_>, channel: u32, mode: u32) -> [u32;
 
 #[test]
 fn kernels_can_always_be_preempted() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let group = context.group(GR);
     for mode in [WAIT, BLOCKS, INSTRUCTIONS] {
         assert_eq!(asked(&spy, &context, group, mode), [INSTRUCTIONS; 2]);
@@ -89,11 +86,7 @@ fn kernels_can_always_be_preempted() {
 
 #[test]
 fn kernels_of_who_does_not_ask_can_be_preempted_too() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let modes_set = |channel: u32, class: u32| {
         spy.seen();
         engine(&context, channel, class).unwrap();
@@ -101,7 +94,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
     };
     let group = context.group(GR);
     let grouped = context.channel(group, 0).unwrap();
-    let set = |context: &Context<'_, '_>, object: u32| (1, object, INSTRUCTIONS, context.subdevice);
+    let set = |context: &Context, object: u32| (1, object, INSTRUCTIONS, context.subdevice);
     assert_eq!(modes_set(grouped, COMPUTE), [set(&context, group)], "of all the group");
     assert_eq!(modes_set(context.channel(group, 0).unwrap(), COMPUTE), [], "once");
     let alone = context.channel(context.device, GR).unwrap();
@@ -118,7 +111,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
 }
 
 /// A program, the channels that it has in each way there is, and the context that each is in.
-fn ways<'p, 'a>(program: &'p Program<'a>) -> Vec<(&'static str, Context<'p, 'a>, u32, u32)> {
+fn ways(program: &Arc<Program>) -> Vec<(&'static str, Context, u32, u32)> {
     let (in_group, alone, by_duplicate, bare) =
         (program.context(0), program.context(0), program.context(0), program.context(0));
     let group = in_group.group(GR);
@@ -146,10 +139,7 @@ fn ways<'p, 'a>(program: &'p Program<'a>) -> Vec<(&'static str, Context<'p, 'a>,
 fn what_cannot_be_made_preemptible_does_not_come_to_be() {
     const DRIVERS_NO: [Status; 4] =
         [Status::OBJECT_NOT_FOUND, Status::INVALID_REQUEST, Status::INVALID_ARGUMENT, Status::BUSY_RETRY];
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { spy, container, program, .. } = OneProgram::new();
     for (way, context, channel, owner) in ways(&program) {
         for (class, status) in
             [COMPUTE, INLINE, DRAW_FLAT].into_iter().flat_map(|class| DRIVERS_NO.map(|no| (class, no)))
@@ -179,11 +169,7 @@ fn what_cannot_be_made_preemptible_does_not_come_to_be() {
 
 #[test]
 fn a_card_that_does_not_know_the_mode_computes() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
     spy.refuse(MODE, Status::NOT_SUPPORTED);
@@ -198,11 +184,7 @@ fn a_card_that_does_not_know_the_mode_computes() {
 #[test]
 fn nobody_takes_anything_away_while_a_context_is_made_preemptible() {
     for takes_subdevice in [true, false] {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
-        let container = Arc::new(spy.container(&machine));
-        let program = container.program();
-        let context = program.context(0);
+        let OneContext { spy, container, program, context, .. } = OneContext::new();
         let group = context.group(GR);
         let channel = context.channel(group, 0).unwrap();
         let taken = if takes_subdevice { context.subdevice } else { group };
@@ -225,11 +207,7 @@ fn nobody_takes_anything_away_while_a_context_is_made_preemptible() {
 /// The driver looks for the channel below the subdevice's own device.
 #[test]
 fn the_channels_own_device_is_asked() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     for number in 0..8 {
         let place = (context.client, context.client, 0);
         let device = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
@@ -244,11 +222,8 @@ fn the_channels_own_device_is_asked() {
 
 #[test]
 fn there_is_no_other_way_to_an_object_that_computes() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let (context, other) = (program.context(0), program.context(0));
+    let OneContext { spy, program, context, .. } = OneContext::new();
+    let other = program.context(0);
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
     let made = engine(&context, channel, COMPUTE).unwrap();
@@ -267,11 +242,7 @@ fn there_is_no_other_way_to_an_object_that_computes() {
 
 #[test]
 fn objects_of_3d_take_the_driver_capability_for_graphics() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, spy, container, context, .. } = OneContext::new();
     let channel = context.channel(context.group(GR), 0).unwrap();
     let all: Vec<u32> = (0xb0..=0xcf).map(|generation| generation << 8 | 0x97).collect();
     let known: Vec<u32> = all.iter().copied().filter(|class| abi::classes::class(*class).is_some()).collect();

@@ -16,6 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::File,
     ops::RangeInclusive,
+    sync::Arc,
     time::Duration,
 };
 
@@ -60,7 +61,7 @@ const PROCESSES: u64 = 2;
 
 /// A recorded program, or several, made again in a container.
 pub(super) struct Replay<'a> {
-    container: &'a Container,
+    container: &'a Arc<Container>,
     /// The container's cards, and the host's memory.
     accounts: Vec<Card>,
     limit: u64,
@@ -68,7 +69,7 @@ pub(super) struct Replay<'a> {
     shown: RangeInclusive<u64>,
     filter: Vec<fence::BpfInstruction>,
     /// By the pids of the trace, as all that follows is by what it is called there.
-    programs: BTreeMap<i32, Program<'a>>,
+    programs: BTreeMap<i32, Arc<Program>>,
     nodes: BTreeMap<u32, Node>,
     descriptors: BTreeMap<(i32, u32), i32>,
     /// Files of what processes have mapped.
@@ -84,8 +85,8 @@ pub(super) struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     /// In a container that was granted `cards` cards, all of which the trace shows.
-    pub(super) fn in_container(container: &'a Container, limit: u64, shown: RangeInclusive<u64>) -> Self {
-        let cards: Vec<Card> = (0..).map(Card).take(container.inventory.cards.len()).collect();
+    pub(super) fn in_container(container: &'a Arc<Container>, limit: u64, shown: RangeInclusive<u64>) -> Self {
+        let cards: Vec<Card> = (0..).map(Card).take(container.machine.inventory.cards.len()).collect();
         Self {
             container,
             limit,
@@ -238,7 +239,7 @@ impl<'a> Replay<'a> {
         // As the kernel does. What is mapped of the card's page about itself is a file of the
         // mediator's.
         let mapped = program.file_of(fd);
-        if self.container.driver.node_of(&mapped).unwrap().is_some() {
+        if self.container.machine.driver.node_of(&mapped).unwrap().is_some() {
             self.mapped.insert((pid, file), mapped);
         }
         if self.nodes[&file] == Node::Uvm {

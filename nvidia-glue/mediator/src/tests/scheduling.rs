@@ -28,6 +28,7 @@ use abi::{
 use schedule::Edge;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::{COPY, DISABLE, GET_TIMESLICE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
     world::{Context, Machine, words},
 };
@@ -36,15 +37,10 @@ const PREEMPT: u32 = NVA06C_CTRL_CMD_PREEMPT;
 
 #[test]
 fn a_program_cannot_put_itself_back_in_the_off_time() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels = context.scheduled(GR, 2);
     let named: Vec<_> = channels.iter().map(|channel| (context.client, *channel)).collect();
     let video = context.scheduled(NVDEC, 1)[0];
-    let gate = container.gate();
     gate.close().unwrap();
     spy.seen();
     for _ in 0..3 {
@@ -65,14 +61,9 @@ fn a_program_cannot_put_itself_back_in_the_off_time() {
 
 #[test]
 fn what_a_program_has_taken_off_stays_off() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels = context.scheduled(GR, 2);
     let first = [(context.client, channels[0])];
-    let gate = container.gate();
     // In the window, and again out of it.
     context.disable(true, &first).unwrap();
     for _ in 0..2 {
@@ -93,18 +84,13 @@ fn what_a_program_has_taken_off_stays_off() {
 
 #[test]
 fn nobody_is_let_off_for_having_been_taken_off_too_early() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
     // It has no effect on the card, and none here.
     context.disable(true, &[(context.client, channel)]).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
     assert!(spy.works(&context, channel));
-    let gate = container.gate();
     gate.close().unwrap();
     assert!(!spy.works(&context, channel));
     gate.open().unwrap();
@@ -113,14 +99,9 @@ fn nobody_is_let_off_for_having_been_taken_off_too_early() {
 
 #[test]
 fn a_program_that_enables_while_the_gate_closes_is_taken_off() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     context.disable(true, &[(context.client, channel)]).unwrap();
-    let gate = container.gate();
     let closing = spy.during_elsewhere(DISABLE, move || assert!(gate.close().is_ok()));
     context.disable(false, &[(context.client, channel)]).unwrap();
     closing.join();
@@ -161,11 +142,7 @@ fn only_own_channels_can_be_named() {
 
 #[test]
 fn the_kernels_event_is_not_the_containers_to_name() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     let mut params = vec![0; 536];
     params[0] = 1;
@@ -180,14 +157,14 @@ fn the_kernels_event_is_not_the_containers_to_name() {
     assert_eq!(read_u64(&seen[0].params, 16), Some(0));
 }
 
-fn set_slice(context: &Context<'_, '_>, group: u32, slice_us: u64) -> Result<(), Status> {
+fn set_slice(context: &Context, group: u32, slice_us: u64) -> Result<(), Status> {
     let mut params = slice_us.to_le_bytes();
     let set = context.control(group, SET_TIMESLICE, &mut params);
     assert_eq!(params, slice_us.to_le_bytes(), "what the program gave is as it was");
     set
 }
 
-fn slice(context: &Context<'_, '_>, group: u32) -> u64 {
+fn slice(context: &Context, group: u32) -> u64 {
     let mut params = [0; 8];
     context.control(group, GET_TIMESLICE, &mut params).unwrap();
     u64::from_le_bytes(params)
@@ -195,16 +172,11 @@ fn slice(context: &Context<'_, '_>, group: u32) -> u64 {
 
 #[test]
 fn time_slices_are_the_grants() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
     assert_eq!(slice(&context, group), 1024, "the driver's");
-    let gate = container.gate();
     // While slices are left to programs, they are bounded.
     set_slice(&context, group, 500).unwrap();
     assert_eq!((spy.slice(&context, group), slice(&context, group)), (Some(500), 500));
@@ -250,11 +222,7 @@ fn time_slices_are_the_grants() {
 
 #[test]
 fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -279,11 +247,7 @@ fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
 
 #[test]
 fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let group = context.group(GR);
     let mut params = [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0];
     spy.seen();
@@ -294,11 +258,7 @@ fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
 
 #[test]
 fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     // {numChannels, hChannels[4096], flags, timeout}
     let mut params = vec![0; 16396];
@@ -328,12 +288,7 @@ fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
 
 #[test]
 fn an_engine_that_is_bound_or_used_counts() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, program, context, gate, .. } = OneContext::new();
     // Called a video decoder's, then bound to compute; or given an object of compute.
     let (bound, used) = (context.scheduled(NVDEC, 1)[0], context.scheduled(NVDEC, 1)[0]);
     assert_eq!(gate.channels(), 0);
@@ -373,11 +328,7 @@ fn a_group_is_what_any_of_its_channels_is_found_to_be() {
 
 #[test]
 fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     // Nor does one that is scheduled or bound again.
     let again = [(SCHEDULE_CHANNEL, 3), (NVA06F_CTRL_CMD_BIND, 4)];
     let stopped = [
@@ -408,10 +359,8 @@ fn a_channel_that_is_stopped_or_reset_obeys_afterwards() {
 
 #[test]
 fn a_partition_mode_is_an_own_groups() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (program, other) = (container.program(), container.program());
+    let OneProgram { spy, container, program, .. } = OneProgram::new();
+    let other = container.program();
     let (context, others) = (program.context(0), other.context(0));
     let others_channel = others.scheduled(GR, 1)[0];
     let channel = context.scheduled(GR, 1)[0];
@@ -430,11 +379,7 @@ fn a_partition_mode_is_an_own_groups() {
 
 #[test]
 fn what_schedules_for_others_never_reaches_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();

@@ -6,6 +6,7 @@ use account::{Accounts, ObjectLimits};
 use base::Bytes;
 
 use super::{
+    alone::OneContext,
     uncharged::limited,
     world::{Container, GIB, MIB, Machine, host_memory_params, result, words},
 };
@@ -91,10 +92,7 @@ fn the_drivers_own_refusal_is_said_to_be_the_drivers() {
 
 #[test]
 fn what_is_told_otherwise_or_is_no_want_is_not_told() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(GIB);
     assert_eq!(context.memory(2 * GIB), Err(Status::NO_MEMORY));
     assert_eq!(lock(&container.observed.over_memory).len(), 1, "over its quota: told as that");
     // Answered as if the table were full.

@@ -166,11 +166,11 @@ impl Spy {
     }
 
     /// A container on card 0, whose calls it sees.
-    pub(super) fn container(self: &Arc<Self>, machine: &Machine) -> Container {
+    pub(super) fn container(self: &Arc<Self>, machine: &Machine) -> Arc<Container> {
         self.container_with(machine, &[0])
     }
 
-    pub(super) fn container_with(self: &Arc<Self>, machine: &Machine, cards: &[usize]) -> Container {
+    pub(super) fn container_with(self: &Arc<Self>, machine: &Machine, cards: &[usize]) -> Arc<Container> {
         machine.container_on(Arc::clone(self) as Arc<dyn Driver>, OverMemory::Deny, cards, 8 * GIB)
     }
 
@@ -294,7 +294,7 @@ impl Spy {
     }
 
     /// Returns whether a channel does work.
-    pub(super) fn works(&self, context: &Context<'_, '_>, channel: u32) -> bool {
+    pub(super) fn works(&self, context: &Context, channel: u32) -> bool {
         self.does_work((context.client, channel))
     }
 
@@ -306,17 +306,17 @@ impl Spy {
     }
 
     /// Returns whether each of the channels does.
-    pub(super) fn all_work(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
+    pub(super) fn all_work(&self, context: &Context, channels: &[u32]) -> bool {
         channels.iter().all(|channel| self.works(context, *channel))
     }
 
     /// Returns whether none of the channels does.
-    pub(super) fn none_works(&self, context: &Context<'_, '_>, channels: &[u32]) -> bool {
+    pub(super) fn none_works(&self, context: &Context, channels: &[u32]) -> bool {
         !channels.iter().any(|channel| self.works(context, *channel))
     }
 
     /// Returns whether the card would have a channel work, were it not off.
-    pub(super) fn is_scheduled(&self, context: &Context<'_, '_>, channel: u32) -> bool {
+    pub(super) fn is_scheduled(&self, context: &Context, channel: u32) -> bool {
         lock(&self.card).channels[&(context.client, channel)].scheduled
     }
 
@@ -326,7 +326,7 @@ impl Spy {
     }
 
     /// The time slice that a group has on the card.
-    pub(super) fn slice(&self, context: &Context<'_, '_>, group: u32) -> Option<u64> {
+    pub(super) fn slice(&self, context: &Context, group: u32) -> Option<u64> {
         let card = lock(&self.card);
         card.slices.get(&card.root((context.client, group))).copied()
     }
@@ -422,6 +422,9 @@ impl Driver for Spy {
     fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
         self.driver.in_callers_place(file, call)
     }
+    fn is_in_kernel(&self) -> bool {
+        self.driver.is_in_kernel()
+    }
     fn open(&self, node: Node) -> io::Result<DeviceFile> {
         self.driver.open(node)
     }
@@ -445,7 +448,7 @@ impl Container {
     }
 }
 
-impl Context<'_, '_> {
+impl Context {
     pub(super) fn group(&self, engine: u32) -> u32 {
         let mut params = [0; 20];
         assert!(write_u32(&mut params, 12, engine));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use schedule::Submitted;
 
 use super::{
+    alone::{OneContext, OneProgram},
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{Container, Context, GIB, MIB, Machine, host_memory_params, memory_params},
 };
@@ -17,7 +18,7 @@ use crate::locks::lock;
 
 const NONE: Option<Submitted> = Some(Submitted { is_pending: false, puts: 0 });
 
-impl Context<'_, '_> {
+impl Context {
     fn channel_in(&self, parent: u32, (memory, offset): (u32, u64)) -> Result<u32, Status> {
         let mut params = [0; 368];
         assert!(write_u32(&mut params, 32, memory) && write_u64(&mut params, 64, offset));
@@ -34,7 +35,7 @@ impl Context<'_, '_> {
     }
 
     fn write_userd(&self, channel: u32, get: u32, put: u32) {
-        self.program.container.driver.write_userd((self.client, channel), get, put).unwrap();
+        self.program.container.machine.driver.write_userd((self.client, channel), get, put).unwrap();
     }
 }
 
@@ -73,11 +74,7 @@ fn work_is_seen_until_it_is_fetched() {
 
 #[test]
 fn only_compute_that_may_run_is_looked_at() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let (_, memory, copies) = context.at_work(COPY, 1);
     let group = context.group(GR);
     let channel = context.channel_in(group, (memory, 0)).unwrap();
@@ -96,7 +93,7 @@ fn only_compute_that_may_run_is_looked_at() {
 
 #[test]
 fn a_page_goes_with_its_channel_whatever_that_goes_with() {
-    type Free = fn(&Context<'_, '_>, u32, u32);
+    type Free = fn(&Context, u32, u32);
     let ways: [Free; 5] = [
         |context, _, channel| context.free(channel).unwrap(),
         |context, group, _| context.free(group).unwrap(),
@@ -108,11 +105,7 @@ fn a_page_goes_with_its_channel_whatever_that_goes_with() {
         },
     ];
     for free in ways {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
-        let container = spy.container(&machine);
-        let program = container.program();
-        let context = program.context(0);
+        let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
         let (group, _, channels) = context.at_work(GR, 1);
         context.write_userd(channels[0], 0, 1);
         assert_eq!((submitted(&container), spy.duplicates()), (pending(1), 1));
@@ -129,11 +122,7 @@ fn a_page_goes_with_its_channel_whatever_that_goes_with() {
 
 #[test]
 fn memory_may_be_freed_before_and_after_its_channel() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
     let (_, memory, channels) = context.at_work(GR, 1);
     assert_eq!(submitted(&container), NONE);
     // The channel keeps its memory, and the page its own handle.
@@ -164,11 +153,7 @@ fn memory_may_be_freed_before_and_after_its_channel() {
 
 #[test]
 fn memory_that_has_the_handle_of_another_is_not_kept() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
     for is_mapped in [false, true] {
         let (_, memory, channels) = context.at_work(GR, 1);
         if is_mapped {
@@ -187,11 +172,7 @@ fn memory_that_has_the_handle_of_another_is_not_kept() {
 
 #[test]
 fn what_is_not_mapped_is_not_known() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let (_, _, channels) = context.at_work(GR, 1);
     context.write_userd(channels[0], 0, 1);
     let group = context.group(GR);
@@ -234,11 +215,7 @@ fn another_containers_memory_is_not_mapped() {
 
 #[test]
 fn of_too_many_channels_nothing_is_known() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let (_, _, channels) = context.at_work(GR, 66);
     context.write_userd(channels[65], 0, 1);
     assert_eq!((submitted(&container), spy.duplicates()), (None, 0));
@@ -252,10 +229,7 @@ fn of_too_many_channels_nothing_is_known() {
 
 #[test]
 fn a_page_that_goes_while_it_is_asked_for_is_not_kept() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { machine, spy, container, program } = OneProgram::new();
     let (gate, is_over) = (container.gate(), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {

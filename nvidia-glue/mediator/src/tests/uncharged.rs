@@ -5,11 +5,13 @@ use abi::{
     classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL},
     layout::{write_u32, write_u64},
 };
+use std::sync::Arc;
+
 use account::{Accounts, Card, ObjectLimits};
 use base::Bytes;
 
 use super::{
-    spy::Spy,
+    alone::OneContext,
     world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, uuid_bytes, words},
 };
 use crate::{Answer, locks::lock};
@@ -19,7 +21,7 @@ const GIB_512: u64 = 512 << 30;
 /// Bytes that page tables may come to: see `account::page_tables`.
 const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
-pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Container {
+pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
     let container = machine.container(&[0], LIMIT);
     *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
     container
@@ -36,12 +38,8 @@ fn host(container: &Container) -> u64 {
 /// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
 #[test]
 fn page_tables_of_mappings_are_bounded() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     let memory = context.memory(2 * MIB).unwrap();
     let place = |at: u64| GIB_512 + (at << 30);
     let mapped = (0..1 << 14).take_while(|at| match context.map(uvm, place(*at), 2 * MIB, memory) {
@@ -70,17 +68,13 @@ fn page_tables_of_mappings_are_bounded() {
 /// there are.
 #[test]
 fn page_tables_of_no_memory_are_bounded() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     const SPARSE: u32 = 74;
     const DYNAMIC_PARALLELISM: u32 = 65;
     let map = |command: u32, base: u64, length: u64| {
         let mut args = [base.to_le_bytes(), length.to_le_bytes(), [0; 8], [0; 8], [0; 8]].concat();
-        args[16..32].copy_from_slice(&uuid_bytes(&container.inventory.cards[0].uuid));
+        args[16..32].copy_from_slice(&uuid_bytes(&container.machine.inventory.cards[0].uuid));
         program.uvm(uvm, command, &mut args, 32)
     };
     program.create_range(uvm, GIB_512, 2 * GIB_512).unwrap();
@@ -105,10 +99,7 @@ fn page_tables_of_no_memory_are_bounded() {
 /// by two processes.
 #[test]
 fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let uvms = [program.uvm_file(), program.uvm_file()];
     uvms.iter().for_each(|uvm| context.register(*uvm));
     for at in 0..LIMIT / (2 * MIB) {
@@ -119,7 +110,7 @@ fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
 }
 
 /// `NV_ESC_RM_MAP_MEMORY_DMA` and its end; the driver chooses nothing here.
-fn dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, length: u64) -> Result<(), Status> {
+fn dma(context: &Context, (space, memory): (u32, u32), offset: u64, length: u64) -> Result<(), Status> {
     let mut args = vec![0; 64];
     for (at, value) in [(0, context.client), (4, context.device), (8, space), (12, memory)] {
         assert!(write_u32(&mut args, at, value));
@@ -129,7 +120,7 @@ fn dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, leng
     result(answer, &args, 56)
 }
 
-fn end_dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, length: u64) {
+fn end_dma(context: &Context, (space, memory): (u32, u32), offset: u64, length: u64) {
     let mut args = words(&[context.client, context.device, space, memory, 0, 0]);
     args.extend([offset.to_le_bytes(), length.to_le_bytes(), [0; 8]].concat());
     let answer = context.program.escape(context.control, 0x58, &mut args);
@@ -138,10 +129,7 @@ fn end_dma(context: &Context<'_, '_>, (space, memory): (u32, u32), offset: u64, 
 
 #[test]
 fn mappings_of_the_resource_managers_are_bounded_too() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(2 * MIB).unwrap();
     let space = context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(GIB_512)).unwrap();
     let names = (space, memory);
@@ -193,10 +181,7 @@ fn lazy_space(size: u64) -> Vec<u8> {
 /// told to wait.
 #[test]
 fn page_tables_that_are_made_at_once_are_charged() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let space = context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(2 * GIB_512)).unwrap();
     assert_eq!(container.used(0), 0, "as libcuda asks for them");
     let mut at_once = memory_params(2 * GIB_512);
@@ -251,12 +236,8 @@ fn memory_of_the_hosts_is_bounded() {
 
 #[test]
 fn pools_of_semaphores_are_the_hosts_memory_and_refused_where_their_mapping_would_be() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let uvm = context.uvm_file();
     let base = 0x7f00_0000_0000;
     program.pool(uvm, base, 2 * MIB).unwrap();
     assert_eq!((host(&container), container.used(0)), (2 * MIB, 0));
@@ -301,11 +282,7 @@ fn events_are_limited_in_number() {
 /// For each that it does not find, the driver writes three lines into the kernel's log.
 #[test]
 fn the_driver_is_not_asked_for_events_that_nobody_made() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let on = |file, number, client, fd| {
         let mut args = words(&[client, context.device, fd, 0]);
         let answer = program.escape(file, number, &mut args);
@@ -336,7 +313,7 @@ fn mappings_for_the_processor_are_limited_in_number() {
     let program = container.program();
     let context = program.context(0);
     let count = || lock(&container.session.objects.accounts).counts().processor_mappings;
-    let card = container.inventory.cards[0].minor;
+    let card = container.machine.inventory.cards[0].minor;
     let map = |memory: u32| {
         let file = program.open(Node::Card(card));
         let mut args = vec![0; 56];
@@ -402,11 +379,7 @@ fn groups_of_ranges_are_limited_in_number() {
 #[test]
 fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
     const MOST: u64 = 4 << 20;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let memory = |size| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size)).unwrap();
     let (little, much) = (memory(MOST), memory(1 << 30));
     let much_again = program.dup(context.control, (context.client, context.device), (context.client, much)).unwrap();

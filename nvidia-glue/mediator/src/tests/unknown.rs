@@ -10,7 +10,10 @@ use abi::{
 };
 use fence::{ESCAPE_NUMBERS, UVM_COMMANDS};
 
-use super::world::{Container, GIB, MIB, Machine};
+use super::{
+    alone::OneProgram,
+    world::{Container, GIB, MIB, Machine},
+};
 use crate::{Answer, locks::lock};
 
 /// `_IOWR('F', number, size)`.
@@ -26,11 +29,9 @@ fn told(container: &Container) -> Vec<String> {
 /// without the driver, which would write a line into the kernel's log.
 #[test]
 fn calls_that_no_release_has_are_refused_and_counted() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(GIB);
     let control = program.open(Node::Control);
-    let card = program.open(Node::Card(container.inventory.cards[0].minor));
+    let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     let uvm = program.open(Node::Uvm);
     let mut calls = Vec::new();
     for number in (0..=255).filter(|number| escape(*number).is_none()).map(u32::from) {
@@ -60,9 +61,7 @@ fn calls_that_no_release_has_are_refused_and_counted() {
 /// A program is told of its own files what it is told outside: that the file does not know it.
 #[test]
 fn such_calls_on_other_files_are_not_counted() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::within(GIB);
     let null = program.give(File::open("/dev/null").unwrap());
     for command in [command(0xf0, 16), command(0x05, 8), 8, 221, 0x1ff, 0x3000_0009] {
         assert_eq!(program.ioctl(null, command, &mut [0; 16]), Answer::Errno(libc::ENOTTY), "{command:#x}");

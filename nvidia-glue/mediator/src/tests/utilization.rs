@@ -111,7 +111,7 @@ impl Driver for Sampling {
 }
 
 /// A container beside one that has the card busy.
-fn beside_a_neighbour(limit: u64, test: impl FnOnce(&Sampling, &Container)) {
+fn beside_a_neighbour(limit: u64, test: impl FnOnce(&Sampling, &Arc<Container>)) {
     let machine = Machine::new(1);
     let driver = Sampling::new(&machine);
     let container = machine.container_on(Arc::clone(&driver) as Arc<dyn Driver>, OverMemory::Deny, &[0], limit);
@@ -121,7 +121,7 @@ fn beside_a_neighbour(limit: u64, test: impl FnOnce(&Sampling, &Container)) {
 /// It has used so much of the card in each of the last seconds, and was granted so much of it;
 /// millionths.
 fn used(container: &Container, used_ppm: Option<u64>, share_ppm: u32, in_doubt: bool) -> Option<u32> {
-    let uuid = &container.inventory.cards[0].uuid;
+    let uuid = &container.machine.inventory.cards[0].uuid;
     let now_us = now_us();
     let mut told = None;
     for back_us in (0..=30_u64).rev().map(|tenth| tenth * 100_000) {
@@ -133,7 +133,7 @@ fn used(container: &Container, used_ppm: Option<u64>, share_ppm: u32, in_doubt: 
 }
 
 /// Of the newest sample: how busy an engine was, and whose process.
-fn newest(context: &Context<'_, '_>, engine: usize) -> (u32, u32) {
+fn newest(context: &Context, engine: usize) -> (u32, u32) {
     let mut params = vec![0; 55_888];
     assert!(write_u32(&mut params, 0, 2) && write_u32(&mut params, 4, 55_872));
     context.subdevice_control(GET_SAMPLES, &mut params).unwrap();
@@ -156,7 +156,7 @@ struct Page {
 }
 
 impl Page {
-    fn map(program: &Program<'_>, context: &Context<'_, '_>) -> Self {
+    fn map(program: &Program, context: &Context) -> Self {
         let place = (context.client, context.subdevice, 0);
         let object = program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
         let file = program.open(Node::Control);
@@ -170,7 +170,7 @@ impl Page {
         Self { file: program.file_of(file), object }
     }
 
-    fn poll(&self, context: &Context<'_, '_>, mask: u64) {
+    fn poll(&self, context: &Context, mask: u64) {
         let name = (context.client, self.object);
         context.program.control(context.control, name, POLL, &mut mask.to_ne_bytes()).unwrap();
     }

@@ -4,6 +4,7 @@ use abi::Node;
 use cards::Inventory;
 
 use super::{
+    alone::OneProgram,
     spy::Spy,
     world::{Machine, Program},
 };
@@ -27,7 +28,7 @@ struct VersionAnswer {
     logged: usize,
 }
 
-fn ask(program: &Program<'_>, control: i32, spy: &Spy, command: u8, version: &str) -> VersionAnswer {
+fn ask(program: &Program, control: i32, spy: &Spy, command: u8, version: &str) -> VersionAnswer {
     let mut args = asked(command, version);
     let answer = program.escape(control, NUMBER, &mut args);
     let seen = spy.escapes(NUMBER);
@@ -40,10 +41,7 @@ fn ask(program: &Program<'_>, control: i32, spy: &Spy, command: u8, version: &st
 
 #[test]
 fn no_wrong_string_gets_to_a_driver_that_tells_its_own() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { machine, spy, program, .. } = OneProgram::new();
     let control = program.open(Node::Control);
     let own = machine.inventory.driver_version.clone();
     for (turn, (command, wrong)) in [(0, "1.2.3"), (b'1', "4.5"), (7, ""), (0, "4.5.6")].into_iter().enumerate() {

@@ -13,6 +13,7 @@ use abi::{
 use std::os::unix::fs::FileExt;
 
 use super::{
+    alone::OneContext,
     spy::Spy,
     world::{Context, GIB, MIB, Machine, OWNER, WHOLE, result, words},
 };
@@ -22,7 +23,7 @@ const LIMIT: u64 = 4 * GIB;
 const LIMIT_KIB: u32 = 4 << 20;
 
 /// `FB_GET_INFO_V2` of these indexes.
-fn fb_info(context: &Context<'_, '_>, indexes: &[u32]) -> Vec<u32> {
+fn fb_info(context: &Context, indexes: &[u32]) -> Vec<u32> {
     let mut params = vec![0; 1028];
     assert!(write_u32(&mut params, 0, u32::try_from(indexes.len()).unwrap()));
     for (at, index) in indexes.iter().enumerate() {
@@ -34,10 +35,7 @@ fn fb_info(context: &Context<'_, '_>, indexes: &[u32]) -> Vec<u32> {
 
 #[test]
 fn the_card_has_the_size_of_the_grant() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let (total, heap, free) = (0x08, 0x09, 0x16);
     assert_eq!(fb_info(&context, &[total, heap, free]), [LIMIT_KIB; 3]);
     context.memory(GIB).unwrap();
@@ -96,10 +94,7 @@ fn where_grants_exceed_the_card_each_container_sees_its_own() {
 
 #[test]
 fn an_old_allocation_tells_of_the_grant() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneContext::within(LIMIT);
     // NVOS32_FUNCTION_ALLOC_SIZE.
     let mut args = vec![0; 184];
     for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER)] {
@@ -133,7 +128,7 @@ fn regions_of_the_card_are_as_large_as_the_grant() {
 }
 
 /// `NVOS32_FUNCTION_INFO`: total, free, largest free.
-fn heap_info(context: &Context<'_, '_>) -> (u64, u64, u64) {
+fn heap_info(context: &Context) -> (u64, u64, u64) {
     let mut args = vec![0; 184];
     for (at, value) in [(0, context.client), (4, context.device), (8, 5)] {
         assert!(write_u32(&mut args, at, value));
@@ -201,10 +196,7 @@ fn only_the_granted_cards_exist() {
 
 #[test]
 fn the_drivers_page_about_the_card_is_the_mediators() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let page = program
         .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
         .unwrap();
@@ -226,7 +218,7 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
     }
     // Any other memory is mapped through the file that the program named.
     let memory = context.memory(MIB).unwrap();
-    let other = program.open(Node::Card(container.inventory.cards[0].minor));
+    let other = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     for (at, value) in [(4, context.device), (8, memory), (48, other.cast_unsigned())] {
         assert!(write_u32(&mut args, at, value));
     }
@@ -238,10 +230,7 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
 
 #[test]
 fn what_no_table_has_is_counted() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
     assert_eq!(context.object(0xdead, &mut [0; 4]), Err(Status::INVALID_CLASS));
     assert_eq!(context.subdevice_control(0x2080_13ee, &mut [0; 4]), Err(Status::NOT_SUPPORTED)); // Not in the tables

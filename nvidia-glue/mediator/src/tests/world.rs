@@ -2,7 +2,7 @@
 //! session.
 
 use abi::{
-    DriverRelease, Node, Status,
+    Abi, DriverRelease, Node, Status,
     classes::{FERMI_VASPACE_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT, NV20_SUBDEVICE_0},
     layout::{read_u32, write_u32},
 };
@@ -42,13 +42,14 @@ pub(super) const CHANNELS: u32 = 500;
 pub(super) const WHOLE: u64 = u64::MAX;
 pub(super) const RELEASE: DriverRelease = DriverRelease::new(580, 159, 4);
 
-/// Cards, and the driver that has them. Several containers may share it.
+/// Cards, and the driver that has them. Several containers may share it, and keep it.
+#[derive(Clone)]
 pub(super) struct Machine {
-    _directory: TempDir,
+    _directory: Arc<TempDir>,
     pub(super) driver: Arc<SimulatedDriver>,
     pub(super) inventory: Inventory,
     next_pid: Arc<AtomicI32>,
-    _no_forks: NoForks,
+    _no_forks: Arc<NoForks>,
 }
 
 impl Machine {
@@ -66,18 +67,18 @@ impl Machine {
     }
 
     pub(super) fn of(inventory: Inventory) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = Arc::new(tempfile::tempdir().unwrap());
         let driver = Arc::new(SimulatedDriver::new(directory.path(), &inventory).unwrap());
         let next_pid = Arc::new(AtomicI32::new(1000));
-        Self { _directory: directory, driver, inventory, next_pid, _no_forks: NoForks::hold() }
+        Self { _directory: directory, driver, inventory, next_pid, _no_forks: Arc::new(NoForks::hold()) }
     }
 
     /// A container with a share of the cards at these indices.
-    pub(super) fn container(&self, cards: &[usize], limit: u64) -> Container {
+    pub(super) fn container(&self, cards: &[usize], limit: u64) -> Arc<Container> {
         self.container_that(OverMemory::Deny, cards, limit)
     }
 
-    pub(super) fn container_that(&self, over_memory: OverMemory, cards: &[usize], limit: u64) -> Container {
+    pub(super) fn container_that(&self, over_memory: OverMemory, cards: &[usize], limit: u64) -> Arc<Container> {
         self.container_on(Arc::clone(&self.driver) as Arc<dyn Driver>, over_memory, cards, limit)
     }
 
@@ -88,12 +89,16 @@ impl Machine {
         over_memory: OverMemory,
         cards: &[usize],
         limit: u64,
-    ) -> Container {
+    ) -> Arc<Container> {
         self.try_container(driver, over_memory, cards, limit, (RELEASE, false)).unwrap()
     }
 
     /// One beside a driver that says that it is of `release`; whether an unknown one is passed.
-    pub(super) fn container_beside(&self, release: DriverRelease, passed: bool) -> Result<Container, SessionError> {
+    pub(super) fn container_beside(
+        &self,
+        release: DriverRelease,
+        passed: bool,
+    ) -> Result<Arc<Container>, SessionError> {
         let driver = Arc::clone(&self.driver) as Arc<dyn Driver>;
         self.try_container(driver, OverMemory::Deny, &[0], GIB, (release, passed))
     }
@@ -105,7 +110,7 @@ impl Machine {
         cards: &[usize],
         limit: u64,
         (release, pass_unknown_driver): (DriverRelease, bool),
-    ) -> Result<Container, SessionError> {
+    ) -> Result<Arc<Container>, SessionError> {
         let observed = Arc::new(Recorder::default());
         let processes = Arc::new(Everybody::default());
         let granted = |at: &usize| {
@@ -135,14 +140,7 @@ impl Machine {
             processes: Arc::clone(&processes) as Arc<dyn Processes>,
             observer: Arc::clone(&observed) as Arc<dyn Observer>,
         };
-        Ok(Container {
-            session: Session::new(setup)?,
-            observed,
-            processes,
-            driver: Arc::clone(&self.driver),
-            next_pid: Arc::clone(&self.next_pid),
-            inventory: self.inventory.clone(),
-        })
+        Ok(Arc::new(Container { session: Session::new(setup)?, observed, processes, machine: self.clone() }))
     }
 }
 
@@ -211,6 +209,7 @@ pub(super) struct Process {
     files: Mutex<HashMap<i32, File>>,
     /// Several may have it.
     memory: Mutex<Arc<Memory>>,
+    has_ended: AtomicBool,
 }
 
 /// An address space. It is there for as long as somebody has it who is not a view.
@@ -238,8 +237,8 @@ impl AddressSpace for View {
     fn uvm_mappings(&self) -> io::Result<Vec<UvmMapping>> {
         // It can be looked at as long as the process is there, whatever that has executed since.
         match self.process.upgrade() {
-            Some(_) => Ok(lock(&self.memory.mappings).clone()),
-            None => gone(),
+            Some(process) if !process.has_ended.load(Ordering::SeqCst) => Ok(lock(&self.memory.mappings).clone()),
+            _ => gone(),
         }
     }
 }
@@ -309,13 +308,11 @@ pub(super) struct Container {
     pub(super) session: Session,
     pub(super) observed: Arc<Recorder>,
     processes: Arc<Everybody>,
-    pub(super) driver: Arc<SimulatedDriver>,
-    next_pid: Arc<AtomicI32>,
-    pub(super) inventory: Inventory,
+    pub(super) machine: Machine,
 }
 
 impl Container {
-    pub(super) fn program(&self) -> Program<'_> {
+    pub(super) fn program(self: &Arc<Self>) -> Arc<Program> {
         self.program_in(&[])
     }
 
@@ -330,15 +327,15 @@ impl Container {
 
     /// One in pid namespaces, each in the one before: by their numbers, and what it is called
     /// there.
-    pub(super) fn program_in(&self, nested: &[(u64, i32)]) -> Program<'_> {
-        let pid = Pid(self.next_pid.fetch_add(1, Ordering::Relaxed));
+    pub(super) fn program_in(self: &Arc<Self>, nested: &[(u64, i32)]) -> Arc<Program> {
+        let pid = Pid(self.machine.next_pid.fetch_add(1, Ordering::Relaxed));
         let first = [(HOST_NAMESPACE, pid.0), (CONTAINER_NAMESPACE, pid.0 - 999)].into_iter();
         let inwards = first.chain(nested.iter().copied());
         let numbers = Numbers::new(inwards.map(|(namespace, pid)| Number { namespace, pid }).collect());
         let process = Arc::new(Process::default());
         lock(&self.processes.processes).insert(pid, Arc::clone(&process));
-        Program {
-            container: self,
+        Arc::new(Program {
+            container: Arc::clone(self),
             pid,
             numbers,
             process,
@@ -350,19 +347,25 @@ impl Container {
             races_after_writes: AtomicBool::new(false),
             gone_after_reads: AtomicU32::new(u32::MAX),
             waits_for: AtomicU32::new(u32::MAX),
-        }
+        })
+    }
+
+    /// It is beside a driver of that release.
+    pub(super) fn beside(mut self: Arc<Self>, release: DriverRelease) -> Arc<Self> {
+        Arc::get_mut(&mut self).unwrap().session.abi = Abi::of(release).unwrap();
+        self
     }
 
     /// It has the driver capability `graphics`.
-    pub(super) fn may_draw(mut self) -> Self {
-        self.session.may_draw = true;
+    pub(super) fn may_draw(mut self: Arc<Self>) -> Arc<Self> {
+        Arc::get_mut(&mut self).unwrap().session.may_draw = true;
         self
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.
-    pub(super) fn looks_cost(&mut self, clock: &TestClock, cost: Duration) {
+    pub(super) fn looks_cost(self: &mut Arc<Self>, clock: &TestClock, cost: Duration) {
         self.looks_cost_now(clock, cost);
-        self.session.reclaim_throttle.clock = Box::new(clock.clone());
+        Arc::get_mut(self).unwrap().session.reclaim_throttle.clock = Box::new(clock.clone());
     }
 
     /// The same from now on, by the clock that the session has.
@@ -387,11 +390,11 @@ impl Container {
     }
 }
 
-type Race<'a> = Box<dyn Fn(&Program<'a>, u32) + Send + Sync + 'a>;
+type Race = Box<dyn Fn(&Program, u32) + Send + Sync>;
 
 /// A process of the container.
-pub(super) struct Program<'a> {
-    pub(super) container: &'a Container,
+pub(super) struct Program {
+    pub(super) container: Arc<Container>,
     pub(super) pid: Pid,
     numbers: Numbers,
     process: Arc<Process>,
@@ -400,16 +403,16 @@ pub(super) struct Program<'a> {
     is_gone: AtomicBool,
     reads: AtomicU32,
     /// Another thread, that runs after each read of this one's memory.
-    race: Mutex<Option<Race<'a>>>,
+    race: Mutex<Option<Race>>,
     races_after_writes: AtomicBool,
     gone_after_reads: AtomicU32,
     /// So many times more it is said to wait.
     waits_for: AtomicU32,
 }
 
-impl<'a> Program<'a> {
+impl Program {
     pub(super) fn open(&self, node: Node) -> i32 {
-        let file = self.container.driver.open(node).unwrap().file;
+        let file = self.container.machine.driver.open(node).unwrap().file;
         self.give(file.try_clone().unwrap())
     }
 
@@ -445,22 +448,23 @@ impl<'a> Program<'a> {
     }
 
     /// It ends, without anybody having told the session.
-    pub(super) fn exit(self) -> Pid {
+    pub(super) fn exit(&self) -> Pid {
         lock(&self.container.processes.processes).remove(&self.pid);
-        lock(&self.process.files).clear();
+        self.process.has_ended.store(true, Ordering::SeqCst);
+        self.exec();
         self.pid
     }
 
     /// It ends, and the kernel takes long to take away what it had mapped: until
     /// [`Container::all_has_ended`].
-    pub(super) fn exit_slowly(self) -> Pid {
+    pub(super) fn exit_slowly(&self) -> Pid {
         lock(&self.container.processes.leaving).insert(self.pid);
         self.exit()
     }
 
     /// Another process, with the same open files under the same numbers. No mapping of a UVM file
     /// is inherited.
-    pub(super) fn fork(&self) -> Self {
+    pub(super) fn fork(&self) -> Arc<Self> {
         let child = self.container.program();
         let files = lock(&self.process.files);
         let same = files.iter().map(|(fd, file)| (*fd, file.try_clone().unwrap()));
@@ -481,17 +485,17 @@ impl<'a> Program<'a> {
     }
 
     /// As a child that was cloned with `CLONE_VM`.
-    pub(super) fn share_memory_of(&self, other: &Program<'_>) {
+    pub(super) fn share_memory_of(&self, other: &Program) {
         *lock(&self.process.memory) = other.memory_now();
     }
 
     /// Another thread runs after each read of the program's memory; it is told how many there were.
-    pub(super) fn race_with(&self, race: impl Fn(&Program<'a>, u32) + Send + Sync + 'a) {
+    pub(super) fn race_with(&self, race: impl Fn(&Program, u32) + Send + Sync + 'static) {
         *lock(&self.race) = Some(Box::new(race));
     }
 
     /// The same after each write to this one's memory, too.
-    pub(super) fn race_after_writes(&self, race: impl Fn(&Program<'a>, u32) + Send + Sync + 'a) {
+    pub(super) fn race_after_writes(&self, race: impl Fn(&Program, u32) + Send + Sync + 'static) {
         self.race_with(race);
         self.races_after_writes.store(true, Ordering::SeqCst);
     }
@@ -627,13 +631,13 @@ impl<'a> Program<'a> {
     }
 
     /// A client with a device and a subdevice of the card of that device instance.
-    pub(super) fn context(&self, instance: u32) -> Context<'_, 'a> {
+    pub(super) fn context(self: &Arc<Self>, instance: u32) -> Context {
         let control = self.open(Node::Control);
         let client = self.alloc(control, (0, 0, 0), NV01_ROOT_CLIENT, &mut []).unwrap();
         let device =
             self.alloc(control, (client, client, 0x5c00_0001), NV01_DEVICE_0, &mut device_params(instance)).unwrap();
         let subdevice = self.alloc(control, (client, device, 0x5c00_0002), NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
-        Context { program: self, control, client, device, subdevice }
+        Context { program: Arc::clone(self), control, client, device, subdevice }
     }
 
     /// `UVM_CREATE_EXTERNAL_RANGE`.
@@ -653,7 +657,7 @@ impl<'a> Program<'a> {
         self.uvm(fd, 68, &mut pool, 9240)
     }
 
-    /// A UVM file that knows the context's card and client.
+    /// A UVM file that knows no card yet.
     pub(super) fn uvm_file(&self) -> i32 {
         let uvm = self.open(Node::Uvm);
         self.uvm(uvm, 0x3000_0001, &mut [0; 16], 8).unwrap();
@@ -662,15 +666,22 @@ impl<'a> Program<'a> {
 }
 
 /// A client with a device.
-pub(super) struct Context<'p, 'a> {
-    pub(super) program: &'p Program<'a>,
+#[derive(Clone)]
+pub(super) struct Context {
+    pub(super) program: Arc<Program>,
     pub(super) control: i32,
     pub(super) client: u32,
     pub(super) device: u32,
     pub(super) subdevice: u32,
 }
 
-impl Context<'_, '_> {
+impl Context {
+    /// The same, of another process, which has its file.
+    pub(super) fn lent_to(&self, other: &Arc<Program>) -> Self {
+        let control = other.give(self.program.file_of(self.control));
+        Self { program: Arc::clone(other), control, ..*self }
+    }
+
     /// Video memory; its handle.
     pub(super) fn memory(&self, size: u64) -> Result<u32, Status> {
         self.object(NV01_MEMORY_LOCAL_USER, &mut memory_params(size))
@@ -690,7 +701,7 @@ impl Context<'_, '_> {
 
     /// Maps memory into a new external range at `base`.
     pub(super) fn map(&self, uvm: i32, base: u64, length: u64, memory: u32) -> Result<(), Status> {
-        let card = &self.program.container.inventory.cards[0];
+        let card = &self.program.container.machine.inventory.cards[0];
         self.program.create_range(uvm, base, length)?;
         let mut map = vec![0; 9264];
         map[..16].copy_from_slice(&range(base, length)[..16]);
@@ -702,8 +713,15 @@ impl Context<'_, '_> {
         self.program.uvm(uvm, 33, &mut map, 9260)
     }
 
+    /// A UVM file that knows the context's card and client.
+    pub(super) fn uvm_file(&self) -> i32 {
+        let uvm = self.program.uvm_file();
+        self.register(uvm);
+        uvm
+    }
+
     pub(super) fn register(&self, uvm: i32) {
-        let card = &self.program.container.inventory.cards[0];
+        let card = &self.program.container.machine.inventory.cards[0];
         let mut gpu = [uuid_bytes(&card.uuid).to_vec(), vec![0; 24]].concat();
         for (at, value) in [(24, u32::MAX), (28, 0), (32, 0)] {
             assert!(write_u32(&mut gpu, at, value));
@@ -767,7 +785,7 @@ pub(super) fn result(answer: Answer, args: &[u8], status_at: usize) -> Result<()
     }
 }
 
-impl Caller for Program<'_> {
+impl Caller for Program {
     fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), CallerError> {
         if bytes.is_empty() {
             return Ok(());

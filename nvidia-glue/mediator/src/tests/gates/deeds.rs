@@ -5,6 +5,8 @@ use abi::{
     classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
     controls::NVA06F_CTRL_CMD_BIND,
 };
+use std::sync::Arc;
+
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{RESET, RESUME, STOP, SUSPEND, put_on};
@@ -83,11 +85,11 @@ struct Known {
     wanted: bool,
 }
 
-struct Play<'p, 'a> {
+struct Play<'a> {
     spy: &'a Spy,
     container: &'a Container,
-    program: &'p Program<'a>,
-    context: Context<'p, 'a>,
+    program: Arc<Program>,
+    context: Context,
     /// Handles of groups: which group each is, and whether that is throttled.
     groups: Vec<(u32, u32, bool)>,
     channels: Vec<Known>,
@@ -98,7 +100,7 @@ struct Play<'p, 'a> {
     refuses: bool,
 }
 
-impl Play<'_, '_> {
+impl Play<'_> {
     fn does(&mut self, deed: &Deed) {
         let is_throttled = |engine: u32| engine != NVDEC;
         let context = &self.context;
@@ -215,7 +217,7 @@ proptest! {
         let mut play = Play {
             spy: &spy,
             container: &container,
-            program: &program,
+            program: Arc::clone(&program),
             context,
             groups: Vec::new(),
             channels: Vec::new(),

@@ -14,6 +14,7 @@ use super::put_on;
 use crate::{
     clock::{Clock as _, tests::TestClock},
     tests::{
+        alone::OneContext,
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
         world::Machine,
     },
@@ -24,7 +25,7 @@ fn a_card_that_cannot_take_channels_off_says_so() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
-    let uuid = &container.inventory.cards[0].uuid;
+    let uuid = &container.machine.inventory.cards[0].uuid;
     assert_eq!((container.session.can_close(uuid), container.session.can_close("GPU-other")), (Some(true), None));
     let program = container.program();
     let context = program.context(0);
@@ -50,13 +51,8 @@ fn a_card_without_firmware_cannot_be_closed() {
 
 #[test]
 fn a_driver_that_refuses_is_told_of_and_tried_again() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels = context.scheduled(GR, 2);
-    let gate = container.gate();
     gate.close().unwrap();
     spy.refuse(DISABLE, Status::INVALID_STATE);
     let refused = gate.open().unwrap_err();
@@ -79,13 +75,8 @@ fn a_driver_that_refuses_is_told_of_and_tried_again() {
 
 #[test]
 fn a_gate_keeps_no_file_and_nobody_alive() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
     context.scheduled(GR, 2);
-    let gate = container.gate();
     gate.set_slice(Some(500)).unwrap();
     gate.close().unwrap();
     assert!(spy.count(SET_TIMESLICE) == 1 && container.used(0) > 0);
@@ -120,13 +111,8 @@ fn a_channel_that_has_gone_has_nobody_put_on_while_the_gate_closes() {
 
 #[test]
 fn what_a_call_that_failed_may_have_done_is_undone() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels = context.scheduled(GR, 2);
-    let gate = container.gate();
     // NV_ERR_TIMEOUT: the card did it all the same, and nobody knows.
     spy.refuse_what_is_done(DISABLE, Status(0x65));
     for _ in 0..3 {
@@ -142,11 +128,7 @@ fn what_a_call_that_failed_may_have_done_is_undone() {
 /// The driver refuses them, too, and writes a line into the kernel's log each time.
 #[test]
 fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, program, context, .. } = OneContext::new();
     let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let group = context.group(GR);
     let ask = |parent: u32, share: u32, space: u32| {

@@ -15,6 +15,7 @@ use super::named;
 use crate::{
     locks::lock,
     tests::{
+        alone::{OneContext, OneProgram},
         spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Seen, Spy},
         world::Machine,
     },
@@ -37,7 +38,7 @@ fn a_closed_gate_has_every_throttled_channel_of_every_process_off() {
     let idle = first.channel(first.device, GR).unwrap();
     let gate = container.gate();
     assert_eq!((gate.channels(), gate.groups()), (7, 2), "one group, one channel without");
-    assert_eq!(gate.uuid(), container.inventory.cards[0].uuid);
+    assert_eq!(gate.uuid(), container.machine.inventory.cards[0].uuid);
     assert_eq!(
         *lock(&container.observed.first_channels),
         [0, 1].map(|card| machine.inventory.cards[card].uuid.clone())
@@ -58,13 +59,8 @@ fn a_closed_gate_has_every_throttled_channel_of_every_process_off() {
 
 #[test]
 fn more_channels_than_a_call_takes_are_named_in_several() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels: Vec<u32> = (0..13).flat_map(|_| context.scheduled(GR, 10)).collect();
-    let gate = container.gate();
     assert_eq!(gate.close().unwrap(), Edge { channels: 130, calls: 3 });
     assert!(spy.none_works(&context, &channels));
     gate.open().unwrap();
@@ -73,12 +69,7 @@ fn more_channels_than_a_call_takes_are_named_in_several() {
 
 #[test]
 fn compute_is_the_first_to_go_and_the_last_to_come() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     assert_eq!(gate.calls(), Calls { all: 0, compute: 0 });
     let compute: Vec<_> =
         (0..2).flat_map(|_| context.scheduled(GR, 32)).map(|channel| (context.client, channel)).collect();
@@ -161,10 +152,7 @@ fn what_the_dead_have_on_a_card_is_off_before_any_of_it_is_freed() {
 
 #[test]
 fn channels_go_with_what_they_hang_from() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::new();
     let gate = container.gate();
     for free in 0..5 {
         let context = program.context(0);
@@ -191,12 +179,7 @@ fn channels_go_with_what_they_hang_from() {
 
 #[test]
 fn a_channel_is_taken_off_once_and_put_back_once() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     // The firmware counts: each of these would need an opening of its own.
     container.session.hurry(true);
     gate.close().unwrap();
@@ -213,14 +196,9 @@ fn a_channel_is_taken_off_once_and_put_back_once() {
 
 #[test]
 fn no_edge_names_a_channel_that_has_never_been_scheduled() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
-    let gate = container.gate();
     spy.seen();
     let moved = Arc::clone(&gate);
     let moving = spy.during_elsewhere(SCHEDULE_GROUP, move || {
@@ -238,15 +216,10 @@ fn no_edge_names_a_channel_that_has_never_been_scheduled() {
 
 #[test]
 fn what_the_driver_does_not_schedule_is_not_named() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let empty = context.group(GR);
     assert_eq!(context.schedule(empty, SCHEDULE_GROUP), Err(Status::INVALID_STATE));
     let channel = context.channel(empty, 0).unwrap();
-    let gate = container.gate();
     assert_eq!((gate.channels(), gate.close().unwrap()), (1, Edge::default()));
     gate.open().unwrap();
     context.schedule(empty, SCHEDULE_GROUP).unwrap();
@@ -256,10 +229,7 @@ fn what_the_driver_does_not_schedule_is_not_named() {
 
 #[test]
 fn a_group_is_one_by_any_of_its_handles() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { spy, container, program, .. } = OneProgram::new();
     let (server, client) = (program.context(0), program.context(0));
     let group = server.group(GR);
     let first = server.channel(group, 0).unwrap();
@@ -280,11 +250,7 @@ fn a_group_is_one_by_any_of_its_handles() {
 
 #[test]
 fn what_is_not_known_is_not_scheduled() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     spy.seen();
     // Neither a channel nor a group, and one that was exported and taken in again.

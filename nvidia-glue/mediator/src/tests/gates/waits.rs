@@ -16,6 +16,7 @@ use crate::{
     Answer, Trapped,
     channels::gate::MOST_WAIT,
     tests::{
+        alone::{OneContext, OneProgram},
         spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
         world::{Context, Machine, words},
     },
@@ -43,11 +44,7 @@ fn a_schedule_call_waits_for_the_window() {
 
 /// Returns whether a channel worked before the gate opened, and which calls had been executed.
 fn call_before_the_window() -> (bool, (usize, usize)) {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let video = context.group(NVDEC);
     context.channel(video, 0).unwrap();
     let group = context.group(GR);
@@ -55,7 +52,6 @@ fn call_before_the_window() -> (bool, (usize, usize)) {
     let working = context.group(GR);
     context.channel(working, 0).unwrap();
     context.schedule(working, SCHEDULE_GROUP).unwrap();
-    let gate = container.gate();
     gate.close().unwrap();
     // Not for a channel that is not throttled.
     context.schedule(video, SCHEDULE_GROUP).unwrap();
@@ -90,8 +86,8 @@ fn call_before_the_window() -> (bool, (usize, usize)) {
 }
 
 /// The answer to a control whose caller is killed if it has to wait for more than the driver.
-fn impatient(context: &Context<'_, '_>, (object, id): (u32, u32)) -> Answer {
-    let program = context.program;
+fn impatient(context: &Context, (object, id): (u32, u32)) -> Answer {
+    let program = &context.program;
     let params = params_of(id);
     let size = u32::try_from(params.len()).unwrap();
     let params = program.put(&params);
@@ -107,11 +103,7 @@ fn impatient(context: &Context<'_, '_>, (object, id): (u32, u32)) -> Answer {
 
 #[test]
 fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
     let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
     let bound = context.group(GR);
     context.channel(bound, 0).unwrap();
@@ -133,7 +125,6 @@ fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
     ];
     // One that cannot do work yet may be bound.
     let others = [(video, SCHEDULE_CHANNEL), (video, STOP), (video, RESET), (group, BIND_GROUP)];
-    let gate = container.gate();
     gate.close().unwrap();
     for call in waiting {
         let (answer, seen) = while_calls_wait(|| {
@@ -168,13 +159,10 @@ fn calls_that_queue_over_the_edge_wait_for_the_next_window() {
 /// Several groups are scheduled at once, and the gate closes while the driver is at the first of
 /// them: what has reached it before the next window, whether anything works then, and what is owed.
 fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
+    let OneProgram { spy, container, program, .. } = OneProgram::new();
     // Each in a client of its own, so that none waits for another's.
     let contexts: Vec<_> = (0..4).map(|_| program.context(0)).collect();
-    let group = |context: &Context<'_, '_>| {
+    let group = |context: &Context| {
         let group = context.group(GR);
         (group, context.channel(group, 0).unwrap())
     };
@@ -193,7 +181,7 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
                 std::thread::yield_now();
             }
         });
-        let call = |(context, (group, _)): &(&Context<'_, '_>, (u32, u32))| {
+        let call = |(context, (group, _)): &(&Context, (u32, u32))| {
             context.schedule(*group, SCHEDULE_GROUP).unwrap();
         };
         let (first, others) = groups.split_first().unwrap();
@@ -215,18 +203,13 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
 
 #[test]
 fn time_on_the_card_out_of_the_window_is_owed() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     let joined = context.group(GR);
     context.channel(joined, 0).unwrap();
     context.schedule(joined, SCHEDULE_GROUP).unwrap();
-    let gate = container.gate();
     let slow = |id| spy.during(id, || std::thread::sleep(std::time::Duration::from_millis(3)));
     for (object, id) in [(channel, STOP), (channel, RESET), (channel, BIND_CHANNEL), (group, SCHEDULE_GROUP)] {
         let mut params = params_of(id);
@@ -255,14 +238,9 @@ fn time_on_the_card_out_of_the_window_is_owed() {
 
 #[test]
 fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     let group = context.group(GR);
     let channel = context.channel(group, 0).unwrap();
-    let gate = container.gate();
     gate.close().unwrap();
     let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -283,11 +261,7 @@ fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
 
 #[test]
 fn a_caller_that_is_gone_waits_for_nothing() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, program, context, .. } = OneContext::new();
     let group = context.group(GR);
     context.channel(group, 0).unwrap();
     container.gate().close().unwrap();
@@ -307,12 +281,7 @@ fn a_caller_that_is_gone_waits_for_nothing() {
 
 #[test]
 fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     gate.close().unwrap();
     // As if each had waited as long as calls do.
     container.session.hurry(true);
@@ -341,11 +310,7 @@ fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
 
 #[test]
 fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     let new_group = || {
         let group = context.group(GR);
         (group, context.channel(group, 0).unwrap())
@@ -353,7 +318,6 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
     // It closes before the driver has scheduled: an edge that came then would be too early for the
     // channel.
     let (group, late) = new_group();
-    let gate = container.gate();
     let closed = Arc::clone(&gate);
     let closing = spy.during_elsewhere(SCHEDULE_GROUP, move || assert!(closed.close().is_ok()));
     context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -371,14 +335,9 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
 
 #[test]
 fn a_loop_of_bind_stop_or_reset_in_the_off_time_puts_nothing_on_the_card() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     // More than one call names.
     let channels: Vec<u32> = (0..2).flat_map(|_| context.scheduled(GR, 65)).collect();
-    let gate = container.gate();
     for id in [BIND_CHANNEL, STOP, RESET, SCHEDULE_CHANNEL] {
         gate.close().unwrap();
         // As if each had waited as long as calls do.
