@@ -11,7 +11,7 @@ use account::ObjectLimits;
 use super::{
     alone::{OneContext, OneProgram},
     uncharged::limited,
-    world::{Machine, device_params, result, words},
+    world::{Machine, device_params, result, struct_with, words},
 };
 use crate::Answer;
 
@@ -21,17 +21,17 @@ const ADDRESS_SPACE: u32 = FERMI_VASPACE_A;
 
 #[test]
 fn a_devices_address_space_is_its_clients_own() {
-    let OneContext { spy, program, context, .. } = OneContext::new();
+    let OneContext { spy, context, .. } = OneContext::new();
     for (share, flags) in [(0, 0), (context.client, 0x40)] {
         let mut params = device_params(0);
         assert!(write_u32(&mut params, 4, share) && write_u32(&mut params, 16, flags));
         let said = params.clone();
-        program.alloc(context.control, (context.client, context.client, 0), DEVICE, &mut params).unwrap();
+        context.object_below(context.client, DEVICE, &mut params).unwrap();
         let told = spy.last_params(DEVICE).unwrap();
         assert_eq!((read_u32(&told, 4), read_u32(&told, 16)), (Some(context.client), Some(flags | 0x1000)));
         assert_eq!(params, said, "the program finds what it put there");
     }
-    let nothing = program.alloc(context.control, (context.client, context.client, 0), DEVICE, &mut []);
+    let nothing = context.object_below(context.client, DEVICE, &mut []);
     assert_eq!(nothing, Err(Status::INVALID_ARGUMENT), "nowhere to say it");
 }
 
@@ -39,8 +39,7 @@ fn a_devices_address_space_is_its_clients_own() {
 fn an_address_space_is_the_programs_own_and_in_the_cards_memory() {
     let OneContext { context, .. } = OneContext::within(1 << 30);
     let make = |index: u32, flags: u32| {
-        let mut params = [0; 56];
-        assert!(write_u32(&mut params, 0, index) && write_u32(&mut params, 4, flags));
+        let mut params = struct_with(56, &[(0, index), (4, flags)]);
         context.object(ADDRESS_SPACE, &mut params).map(|_| ())
     };
     for flags in [0, 0x48, 0x1def] {
@@ -85,7 +84,7 @@ fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
     assert_eq!(share(context.client, 1), (Ok(()), 1), "with all: the driver's");
     let by_control = |id: u32, params: &mut [u8]| {
         spy.seen();
-        let status = program.control(context.control, (context.client, context.client), id, params);
+        let status = context.control(context.client, id, params);
         (status, spy.count(id))
     };
     assert_eq!(by_control(0xd04, &mut words(&[other.client, 1, 3])), (Ok(()), 0));
@@ -96,7 +95,7 @@ fn what_is_shared_with_a_client_makes_no_entry_in_the_driver() {
     assert_eq!(by_control(NV0000_CTRL_CMD_CLIENT_SHARE_OBJECT, &mut words(&[context.device, 0, 1, 1])), (Ok(()), 1));
     // And it may be duplicated all the same.
     let memory = context.memory(1 << 20).unwrap();
-    program.dup(other.control, (other.client, other.device), (context.client, memory)).unwrap();
+    other.dup(&context, memory).unwrap();
 }
 
 #[test]

@@ -28,7 +28,9 @@ use proptest::prelude::*;
 use super::{
     alone::{OneContext, OneProgram},
     spy::Spy,
-    world::{Container, Context, MIB, Machine, Program, memory_params, result, words},
+    world::{
+        Container, Context, MIB, Machine, Program, alloc_args, control_args, memory_params, result, struct_with, words,
+    },
 };
 use crate::{Answer, Trapped, locks::lock};
 
@@ -67,10 +69,7 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
         (0xcf, 16),
     ];
     for (number, size) in calls {
-        let mut args = vec![0; size];
-        for (at, value) in [(0, owner.client), (4, owner.device), (8, memory)] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args = struct_with(size, &[(0, owner.client), (4, owner.device), (8, memory)]);
         if number == 0x2b {
             assert!(write_u32(&mut args, 12, 0x3d));
         }
@@ -90,9 +89,8 @@ fn no_call_in_a_client_of_others_reaches_the_driver() {
 #[test]
 fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
     const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
-    let OneContext { spy, program, context, .. } = OneContext::new();
-    let group = context.group(1);
-    let channel = context.channel(group, 0).unwrap();
+    let OneContext { spy, context, .. } = OneContext::new();
+    let (group, channel) = context.group_of_one(1);
     let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
     spy.seen();
     for object in [channel, group, context.device, 0, 77] {
@@ -100,7 +98,7 @@ fn a_question_about_a_channel_without_context_does_not_reach_the_driver() {
         assert_eq!(context.subdevice_control(CONTEXT_SIZE, &mut question), Err(Status(0x31)), "{object:#x}");
     }
     assert_eq!(spy.count(CONTEXT_SIZE), 0);
-    program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut []).unwrap();
+    context.object_below(channel, HOPPER_COMPUTE_A, &mut []).unwrap();
     assert_eq!(spy.count(CONTEXT_SIZE), 1, "the mediator asks once, for the charge");
     context.subdevice_control(CONTEXT_SIZE, &mut question).unwrap();
     assert_eq!(spy.count(CONTEXT_SIZE), 1);
@@ -180,14 +178,9 @@ fn clients_of_other_containers_do_not_exist() {
         assert_eq!(thief.dup(fd, (own.client, own.device), source), Err(Status::INVALID_CLIENT));
         assert_eq!(thief.dup(fd, (owner.client, owner.device), (own.client, own.device)), Err(Status::INVALID_CLIENT));
         let mut share = words(&[owner.client, memory, 0, 0, 0, 0]);
-        let answer = thief.escape(fd, 0x35, &mut share);
-        assert_eq!(result(answer, &share, 20), Err(Status::INVALID_CLIENT));
-        let mut map = vec![0; 56];
-        for (at, value) in [(0, owner.client), (4, owner.device), (8, memory), (48, fd.cast_unsigned())] {
-            assert!(write_u32(&mut map, at, value));
-        }
-        let answer = thief.escape(fd, 0x4e, &mut map);
-        assert_eq!(result(answer, &map, 40), Err(Status::INVALID_CLIENT));
+        assert_eq!(thief.rm(fd, 0x35, &mut share, 20), Err(Status::INVALID_CLIENT));
+        let mut map = struct_with(56, &[(0, owner.client), (4, owner.device), (8, memory), (48, fd.cast_unsigned())]);
+        assert_eq!(thief.rm(fd, 0x4e, &mut map, 40), Err(Status::INVALID_CLIENT));
     }
     assert_eq!((victims.used(0), thieves.used(0)), (MIB, 0));
     owner.free(memory).unwrap();
@@ -219,9 +212,7 @@ fn channels_of_others_cannot_be_stopped() {
 fn alloc_in_a_race(context: &Context, size: u64, then: u64) -> Result<u64, Status> {
     let program = &context.program;
     let params = program.put(&memory_params(size));
-    let mut args = words(&[context.client, context.device, 0, 0x40]);
-    args.extend(params.to_le_bytes());
-    args.extend([0; 8]);
+    let args = alloc_args((context.client, context.device, 0), 0x40, params);
     let args_at = program.put(&args);
     program.race_with({
         let first = AtomicBool::new(true);
@@ -259,13 +250,10 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let before = container.used(0);
     for pointer in [1, 0xffff_ffff_ffff_f000, u64::MAX] {
-        let mut args = words(&[context.client, context.device, 0, 0x40]);
-        args.extend(pointer.to_le_bytes());
-        args.extend([0; 8]);
+        let mut args = alloc_args((context.client, context.device, 0), 0x40, pointer);
         assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::Errno(libc::EFAULT));
-        let mut args = words(&[context.client, context.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, 0]);
-        args.extend(pointer.to_le_bytes());
-        args.extend(words(&[1028, 0]));
+        let mut args =
+            control_args((context.client, context.subdevice), NV2080_CTRL_CMD_FB_GET_INFO_V2, (pointer, 1028));
         assert_eq!(program.escape(context.control, 0x2a, &mut args), Answer::Errno(libc::EFAULT));
         let command = escapes::command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE);
         let stopped = Trapped::Ioctl { fd: context.control, command, argument: pointer };
@@ -274,16 +262,15 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
     let mut huge = words(&[context.client, context.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, 0]);
     huge.extend(program.put(&[0; 16]).to_le_bytes());
     huge.extend(words(&[u32::MAX, 0]));
-    let answer = program.escape(context.control, 0x2a, &mut huge);
-    assert_eq!(result(answer, &huge, 28), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(program.rm(context.control, 0x2a, &mut huge, 28), Err(Status::INVALID_ARGUMENT));
     assert_eq!(container.used(0), before);
-    assert_eq!(lock(&container.session.objects.accounts).counts().abandoned, 0);
+    assert_eq!(container.accounts().counts().abandoned, 0);
 }
 
 #[test]
 fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
-    let objects = || lock(&container.session.objects.accounts).counts().objects;
+    let objects = || container.accounts().counts().objects;
     let before = objects();
     // Before it is executed; then, while it is.
     let gone = |work: &dyn Fn() -> Answer| {
@@ -297,16 +284,14 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
     for class in [0x40, 0x3e] {
         gone(&|| {
             let params = program.put(&memory_params(4 * MIB));
-            let mut args = words(&[context.client, context.device, 0, class]);
-            args.extend(params.to_le_bytes());
-            args.extend([0; 8]);
+            let mut args = alloc_args((context.client, context.device, 0), class, params);
             program.escape(context.control, 0x2b, &mut args)
         });
     }
     assert_eq!((container.used(0), objects()), (0, before));
-    let clients = lock(&container.session.objects.accounts).counts().clients;
+    let clients = container.accounts().counts().clients;
     gone(&|| program.escape(context.control, 0x2b, &mut [0; 32]));
-    assert_eq!(lock(&container.session.objects.accounts).counts().clients, clients);
+    assert_eq!(container.accounts().counts().clients, clients);
     let memory = context.memory(4 * MIB).unwrap();
     gone(&|| {
         let mut args = words(&[context.client, context.device, 0, context.client, memory, 0, 0]);
@@ -329,9 +314,7 @@ fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
     context.register(uvm);
     let unknown_class = 0x1234;
     for (class, reads) in [(0x40, 2), (0x40, 1), (unknown_class, 1)] {
-        let mut args = words(&[context.client, context.device, 0, class]);
-        args.extend(program.put(&memory_params(100 * LIMIT)).to_le_bytes());
-        args.extend([0; 8]);
+        let mut args = alloc_args((context.client, context.device, 0), class, program.put(&memory_params(100 * LIMIT)));
         program.goes_after_reads(reads);
         assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::Errno(libc::EINTR), "{class:#x} {reads}");
         program.comes_back();
@@ -355,9 +338,7 @@ fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
 #[test]
 fn an_answer_that_nobody_took_is_undone() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
-    let mut args = words(&[context.client, context.device, 0, 0x40]);
-    args.extend(program.put(&memory_params(LIMIT)).to_le_bytes());
-    args.extend([0; 8]);
+    let args = alloc_args((context.client, context.device, 0), 0x40, program.put(&memory_params(LIMIT)));
     let argument = program.put(&args);
     let stopped =
         Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
@@ -388,9 +369,7 @@ fn args_params(args: &[u8]) -> u64 {
 fn results_that_cannot_be_written_are_undone_too() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let params = program.put(&memory_params(4 * MIB));
-    let mut args = words(&[context.client, context.device, 0, 0x40]);
-    args.extend(params.to_le_bytes());
-    args.extend([0; 8]);
+    let mut args = alloc_args((context.client, context.device, 0), 0x40, params);
     // Another thread unmaps the parameters once they are read.
     let first = AtomicBool::new(true);
     program.race_with(move |program, _| {
@@ -569,9 +548,8 @@ impl Life {
                 let context = &self.contexts[0];
                 let address = self.program.put(bytes);
                 for object in [context.client, context.device, context.subdevice] {
-                    let mut args = words(&[context.client, object, *id, 0]);
-                    args.extend(address.to_le_bytes());
-                    args.extend(words(&[u32::try_from(bytes.len()).unwrap(), 0]));
+                    let mut args =
+                        control_args((context.client, object), *id, (address, u32::try_from(bytes.len()).unwrap()));
                     self.program.escape(context.control, 0x2a, &mut args);
                 }
             }
@@ -605,8 +583,7 @@ proptest! {
             }
             prop_assert_eq!(container.session.reconcile(), vec![]);
         }
-        let pid = program.exit();
-        container.session.process_ended(pid);
+        container.session.process_ended(program.exit());
         container.session.drop_unheld_tokens([std::time::Duration::ZERO; 2]);
         container.assert_nothing_left();
     }
@@ -618,12 +595,9 @@ fn nothing_of_a_call_reaches_the_driver_that_is_not_the_callers_or_ours() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
     let stranger = program.give(tempfile::tempfile().unwrap());
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, context.client), (4, context.device), (8, memory), (48, stranger.cast_unsigned())] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    let answer = program.escape(context.control, 0x4e, &mut args);
-    assert_eq!(result(answer, &args, 40), Err(Status::INVALID_ARGUMENT));
+    let mut args =
+        struct_with(56, &[(0, context.client), (4, context.device), (8, memory), (48, stranger.cast_unsigned())]);
+    assert_eq!(program.rm(context.control, 0x4e, &mut args, 40), Err(Status::INVALID_ARGUMENT));
     assert_eq!(read_u32(&args, 48), Some(stranger.cast_unsigned()));
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     let mut register = stranger.to_le_bytes();

@@ -3,15 +3,14 @@
 use abi::{
     Handle, Status,
     classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_SYSTEM},
-    layout::{read_u32, write_u32},
+    layout::read_u32,
 };
 
 use super::{
     alone::{OneContext, OneProgram},
-    spy::{GR, SCHEDULE_GROUP, Spy},
-    world::{Context, MIB, host_memory_params},
+    spy::{GR, Spy},
+    world::{Context, MIB, host_memory_params, struct_with},
 };
-use crate::locks::lock;
 
 const MANY: usize = 1500;
 
@@ -22,9 +21,7 @@ fn freed(spy: &Spy) -> Vec<u32> {
 
 /// Much memory, and a channel at work; the channel's group.
 fn fill(context: &Context) -> u32 {
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
-    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    let (group, _) = context.scheduled_group(GR);
     for _ in 0..MANY {
         context.memory(4096).unwrap();
     }
@@ -44,7 +41,7 @@ fn what_a_program_frees_goes_in_pieces_channels_first() {
         assert_eq!((freed.first(), freed.last()), (Some(&group), Some(&object)));
         assert!(freed.len() > MANY, "{}", freed.len());
         assert_eq!((container.used(0), container.gate().channels()), (0, 0));
-        assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
+        assert_eq!(container.accounts().counts().objects, 0);
         if !whole {
             context.free(context.client).unwrap();
         }
@@ -68,13 +65,12 @@ fn what_a_process_leaves_goes_in_pieces_too() {
 /// The driver goes on writing the errors of a channel that it has not freed.
 #[test]
 fn what_is_told_of_a_channel_that_stays_is_no_piece() {
-    let OneContext { spy, container, program, context, .. } = OneContext::new();
+    let OneContext { spy, container, context, .. } = OneContext::new();
     // One before it and one after it, whichever is freed first.
     let [_, stays, _] = [(); 3].map(|()| context.group(GR));
     let notifier = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
-    let mut params = [0; 368];
-    assert!(write_u32(&mut params, 0, notifier));
-    program.alloc(context.control, (context.client, stays, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
+    let mut params = struct_with(368, &[(0, notifier)]);
+    context.object_below(stays, HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     for _ in 0..MANY {
         context.memory(4096).unwrap();
     }
@@ -106,7 +102,7 @@ fn a_driver_that_frees_nothing_is_not_asked_for_each() {
     assert_eq!(context.free(context.client), Err(Status::INVALID_CLIENT));
     assert_eq!(freed(&spy).len(), 2);
     spy.refuse_nothing();
-    assert!(lock(&container.session.objects.accounts).knows_client(Handle(context.client)));
+    assert!(container.accounts().knows_client(Handle(context.client)));
     context.free(context.client).unwrap();
     container.assert_nothing_left();
 }

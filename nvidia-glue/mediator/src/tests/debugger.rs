@@ -47,8 +47,7 @@ struct Debugged {
 
 impl Debugged {
     fn new(context: &Context) -> Self {
-        let group = context.group(GR);
-        let channel = context.channel(group, 0).unwrap();
+        let (group, channel) = context.group_of_one(GR);
         let place = (context.client, channel, 0);
         let object = context.program.alloc(context.control, place, COMPUTE, &mut [0; 8]).unwrap();
         context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -59,7 +58,7 @@ impl Debugged {
     fn session(&self, context: &Context, client: u32) -> Result<u32, Status> {
         let params = [0, client, self.object];
         let mut params: Vec<u8> = params.iter().flat_map(|word| word.to_le_bytes()).collect();
-        context.program.alloc(context.control, (context.client, context.device, 0), DEBUGGER, &mut params)
+        context.object_below(context.device, DEBUGGER, &mut params)
     }
 }
 
@@ -114,7 +113,7 @@ fn no_session_puts_off_the_recovery_from_what_a_kernel_did() {
 #[test]
 fn a_session_that_cannot_be_kept_from_that_does_not_come_to_be() {
     alone(|spy, container, context, debugged| {
-        let objects = || lock(&container.session.objects.accounts).counts().objects;
+        let objects = || container.accounts().counts().objects;
         let before = objects();
         spy.refuse(SET_MASK, Status::INVALID_STATE);
         assert_eq!(debugged.session(context, context.client), Err(Status::INSUFFICIENT_RESOURCES));

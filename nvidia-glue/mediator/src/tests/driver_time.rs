@@ -12,7 +12,7 @@ use account::Card;
 
 use super::{
     spy::{HEAP, Spy},
-    world::{Context, GIB, Machine, memory_params, result, words},
+    world::{Context, GIB, Machine, memory_params, words},
 };
 use crate::{
     clock::{Clock, tests::TestClock},
@@ -31,8 +31,7 @@ fn allocates_by_the_old_call(context: &Context) {
     let mut args = words(&[context.client, context.device, 2]);
     args.resize(184, 0);
     assert!(write_u32(&mut args, 40, context.client) && write_u64(&mut args, 88, 4 * GIB));
-    let answer = context.program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20).unwrap();
+    context.program.rm(context.control, 0x4a, &mut args, 20).unwrap();
     context.free(read_u32(&args, 44).unwrap()).unwrap();
 }
 

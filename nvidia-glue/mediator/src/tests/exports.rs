@@ -14,22 +14,15 @@ use std::time::Duration;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Context, MIB, Machine, device_params},
+    world::{Context, MIB, Machine, device_params, struct_with},
 };
 
 const LIMIT: u64 = 64 * MIB;
 
 pub(super) fn export(context: &Context, memory: u32, fd: i32) -> Result<(), Status> {
-    let mut params = [0; 24];
-    for (at, value) in [(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())] {
-        assert!(write_u32(&mut params, at, value));
-    }
-    let result = context.program.control(
-        context.control,
-        (context.client, context.client),
-        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
-        &mut params,
-    );
+    let mut params =
+        struct_with(24, &[(0, 1), (4, context.device), (8, context.device), (12, memory), (16, fd.cast_unsigned())]);
+    let result = context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params);
     assert_eq!(read_u32(&params, 16), Some(fd.cast_unsigned()), "the caller's own number comes back");
     result
 }
@@ -37,19 +30,11 @@ pub(super) fn export(context: &Context, memory: u32, fd: i32) -> Result<(), Stat
 /// At the first of a file's `places`.
 fn export_many(context: &Context, (memories, places): (&[u32], u32), fd: i32) -> Result<(), Status> {
     let count = u32::try_from(memories.len()).unwrap();
-    let mut params = vec![0; 2128];
-    for (at, value) in [(0, fd.cast_unsigned()), (4, context.device), (8, places), (2124, count)] {
-        assert!(write_u32(&mut params, at, value));
-    }
+    let mut params = struct_with(2128, &[(0, fd.cast_unsigned()), (4, context.device), (8, places), (2124, count)]);
     for (at, memory) in memories.iter().enumerate() {
         assert!(write_u32(&mut params, 76 + 4 * at, *memory));
     }
-    context.program.control(
-        context.control,
-        (context.client, context.client),
-        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD,
-        &mut params,
-    )
+    context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECTS_TO_FD, &mut params)
 }
 
 pub(super) fn import(context: &Context, fd: i32) -> Result<u32, Status> {
@@ -57,16 +42,8 @@ pub(super) fn import(context: &Context, fd: i32) -> Result<u32, Status> {
 }
 
 fn import_below(context: &Context, fd: i32, parent: u32) -> Result<u32, Status> {
-    let mut params = [0; 20];
-    for (at, value) in [(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)] {
-        assert!(write_u32(&mut params, at, value));
-    }
-    let result = context.program.control(
-        context.control,
-        (context.client, context.client),
-        NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD,
-        &mut params,
-    );
+    let mut params = struct_with(20, &[(0, fd.cast_unsigned()), (4, 1), (8, context.device), (12, parent), (16, 0)]);
+    let result = context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECT_FROM_FD, &mut params);
     result.map(|()| read_u32(&params, 16).unwrap())
 }
 
@@ -83,16 +60,8 @@ fn nothing_is_imported_below_what_is_not_there() {
     export_many(&owner, (&[memory, memory], 2), token).unwrap();
     for parent in [0, 0xdead, memory] {
         assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
-        let mut many = [0; 652];
-        for (at, value) in [(0, token.cast_unsigned()), (4, parent), (648, 2)] {
-            assert!(write_u32(&mut many, at, value));
-        }
-        let result = program.control(
-            taker.control,
-            (taker.client, taker.client),
-            NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD,
-            &mut many,
-        );
+        let mut many = struct_with(652, &[(0, token.cast_unsigned()), (4, parent), (648, 2)]);
+        let result = taker.control(taker.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut many);
         assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
     }
     assert!(!spy.seen().iter().any(|seen| IMPORTS.contains(&seen.id)), "the driver was not asked");
@@ -111,8 +80,7 @@ fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
     export(&owner, memory, token).unwrap();
     let sent = taker.give(giver.file_of(token));
     owner.free(owner.client).unwrap();
-    let pid = giver.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(giver.exit());
     assert_eq!(container.used(0), LIMIT, "the token keeps it");
     let user = taker.context(0);
     assert_eq!(user.memory(1), Err(Status::NO_MEMORY));
@@ -136,18 +104,15 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     let token = giver.open(Node::Control);
     export_many(&owner, (&memory, 3), token).unwrap();
     let sent = taker.give(giver.file_of(token));
-    let pid = giver.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(giver.exit());
     assert_eq!(container.used(0), 6 * MIB);
 
     let user = taker.context(0);
-    let ask = |id: u32, params: &mut [u8]| taker.control(user.control, (user.client, user.client), id, params);
-    let mut info = vec![0; 80];
-    assert!(write_u32(&mut info, 0, sent.cast_unsigned()));
+    let ask = |id: u32, params: &mut [u8]| user.control(user.client, id, params);
+    let mut info = struct_with(80, &[(0, sent.cast_unsigned())]);
     ask(NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, &mut info).unwrap();
     let import = |first: u8, count: u8| {
-        let mut params = vec![0; 652];
-        assert!(write_u32(&mut params, 0, sent.cast_unsigned()) && write_u32(&mut params, 4, user.device));
+        let mut params = struct_with(652, &[(0, sent.cast_unsigned()), (4, user.device)]);
         for at in 0..u32::from(count) {
             assert!(write_u32(&mut params, 8 + 4 * at as usize, 0x700 + u32::from(first) + at));
         }
@@ -182,10 +147,8 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     let place = (context.client, context.client, 0);
     let second = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
     for handles in [&[context.device, 0x700][..], &[context.device]] {
-        let mut params = vec![0; 652];
-        for (at, value) in [(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())] {
-            assert!(write_u32(&mut params, at, value));
-        }
+        let mut params =
+            struct_with(652, &[(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())]);
         for (at, handle) in handles.iter().enumerate() {
             assert!(write_u32(&mut params, 8 + 4 * at, *handle));
         }
@@ -308,11 +271,7 @@ fn a_pool_of_a_whole_card_is_exported_and_places_are_bounded_together() {
 fn no_dma_buf_leaves_the_container() {
     let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
-    let mut args = vec![0; 2608];
-    for (at, value) in [(0, u32::MAX), (4, context.client), (8, 1), (12, 1), (40, memory)] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args = struct_with(2608, &[(0, u32::MAX), (4, context.client), (8, 1), (12, 1), (40, memory)]);
     let card = program.open(Node::Card(0));
-    let answer = program.escape(card, 0xd9, &mut args);
-    assert_eq!(super::world::result(answer, &args, 2600), Err(Status::NOT_SUPPORTED));
+    assert_eq!(program.rm(card, 0xd9, &mut args, 2600), Err(Status::NOT_SUPPORTED));
 }

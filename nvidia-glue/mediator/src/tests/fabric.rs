@@ -35,7 +35,7 @@ fn fabric(context: &Context, memory: u32, (bytes, flags): (u64, u32)) -> Result<
         write_u64(&mut params, 0, 2 * MIB) && write_u64(&mut params, 8, bytes) && write_u64(&mut params, 16, 2 * MIB)
     );
     assert!(write_u32(&mut params, 24, flags) && write_u32(&mut params, 40, memory));
-    let made = context.program.alloc(context.control, (context.client, subdevice, 0), CLASS, &mut params);
+    let made = context.object_below(subdevice, CLASS, &mut params);
     if made.is_err() {
         context.free(subdevice).unwrap();
     }
@@ -52,7 +52,7 @@ fn they_keep_memory_and_it_stays_charged() {
     // libcuda frees the memory first.
     context.free(memory).unwrap();
     assert_eq!(container.used(0), 32 * MIB);
-    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, addresses)).unwrap();
+    let duplicate = other.dup(&context, addresses).unwrap();
     let uvm = program.uvm_file();
     context.register(uvm);
     context.map(uvm, 1 << 30, 32 * MIB, addresses).unwrap();
@@ -129,7 +129,7 @@ fn flexible(context: &Context, (bytes, flags): (u64, u32)) -> Result<u32, Status
 fn aligned(context: &Context, numbers: [u64; 3], flags: u32) -> Result<u32, Status> {
     let mut params = [numbers.map(u64::to_le_bytes).concat(), vec![0; 24]].concat();
     assert!(write_u32(&mut params, 24, flags));
-    context.program.alloc(context.control, (context.client, context.subdevice, 0), CLASS, &mut params)
+    context.object_below(context.subdevice, CLASS, &mut params)
 }
 
 /// Attaches whole pieces of memory; the number of those that were.
@@ -149,11 +149,11 @@ fn attach(context: &Context, to: u32, pieces: &[(u32, u64)]) -> Result<(), (Stat
 fn detach(context: &Context, from: u32, offset: u64) -> Result<(), Status> {
     let mut params = encode!(Detach { numOffsets: 1_u16 });
     assert!(write_u64(&mut params, 0, offset));
-    context.program.control(context.control, (context.client, from), NV00F8_CTRL_CMD_DETACH_MEM, &mut params)
+    context.control(from, NV00F8_CTRL_CMD_DETACH_MEM, &mut params)
 }
 
 fn addresses(container: &Container) -> u64 {
-    let accounts = crate::locks::lock(&container.session.objects.accounts);
+    let accounts = container.accounts();
     accounts.card(account::Card(0)).unwrap().fabric.0
 }
 
@@ -211,7 +211,7 @@ fn a_container_has_twice_its_limit_of_addresses() {
     assert_eq!(flexible(&context, (2 * MIB, FLEXIBLE)), full);
     let memory = context.memory(2 * MIB).unwrap();
     assert_eq!(fabric(&context, memory, (2 * MIB, 0)), full, "with memory behind them or without");
-    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, all)).unwrap();
+    let duplicate = other.dup(&context, all).unwrap();
     let token = program.open(Node::Control);
     export(&context, all, token).unwrap();
     let imported = import(&other, token).unwrap();
@@ -318,7 +318,7 @@ fn only_charged_memory_of_the_card_is_attached() {
         assert_eq!(attach(&context, chunk, &pieces), Err((Status::INVALID_ARGUMENT, 0)), "{count}");
     }
     for (id, length) in [(NV00F8_CTRL_CMD_ATTACH_MEM, 2063), (NV00F8_CTRL_CMD_DETACH_MEM, 527)] {
-        let short = program.control(context.control, (context.client, chunk), id, &mut vec![0; length]);
+        let short = context.control(chunk, id, &mut vec![0; length]);
         assert_eq!(short, Err(Status::INVALID_ARGUMENT));
     }
     assert!(!spy.seen().iter().any(|seen| seen.id >> 16 == CLASS), "the driver was asked");
@@ -329,7 +329,7 @@ fn only_charged_memory_of_the_card_is_attached() {
     assert_eq!(attach(&context, chunk, &pieces), Err((Status::INVALID_OFFSET, 1)));
     assert_eq!(detach(&context, chunk, BLOCK), Err(Status::OBJECT_NOT_FOUND));
     detach(&context, chunk, 0).unwrap();
-    let duplicate = program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+    let duplicate = context.dup(&context, memory).unwrap();
     attach(&context, chunk, &[(memory, 0), (duplicate, BLOCK)]).unwrap();
     assert_eq!((container.used(0), machine.driver.attached_to(context.client, chunk)), (BLOCK, Some(2)));
     assert!(!machine.driver.is_corrupted());

@@ -10,31 +10,30 @@ use abi::{
     controls::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
     layout::{write_u32, write_u64},
 };
-use account::{Accounts, Card, ObjectLimits};
+use account::{Accounts, ObjectLimits};
 use base::Bytes;
 
 use super::{
     alone::OneContext,
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
     world::{
-        Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, uuid_bytes,
-        words,
+        Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, struct_with,
+        uuid_bytes, words,
     },
 };
 use crate::locks::lock;
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
 fn channel_with_userd(context: &Context, parent: u32, memory: u32) -> Result<u32, Status> {
-    let mut params = [0; 368];
-    assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
-    context.program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
+    let mut params = struct_with(368, &[(32, memory), (128, GR)]);
+    context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
 }
 
 /// The driver goes on running it: to believe otherwise would give the container the card for
 /// itself.
 #[test]
 fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
-    let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     for is_grouped in [true, false] {
         let parent = if is_grouped { context.group(GR) } else { context.device };
         let before = container.used(0);
@@ -45,12 +44,11 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
             context.schedule(parent, SCHEDULE_GROUP).unwrap();
         }
         // Another handle of it makes no difference.
-        let duplicate =
-            program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+        let duplicate = context.dup(&context, memory).unwrap();
         context.free(memory).unwrap();
         context.free(duplicate).unwrap();
         assert_eq!(container.used(0), with_channel, "the channel keeps the memory, and its own context");
-        assert_eq!((gate.channels(), lock(&container.session.objects.accounts).counts().channels), (1, 1));
+        assert_eq!((gate.channels(), container.accounts().counts().channels), (1, 1));
         if is_grouped {
             assert!(spy.works(&context, channel));
             gate.close().unwrap();
@@ -65,7 +63,7 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
 #[test]
 fn a_channel_keeps_memory_of_the_hosts_too() {
     let OneContext { container, context, .. } = OneContext::new();
-    let host = || lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
+    let host = || container.host_used();
     let memory = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
     context.free(memory).unwrap();
@@ -86,26 +84,25 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
         assert_eq!(channel_with_userd(&context, context.device, memory), Err(Status::OBJECT_NOT_FOUND));
     }
     assert_eq!(spy.escapes(0x2b), Vec::<Vec<u8>>::new());
-    let counts = lock(&container.session.objects.accounts).counts();
+    let counts = container.accounts().counts();
     assert_eq!((counts.channels, counts.abandoned, container.gate().channels()), (0, 0, 0));
 }
 
 /// The card writes into it, wherever that is: the driver does not ask whether it is in the memory.
 #[test]
 fn a_userd_lies_in_its_memory() {
-    let OneContext { spy, program, context, .. } = OneContext::new();
+    let OneContext { spy, context, .. } = OneContext::new();
     // One page, though more is charged for it.
     let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let video = context.memory(2 * MIB).unwrap();
     let channel = |memory: u32, offset: u64, others: (usize, u32, u64)| {
-        let mut params = [0; 368];
-        assert!(write_u32(&mut params, 32, memory) && write_u32(&mut params, 128, GR));
+        let mut params = struct_with(368, &[(32, memory), (128, GR)]);
         assert!(write_u64(&mut params, 64, offset));
         let (index, handle, offset) = others;
         if index > 0 {
             assert!(write_u32(&mut params, 32 + 4 * index, handle) && write_u64(&mut params, 64 + 8 * index, offset));
         }
-        program.alloc(context.control, (context.client, context.device, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
+        context.object_below(context.device, HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     for (memory, length) in [(host, 4096), (video, 2 * MIB)] {
         for offset in [0, length - 512] {
@@ -136,9 +133,8 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     let OneContext { spy, container, program, context, .. } = OneContext::new();
     let notifier = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
-        let mut params = [0; 368];
-        assert!(write_u32(&mut params, at, notifier) && write_u32(&mut params, 128, GR));
-        program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
+        let mut params = struct_with(368, &[(at, notifier), (128, GR)]);
+        context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     for at in [0, 140] {
         let memory = notifier();
@@ -146,8 +142,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
         spy.escapes(0);
         assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
         // A duplicate is another handle of the same memory, which the channel does not know.
-        let duplicate =
-            program.dup(context.control, (context.client, context.device), (context.client, memory)).unwrap();
+        let duplicate = context.dup(&context, memory).unwrap();
         context.free(duplicate).unwrap();
         assert_eq!(spy.escapes(0x29).len(), 1, "the driver was asked for the duplicate alone");
         context.free(channel).unwrap();
@@ -155,8 +150,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     }
     for at in [0, 4] {
         let memory = notifier();
-        let mut params = [0; 32];
-        assert!(write_u32(&mut params, at, memory) && write_u32(&mut params, 12, GR));
+        let mut params = struct_with(32, &[(at, memory), (12, GR)]);
         let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
         assert_eq!(context.free(memory), Err(Status::STATE_IN_USE));
         context.free(group).unwrap();
@@ -184,7 +178,7 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     let memory = notifier();
     channel_telling(context.device, (0, memory)).unwrap();
     program.free(context.control, context.client, context.client).unwrap();
-    assert_eq!(lock(&container.session.objects.accounts).counts().objects, 0);
+    assert_eq!(container.accounts().counts().objects, 0);
 }
 
 impl Context {
@@ -204,7 +198,7 @@ impl Context {
 }
 
 fn groups_and_channels(container: &Container) -> (u32, u32) {
-    let counts = lock(&container.session.objects.accounts).counts();
+    let counts = container.accounts().counts();
     (counts.channel_groups, counts.channels)
 }
 
@@ -256,8 +250,7 @@ fn registrations_are_limited_in_number() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
-    *lock(&container.session.objects.accounts) =
-        Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
+    *container.accounts() = Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
     let uvm = program.uvm_file();
@@ -311,8 +304,7 @@ fn a_channel_that_is_registered_no_more_is_as_before() {
 fn a_loop_of_registered_channels_ends_at_the_limits() {
     let OneContext { container, program, context, .. } = OneContext::new();
     let uvm = context.uvm_file();
-    let mut params = [0; 20];
-    assert!(write_u32(&mut params, 12, COPY));
+    let mut params = struct_with(20, &[(12, COPY)]);
     let mut made = 0;
     let refused = loop {
         assert!(made < 200, "nothing ends it");
@@ -338,12 +330,7 @@ fn a_loop_of_registered_channels_ends_at_the_limits() {
 fn export(context: &Context, object: u32) -> Result<(), Status> {
     let fd = context.program.open(Node::Control);
     let mut params = words(&[1, context.device, context.device, object, fd.cast_unsigned(), 0]);
-    context.program.control(
-        context.control,
-        (context.client, context.client),
-        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
-        &mut params,
-    )
+    context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params)
 }
 
 /// The driver would give out whatever can be duplicated: a group that others take in is one that
@@ -369,8 +356,7 @@ fn devices_are_bounded_on_each_card() {
     let container = spy.container_with(&machine, &[0, 1]);
     let program = container.program();
     let context = program.context(0);
-    let subdevice =
-        |device: u32| program.alloc(context.control, (context.client, device, 0), NV20_SUBDEVICE_0, &mut [0; 4]);
+    let subdevice = |device: u32| context.object_below(device, NV20_SUBDEVICE_0, &mut [0; 4]);
     let mut made = 2;
     let refused = loop {
         assert!(made < 1100, "nothing ends it");
@@ -398,8 +384,7 @@ fn pinned_memory(context: &Context) -> u32 {
     for (at, value) in words {
         assert!(write_u32(&mut args, at, value));
     }
-    let answer = program.escape(card, 0x27, &mut args);
-    super::world::result(answer, &args, 40).unwrap();
+    program.rm(card, 0x27, &mut args, 40).unwrap();
     OBJECT
 }
 
@@ -409,19 +394,19 @@ fn pinned_memory(context: &Context) -> u32 {
 fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     let OneContext { spy, container, program, context, .. } = OneContext::new();
     let hidden = context.group(GR);
-    lock(&container.session.objects.accounts).free(Handle(context.client), Handle(hidden)).unwrap();
+    container.accounts().free(Handle(context.client), Handle(hidden)).unwrap();
     lock(&container.session.objects.topology).remove(Handle(context.client), Handle(hidden));
     let other = program.context(0);
     let pinned = pinned_memory(&context);
-    let objects = || lock(&container.session.objects.accounts).counts().objects;
+    let objects = || container.accounts().counts().objects;
     let before = objects();
     for to in [&context, &other] {
-        let duplicate = program.dup(to.control, (to.client, to.device), (context.client, hidden));
+        let duplicate = to.dup(&context, hidden);
         assert_eq!(duplicate, Err(Status::OBJECT_NOT_FOUND));
     }
     assert_eq!((objects(), spy.duplicates()), (before, 1), "what was pinned");
     assert_eq!(export(&context, hidden), Err(Status::NOT_SUPPORTED));
-    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pinned)).unwrap();
+    let duplicate = other.dup(&context, pinned).unwrap();
     assert_eq!((objects(), spy.duplicates()), (before + 1, 2));
     export(&context, pinned).unwrap();
     export(&other, duplicate).unwrap();
@@ -435,8 +420,7 @@ fn nothing_is_duplicated_or_imported_below_what_is_not_there() {
     let other = program.context(0);
     let memory = context.memory(MIB).unwrap();
     let channel_group = other.group(GR);
-    let gone =
-        program.alloc(other.control, (other.client, other.client, 0), NV01_DEVICE_0, &mut device_params(0)).unwrap();
+    let gone = other.object_below(other.client, NV01_DEVICE_0, &mut device_params(0)).unwrap();
     other.free(gone).unwrap();
     spy.escapes(0x34);
     for parent in [0, 0xdead, gone, channel_group] {

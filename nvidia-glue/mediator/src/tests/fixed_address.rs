@@ -11,7 +11,7 @@ use abi::{
 
 use super::{
     alone::OneContext,
-    world::{Context, MIB, memory_params, result, words},
+    world::{Context, MIB, memory_params, words},
 };
 
 /// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as
@@ -36,8 +36,7 @@ fn heap(context: &Context, (function, attr_at, size_at): Function, flags: u32, a
         assert!(write_u32(&mut args, at, value));
     }
     assert!(write_u64(&mut args, size_at, 64 << 10));
-    let answer = context.program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20)
+    context.program.rm(context.control, 0x4a, &mut args, 20)
 }
 
 #[test]

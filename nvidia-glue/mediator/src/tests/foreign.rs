@@ -10,7 +10,7 @@ use abi::{
         NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
         NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GET_P2P_CAPS, controls,
     },
-    layout::{read_u32, write_u32},
+    layout::read_u32,
 };
 use std::{
     fs::File,
@@ -29,7 +29,7 @@ use simulator::SimulatedDriver;
 use super::{
     alone::{OneContext, OneProgram},
     spy::Spy,
-    world::{Context, MIB, Machine, Program, memory_params, result, words},
+    world::{Context, MIB, Machine, Program, memory_params, struct_with, words},
 };
 use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
 
@@ -44,8 +44,7 @@ fn idle(program: &Program, context: &Context, clients: &[u32]) -> Result<(), Sta
         args.extend(address.to_le_bytes());
     }
     args.extend([0; 16]);
-    let answer = program.escape(context.control, 0x41, &mut args);
-    result(answer, &args, 48)
+    program.rm(context.control, 0x41, &mut args, 48)
 }
 
 #[test]
@@ -72,8 +71,7 @@ fn no_control_names_another_containers_client() {
     for row in controls().filter(|row| !row.clients.is_empty()) {
         for at in row.clients_in(container.session.abi) {
             for (client, is_own) in [(foreign.client, false), (context.client, true)] {
-                let mut params = vec![0; 512];
-                assert!(write_u32(&mut params, usize::from(at), client));
+                let mut params = struct_with(512, &[(usize::from(at), client)]);
                 spy.seen();
                 let answer = context.subdevice_control(row.id, &mut params);
                 let has_reached_the_driver = spy.seen().iter().any(|seen| seen.id == row.id);
@@ -113,8 +111,7 @@ fn a_subdevice_is_not_asked_about_cards_that_are_not_granted() {
     let container = machine.container(&[0], LIMIT);
     let program = container.program();
     let context = program.context(0);
-    let mut params = vec![0; 8 + 32 * 52];
-    assert!(write_u32(&mut params, 4, 1) && write_u32(&mut params, 8, 0xdead_0000));
+    let mut params = struct_with(8 + 32 * 52, &[(4, 1), (8, 0xdead_0000)]);
     assert_eq!(context.subdevice_control(NV2080_CTRL_CMD_GET_P2P_CAPS, &mut params), Err(Status::INVALID_ARGUMENT));
 }
 
@@ -127,10 +124,8 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(program.escape(card, 0xc9, &mut context.control.to_le_bytes()), Answer::Return(0));
     let ask = |client: u32, class: u32| {
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, client), (4, context.device), (8, 0xcaf_e001), (12, class), (48, u32::MAX)] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args =
+            struct_with(56, &[(0, client), (4, context.device), (8, 0xcaf_e001), (12, class), (48, u32::MAX)]);
         let answer = program.escape(card, 0x27, &mut args);
         (answer, Status(read_u32(&args, 40).unwrap()))
     };
@@ -145,13 +140,11 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
 /// mapped.
 fn is_zeros(program: &Program, context: &Context, page: u32) -> bool {
     let file = program.open(Node::Control);
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, context.client), (4, context.subdevice), (8, page), (24, 2608), (48, file.cast_unsigned())]
-    {
-        assert!(write_u32(&mut args, at, value));
-    }
-    let answer = program.escape(context.control, 0x4e, &mut args);
-    result(answer, &args, 40).unwrap();
+    let mut args = struct_with(
+        56,
+        &[(0, context.client), (4, context.subdevice), (8, page), (24, 2608), (48, file.cast_unsigned())],
+    );
+    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
     program.file_of(file).metadata().unwrap().len() == 1 << 16
 }
 
@@ -173,16 +166,9 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     assert!(!is_zeros(&program, &context, plain));
     // Exported, it could be mapped by whoever takes it in.
     let file = program.open(Node::Control);
-    let mut export = [0; 24];
-    for (at, value) in [(0, 1), (4, context.device), (8, context.subdevice), (12, page), (16, file.cast_unsigned())] {
-        assert!(write_u32(&mut export, at, value));
-    }
-    let exported = program.control(
-        context.control,
-        (context.client, context.client),
-        NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
-        &mut export,
-    );
+    let mut export =
+        struct_with(24, &[(0, 1), (4, context.device), (8, context.subdevice), (12, page), (16, file.cast_unsigned())]);
+    let exported = context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut export);
     assert_eq!(exported, Err(Status::NOT_SUPPORTED));
 }
 
@@ -275,11 +261,10 @@ fn what_is_charged_is_what_the_driver_found_under_the_handle() {
             }
         });
         for _ in 0..300 {
-            let duplicate = program.dup(context.control, (context.client, context.device), (context.client, handle));
+            let duplicate = context.dup(&context, handle);
             if let Ok(duplicate) = duplicate {
                 let name = |object| ObjectName::new(Handle(context.client), Handle(object));
-                let charge =
-                    lock(&container.session.objects.accounts).object(name(duplicate)).and_then(|view| view.charge);
+                let charge = container.accounts().object(name(duplicate)).and_then(|view| view.charge);
                 let size = machine.driver.length_of(context.client, duplicate);
                 let charge = charge.map(|(_, bytes)| bytes.0);
                 wrong.extend((charge != size).then_some((charge, size)));
@@ -312,8 +297,7 @@ fn uvm_files_that_nobody_has_any_more_do_not_pile_up() {
 fn groups_that_went_with_what_they_depend_on_are_forgotten() {
     let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
-    let mut params = [0; 20];
-    assert!(write_u32(&mut params, 8, space) && write_u32(&mut params, 12, 9));
+    let mut params = struct_with(20, &[(8, space), (12, 9)]);
     let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
     let is_known = || lock(&container.session.objects.topology).group(Handle(context.client), Handle(group)).is_some();
     assert!(is_known());

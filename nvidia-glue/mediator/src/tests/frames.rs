@@ -11,7 +11,7 @@ use base::{Bytes, OverMemory};
 
 use super::{
     alone::OneContext,
-    world::{Container, Context, MIB, Machine, WHOLE, memory_params, result, words},
+    world::{Container, Context, MIB, Machine, WHOLE, alloc_args, memory_params, words},
 };
 use crate::{Answer, locks::lock};
 
@@ -37,7 +37,7 @@ fn piece(size: u64, attr: u32, alignment: u64) -> Vec<u8> {
 }
 
 fn usage(container: &Container) -> CardUsage {
-    lock(&container.session.objects.accounts).card(Card(0)).unwrap()
+    container.accounts().card(Card(0)).unwrap()
 }
 
 /// Makes pieces until one is refused, and says how many there are and how the last was refused.
@@ -87,8 +87,7 @@ fn heap(context: &Context, attr: u32) -> Result<Vec<u8>, Status> {
         assert!(write_u32(&mut args, at, value));
     }
     assert!(write_u64(&mut args, 88, GRANULE) && write_u64(&mut args, 96, FRAME));
-    let answer = context.program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20).map(|()| args)
+    context.program.rm(context.control, 0x4a, &mut args, 20).map(|()| args)
 }
 
 /// Nobody can tell where each granule of it is.
@@ -179,9 +178,7 @@ fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
         context.object(NV01_MEMORY_LOCAL_USER, &mut piece(GRANULE, CONTIGUOUS, FRAME)).unwrap();
     }
     let params = program.put(&piece(GRANULE, CONTIGUOUS, FRAME));
-    let mut args = words(&[context.client, context.device, 0, 0x40]);
-    args.extend(params.to_le_bytes());
-    args.extend([0; 8]);
+    let mut args = alloc_args((context.client, context.device, 0), 0x40, params);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
     assert_eq!(lock(&container.observed.over_memory)[0].bound, Bound::Frames);
 }

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use account::{AllocRequest, Card, Counted, Kind, ObjectLimits, Refusal};
 
 use super::world::{CHANNELS, Container, GIB, Machine};
-use crate::locks::lock;
 
 /// Reserves room for objects of a kind until one is refused; how many there were, and why there are
 /// no more.
 fn until_refused(container: &Arc<Container>, kind: Kind) -> (usize, Refusal) {
     let program = container.program();
     let context = program.context(0);
-    let mut accounts = lock(&container.session.objects.accounts);
+    let mut accounts = container.accounts();
     let ask = AllocRequest {
         client: Handle(context.client),
         kind,

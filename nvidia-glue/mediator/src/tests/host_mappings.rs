@@ -4,15 +4,14 @@
 use abi::{
     Node, Status,
     classes::NV01_MEMORY_SYSTEM,
-    layout::{read_u32, write_u32, write_u64},
+    layout::{read_u32, write_u64},
 };
 use std::sync::Arc;
 
-use account::{Accounts, Card, ObjectLimits};
+use account::{Accounts, ObjectLimits};
 use base::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result};
-use crate::locks::lock;
+use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result, struct_with};
 
 /// Bytes that one container may have of the host's memory here.
 const LIMIT: u64 = 64 * MIB;
@@ -20,12 +19,12 @@ const LIMIT: u64 = 64 * MIB;
 fn container(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { host_memory: Bytes(LIMIT), ..limits };
-    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *container.accounts() = Accounts::new(&[Bytes(MIB)], limits);
     container
 }
 
 fn charged(container: &Container) -> u64 {
-    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
+    container.host_used()
 }
 
 impl Context {
@@ -36,24 +35,16 @@ impl Context {
     /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with
     /// `NVOS32_ATTR_LOCATION_ANY`.
     fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {
-        let mut args = vec![0; 184];
-        for (at, value) in [(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args = struct_with(184, &[(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)]);
         assert!(write_u64(&mut args, 88, size));
-        let answer = self.program.escape(self.control, 0x4a, &mut args);
-        result(answer, &args, 20).map(|()| read_u32(&args, 44).unwrap())
+        self.program.rm(self.control, 0x4a, &mut args, 20).map(|()| read_u32(&args, 44).unwrap())
     }
 
     /// `NV_ESC_RM_MAP_MEMORY` of all of it on a file.
     fn map_on(&self, file: i32, memory: u32, length: u64) -> Result<(), Status> {
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, self.client), (4, self.device), (8, memory), (48, file.cast_unsigned())] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args = struct_with(56, &[(0, self.client), (4, self.device), (8, memory), (48, file.cast_unsigned())]);
         assert!(write_u64(&mut args, 24, length));
-        let answer = self.program.escape(self.control, 0x4e, &mut args);
-        result(answer, &args, 40)
+        self.program.rm(self.control, 0x4e, &mut args, 40)
     }
 
     /// Memory that is mapped through a file of its own.
@@ -130,7 +121,7 @@ fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     assert!(container.session.holds_anything());
     container.session.reconcile();
     assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (0, 0));
-    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 0);
+    assert_eq!(container.accounts().counts().host_mappings, 0);
 }
 
 /// Programs map memory, end the mapping and close its file long before they free it; some never do.
@@ -166,7 +157,7 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     let program = container.program();
     let (one, other) = (program.context(0), program.context(0));
     let memory = one.host_memory(16 * MIB).unwrap();
-    let duplicate = program.dup(other.control, (other.client, other.device), (one.client, memory)).unwrap();
+    let duplicate = other.dup(&one, memory).unwrap();
     let file = program.open(Node::Control);
     other.map_on(file, duplicate, 16 * MIB).unwrap();
     one.free(memory).unwrap();
@@ -192,10 +183,7 @@ impl Context {
         let program = &self.program;
         let card = program.open(Node::Card(program.container.machine.inventory.cards[0].minor));
         program.escape(card, 0xc9, &mut self.control.to_le_bytes());
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, self.client), (4, self.device), (8, object), (12, 0x71), (48, u32::MAX)] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args = struct_with(56, &[(0, self.client), (4, self.device), (8, object), (12, 0x71), (48, u32::MAX)]);
         assert!(write_u64(&mut args, 32, length - 1));
         let answer = program.escape(card, 0x27, &mut args);
         program.close(card);
@@ -204,7 +192,7 @@ impl Context {
 }
 
 fn kept(container: &Container) -> u64 {
-    lock(&container.session.objects.accounts).kept_by_pins().0
+    container.accounts().kept_by_pins().0
 }
 
 /// Nobody says which pages an object pins: they may be of what was mapped when it was made.
@@ -278,14 +266,14 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     // Nor is it to be mapped through a card's.
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(context.map_on(card, second, 16 * MIB), Err(Status::INVALID_ARGUMENT));
-    assert_eq!(lock(&container.session.objects.accounts).counts().host_mappings, 1);
+    assert_eq!(container.accounts().counts().host_mappings, 1);
     context.free(second).unwrap();
     context.free(first).unwrap();
     container.session.reconcile();
     assert_eq!(charged(&container), 16 * MIB);
     program.close(file);
     container.session.reconcile();
-    assert_eq!((charged(&container), lock(&container.session.objects.accounts).counts().abandoned), (0, 0));
+    assert_eq!((charged(&container), container.accounts().counts().abandoned), (0, 0));
 }
 
 #[test]

@@ -38,8 +38,7 @@ fn a_client_goes_with_the_process_though_others_have_its_file() {
     context.memory(LIMIT).unwrap();
     let client = context.client;
     let elsewhere = program.file_of(context.control);
-    let pid = program.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(program.exit());
     assert!(!machine.driver.has_client(client), "the memory is free again");
     container.assert_nothing_left();
     assert!(!container.session.holds_anything());
@@ -67,8 +66,7 @@ fn a_client_stays_while_any_process_of_the_container_has_its_file() {
     let memory = context.memory(MIB).unwrap();
     let inherited = child.give(program.file_of(context.control));
     let (client, device) = (context.client, context.device);
-    let pid = program.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(program.exit());
     container.session.reconcile();
     assert_eq!(container.used(0), MIB);
     child.dup(inherited, (client, device), (client, memory)).unwrap();
@@ -145,8 +143,7 @@ fn managed_memory_that_outlives_its_process_is_freed_before_its_file_is_given_up
     container.session.reconcile();
     assert_eq!((container.used(0), kept_uvm(&container)), (LIMIT, 1));
     spy.refuse_uvm(CLEAN_UP_ZOMBIES, 0, Status::INVALID_STATE);
-    let pid = child.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(child.exit());
     container.session.reconcile();
     assert_eq!((container.used(0), kept_uvm(&container)), (LIMIT, 1), "not freed, and so charged");
     spy.refuse_nothing();
@@ -162,7 +159,7 @@ fn a_pool_is_freed_before_its_file_is_given_up() {
     let OneContext { spy, container, program, context, .. } = OneContext::new();
     let uvm = program.uvm_file();
     pool(&context, uvm);
-    let charges = || lock(&container.session.objects.accounts).counts().charges;
+    let charges = || container.accounts().counts().charges;
     let with_pool = charges();
     let in_a_socket = program.file_of(uvm);
     program.close(uvm);

@@ -67,8 +67,7 @@ fn it_goes_with_its_process() {
     // The thread comes back from its mmap with another call.
     program.open(Node::Control);
     program.context(0).memory(LIMIT).unwrap();
-    let pid = program.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(program.exit());
     assert_eq!(container.used(0), 0);
 }
 
@@ -248,8 +247,7 @@ fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
     let mut wrong = [stranger.to_le_bytes(), [0; 4]].concat();
     assert_eq!(other.uvm(keeper, 75, &mut wrong, 4), Err(abi::Status::INVALID_ARGUMENT));
     other.close(handed);
-    let pid = one.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(one.exit());
     container.session.reconcile();
     assert_eq!(container.used(0), LIMIT, "no descriptor of it is left, but it is there");
     other.close(keeper);
@@ -354,8 +352,7 @@ fn what_lives_where_nobody_is_found_stays_charged_and_ends_nobody() {
     assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
     program.map_uvm(AT, LIMIT);
     let memory = program.memory_now();
-    let pid = program.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(program.exit());
     assert_eq!(ends(&container), 0);
     assert_eq!(container.used(0), LIMIT);
     clock.work(PATIENCE);
@@ -470,8 +467,7 @@ fn mappings_of_other_files_are_looked_at_until_they_have_come_to_nothing() {
         assert_eq!(program.handle(anywhere), Answer::Continue, "{number}");
     }
     assert!(container.session.holds_anything());
-    let pid = program.exit();
-    container.session.process_ended(pid);
+    container.session.process_ended(program.exit());
     container.session.reconcile();
     assert_eq!((container.used(0), container.session.holds_anything()), (0, false));
 }
@@ -507,7 +503,7 @@ fn what_a_card_has_too_much_for_long_ends_the_container() {
     let program = container.program();
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
-    lock(&container.session.objects.accounts).client_gone(Handle(context.client));
+    container.accounts().client_gone(Handle(context.client));
     container.session.reconcile();
     program.context(0).memory(MIB).unwrap();
     assert_eq!(ends(&container), 0);

@@ -13,13 +13,12 @@ use abi::{
 };
 use std::{sync::Arc, time::Duration};
 
-use account::Card;
 use base::{Bytes, OverMemory};
 
 use super::{
     alone::{OneContext, OneProgram},
     spy::COPY,
-    world::{Container, GIB, MIB, Machine, OWNER, memory_params, result, words},
+    world::{Container, GIB, MIB, Machine, OWNER, alloc_args, memory_params, struct_with, words},
 };
 use crate::{Answer, Drift, DriftKind, Trapped, clock::Clock, locks::lock};
 
@@ -145,7 +144,7 @@ fn a_duplicate_is_charged_once_and_lives_as_long_as_either() {
     let (one, other) = (container.program(), container.program());
     let (owner, user) = (one.context(0), other.context(0));
     let memory = owner.memory(LIMIT).unwrap();
-    let duplicate = other.dup(user.control, (user.client, user.device), (owner.client, memory)).unwrap();
+    let duplicate = user.dup(&owner, memory).unwrap();
     assert_eq!(container.used(0), LIMIT);
     owner.free(memory).unwrap();
     assert_eq!(container.used(0), LIMIT);
@@ -158,14 +157,11 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let alloc_of = |location: u32, attr2: u32, size: u64| {
         // NVOS32_FUNCTION_ALLOC_SIZE.
-        let mut args = vec![0; 184];
-        for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER), (56, location << 25)] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args =
+            struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (40, OWNER), (56, location << 25)]);
         assert!(write_u32(&mut args, 144, attr2));
         args[88..96].copy_from_slice(&size.to_le_bytes());
-        let answer = program.escape(context.control, 0x4a, &mut args);
-        result(answer, &args, 20).map(|()| read_u32(&args, 44).unwrap())
+        program.rm(context.control, 0x4a, &mut args, 20).map(|()| read_u32(&args, 44).unwrap())
     };
     let alloc = |location, size| alloc_of(location, 0, size);
     let memory = alloc(0, 2 * MIB).unwrap();
@@ -174,16 +170,12 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     assert_eq!(container.used(0), 2 * MIB, "memory of the host");
     assert_eq!(alloc(0, LIMIT), Err(Status::NO_MEMORY));
     alloc(3, 2 * MIB).unwrap();
-    let of_the_host = lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0;
+    let of_the_host = container.host_used();
     assert_eq!((container.used(0), of_the_host), (2 * MIB, 4 * MIB), "anywhere is the host");
     assert_eq!(alloc_of(0, 1 << 24, MIB), Err(Status::INVALID_CLASS), "another node's memory");
     // NVOS32_FUNCTION_FREE.
-    let mut free = vec![0; 184];
-    for (at, value) in [(0, context.client), (4, context.device), (8, 3), (44, memory)] {
-        assert!(write_u32(&mut free, at, value));
-    }
-    let answer = program.escape(context.control, 0x4a, &mut free);
-    result(answer, &free, 20).unwrap();
+    let mut free = struct_with(184, &[(0, context.client), (4, context.device), (8, 3), (44, memory)]);
+    program.rm(context.control, 0x4a, &mut free, 20).unwrap();
     assert_eq!(container.used(0), 0);
 }
 
@@ -191,8 +183,7 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
 fn contexts_are_charged_for_what_no_allocation_shows() {
     let OneContext { container, context, .. } = OneContext::within(64 * MIB);
     let group = |engine: u32| {
-        let mut params = [0; 20];
-        assert!(write_u32(&mut params, 12, engine));
+        let mut params = struct_with(20, &[(12, engine)]);
         context.object(KEPLER_CHANNEL_GROUP_A, &mut params)
     };
     let first = group(1).unwrap();
@@ -222,9 +213,7 @@ fn by_policy_the_process_is_killed_instead() {
     let program = container.program();
     let context = program.context(0);
     let params = program.put(&memory_params(2 * LIMIT));
-    let mut args = words(&[context.client, context.device, 0, 0x40]);
-    args.extend(params.to_le_bytes());
-    args.extend([0; 8]);
+    let mut args = alloc_args((context.client, context.device, 0), 0x40, params);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
     assert_eq!(lock(&container.observed.over_memory)[0].action, OverMemory::Kill);
     assert_eq!(container.session.usage().kills, 1);
@@ -270,7 +259,7 @@ fn the_driver_and_the_accounts_agree() {
     context.free(memory).unwrap();
     assert_eq!(container.session.reconcile(), []);
     // What was handed out behind the accounts' back is found.
-    lock(&container.session.objects.accounts).client_gone(Handle(context.client));
+    container.accounts().client_gone(Handle(context.client));
     context.program.close(uvm);
     let drifts = container.session.reconcile();
     assert_eq!(drifts.len(), 1, "{drifts:?}");
@@ -287,7 +276,7 @@ fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_contai
     let first = one.context(0);
     first.memory(LIMIT).unwrap();
     // The accounts let go of what the driver keeps.
-    lock(&container.session.objects.accounts).client_gone(Handle(first.client));
+    container.accounts().client_gone(Handle(first.client));
     let excess = |drifts: &[Drift]| drifts.iter().map(|drift| drift.excess).collect::<Vec<_>>();
     assert_eq!(excess(&container.session.reconcile()), [false], "that is all that it may have");
     other.context(0).memory(MIB).unwrap();
@@ -316,8 +305,7 @@ fn processes_that_ask_at_once_never_get_more_than_there_is() {
                         assert!(container.used(0) <= LIMIT);
                     }
                     held.pop().into_iter().for_each(|memory| context.free(memory).unwrap());
-                    let pid = program.exit();
-                    container.session.process_ended(pid);
+                    container.session.process_ended(program.exit());
                 }
             });
         }
@@ -340,18 +328,16 @@ fn a_call_on_another_file_is_none_of_the_drivers() {
 
 #[test]
 fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_can_tell() {
-    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
-    let mut params = vec![0; 20];
-    assert!(write_u32(&mut params, 12, 1));
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
+    let mut params = struct_with(20, &[(12, 1)]);
     let group = context.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap();
     let expected = container.used(0);
     let mut params = vec![0; 368];
-    let channel =
-        program.alloc(context.control, (context.client, group, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
+    let channel = context.object_below(group, HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     let mut question = [words(&[channel, 0]), vec![0; 8]].concat();
     assert_eq!(context.subdevice_control(NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut question), Err(Status(0x31)));
     assert_eq!(container.used(0), expected, "not measured yet");
-    program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut []).unwrap();
+    context.object_below(channel, HOPPER_COMPUTE_A, &mut []).unwrap();
     context.subdevice_control(NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE, &mut question).unwrap();
     let told = read_u64(&question, 8).unwrap();
     assert_eq!(container.used(0), told + 2948 * 1024);
@@ -364,17 +350,17 @@ fn a_context_is_charged_what_the_driver_tells_of_it_and_nobody_asks_before_it_ca
 #[test]
 fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     const CONTEXT_SIZE: u32 = NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE;
-    let OneContext { spy, container, program, context, .. } = OneContext::new();
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let told = 5 * MIB;
     spy.answer(CONTEXT_SIZE, [vec![0; 8], told.to_le_bytes().to_vec()].concat());
     let group = context.group(COPY);
-    let duplicate = program.dup(context.control, (context.client, context.device), (context.client, group)).unwrap();
+    let duplicate = context.dup(&context, group).unwrap();
     for parent in [group, duplicate, context.device] {
         let before = container.used(0);
         let channel = context.channel(parent, COPY).unwrap();
         let expected = container.used(0);
         for _ in 0..2 {
-            program.alloc(context.control, (context.client, channel, 0), VOLTA_COMPUTE_A, &mut []).unwrap();
+            context.object_below(channel, VOLTA_COMPUTE_A, &mut []).unwrap();
         }
         assert_eq!(spy.count(CONTEXT_SIZE), 1);
         if parent == duplicate {
@@ -387,7 +373,7 @@ fn what_is_said_to_copy_and_computes_is_charged_as_what_computes() {
     let bare = context.channel(context.device, COPY).unwrap();
     spy.answer(CONTEXT_SIZE, [vec![0; 8], (8 * GIB).to_le_bytes().to_vec()].concat());
     let before = container.used(0);
-    let computes = program.alloc(context.control, (context.client, bare, 0), VOLTA_COMPUTE_A, &mut []);
+    let computes = context.object_below(bare, VOLTA_COMPUTE_A, &mut []);
     assert_eq!(computes, Err(Status::NO_MEMORY));
     assert_eq!(container.used(0), before - 256 * 1024, "the channel is gone with it");
     context.free(context.client).unwrap();
@@ -410,7 +396,7 @@ fn nobody_keeps_the_mediator_from_hearing_what_a_context_takes() {
         spy.refuse(CONTEXT_SIZE, Status::OBJECT_NOT_FOUND);
     });
     spy.answer(CONTEXT_SIZE, [vec![0; 8], (5 * MIB).to_le_bytes().to_vec()].concat());
-    program.alloc(context.control, (context.client, channel, 0), VOLTA_COMPUTE_A, &mut []).unwrap();
+    context.object_below(channel, VOLTA_COMPUTE_A, &mut []).unwrap();
     freeing.join();
     assert_eq!(container.used(0), 5 * MIB + 2948 * 1024);
 }

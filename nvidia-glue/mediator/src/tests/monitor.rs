@@ -4,22 +4,19 @@ use abi::{
     Status,
     classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM},
     controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
-    layout::{read_u32, write_u32, write_u64},
+    layout::{read_u32, write_u64},
 };
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     replay::{Replay, machine_of},
-    world::{Container, GIB, MIB, Machine, host_memory_params, uuid_bytes},
+    world::{Container, GIB, MIB, Machine, host_memory_params, struct_with, uuid_bytes},
 };
 use crate::{Answer, locks::lock};
 
 /// `NV2080_CTRL_CMD_FB_GET_INFO_V2` with HEAP_SIZE and HEAP_FREE: both, KiB.
 fn heap(context: &super::world::Context) -> (u32, u32) {
-    let mut params = vec![0; 1028];
-    for (at, value) in [(0, 2), (4, 0x09), (12, 0x16)] {
-        assert!(write_u32(&mut params, at, value));
-    }
+    let mut params = struct_with(1028, &[(0, 2), (4, 0x09), (12, 0x16)]);
     context.subdevice_control(NV2080_CTRL_CMD_FB_GET_INFO_V2, &mut params).unwrap();
     (read_u32(&params, 8).unwrap(), read_u32(&params, 16).unwrap())
 }
@@ -46,8 +43,7 @@ fn it_sees_the_whole_card_and_what_is_taken_of_it() {
         let taken = seen(size) - seen(free);
         assert!((4 * GIB..5 * GIB).contains(&taken), "{} MiB", taken / MIB);
         // No process of its own has anything, and others are nobody's business.
-        let mut pids = vec![0; 3812];
-        assert!(write_u32(&mut pids, 4, 0x40));
+        let mut pids = struct_with(3812, &[(4, 0x40)]);
         context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PIDS, &mut pids).unwrap();
         assert_eq!(read_u32(&pids, 8), Some(0));
     });
@@ -62,10 +58,7 @@ fn it_can_have_nothing() {
             assert_eq!(context.memory(size), Err(Status::NO_MEMORY), "{size}");
         }
         // NVOS32_FUNCTION_ALLOC_SIZE.
-        let mut heap = vec![0; 184];
-        for (at, value) in [(0, context.client), (4, context.device), (8, 2)] {
-            assert!(write_u32(&mut heap, at, value));
-        }
+        let mut heap = struct_with(184, &[(0, context.client), (4, context.device), (8, 2)]);
         assert!(write_u64(&mut heap, 88, 1));
         assert_eq!(program.escape(context.control, 0x4a, &mut heap), Answer::Return(0));
         assert_eq!(read_u32(&heap, 20), Some(Status::NO_MEMORY.0));

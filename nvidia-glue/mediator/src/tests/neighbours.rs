@@ -18,7 +18,7 @@ use std::sync::Arc;
 use super::{
     alone::{OneContext, OneProgram},
     spy::{GR, Spy},
-    world::{Context, GIB, MIB, Machine, Program, words},
+    world::{Context, GIB, MIB, Machine, Program, struct_with, words},
 };
 
 const LIMIT: u64 = 4 * GIB;
@@ -28,8 +28,7 @@ const GRAPHICS: u32 = HOPPER_A;
 
 /// `NV2080_CTRL_CMD_GPU_GET_PIDS`: who has an object of a class.
 fn pids(context: &Context, class: u32) -> Vec<u32> {
-    let mut params = vec![0; 3812];
-    assert!(write_u32(&mut params, 4, class));
+    let mut params = struct_with(3812, &[(4, class)]);
     context.subdevice_control(NV2080_CTRL_CMD_GPU_GET_PIDS, &mut params).unwrap();
     let count = usize::try_from(read_u32(&params, 8).unwrap()).unwrap();
     (0..count).map(|at| read_u32(&params, 12 + 4 * at).unwrap()).collect()
@@ -37,8 +36,7 @@ fn pids(context: &Context, class: u32) -> Vec<u32> {
 
 /// `NV2080_CTRL_CMD_GPU_GET_PID_INFO`: result and memory of each.
 fn used(context: &Context, pids: &[u32]) -> Vec<(u32, u64)> {
-    let mut params = vec![0; 14408];
-    assert!(write_u32(&mut params, 0, u32::try_from(pids.len()).unwrap()));
+    let mut params = struct_with(14408, &[(0, u32::try_from(pids.len()).unwrap())]);
     for (at, pid) in pids.iter().enumerate() {
         assert!(write_u32(&mut params, 8 + 72 * at, *pid));
     }
@@ -102,9 +100,8 @@ fn processes_are_listed_by_what_they_do() {
     let (computes, draws, looks) = (container.program(), container.program(), container.program());
     let works = |program: &Arc<Program>, class: u32| {
         let context = program.context(0);
-        let group = context.group(GR);
-        let channel = context.channel(group, 0).unwrap();
-        let made = program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 8]).unwrap();
+        let (_, channel) = context.group_of_one(GR);
+        let made = context.object_below(channel, class, &mut [0; 8]).unwrap();
         (context.control, context.client, made)
     };
     works(&computes, COMPUTE);
@@ -203,7 +200,7 @@ fn sessions_and_accounting_are_answered_as_where_there_are_none() {
     assert_eq!(program.take(list), [7; 64]);
     let ask = |id: u32, gpu: u32, size: usize| {
         let mut params = words(&vec![gpu; size / 4]);
-        let answer = program.control(context.control, (context.client, context.client), id, &mut params);
+        let answer = context.control(context.client, id, &mut params);
         answer.map(|()| read_u32(&params, size - 4).unwrap())
     };
     let own = container.session.grant.names()[0].gpu_id;
@@ -220,17 +217,17 @@ fn sessions_and_accounting_are_answered_as_where_there_are_none() {
 #[test]
 fn memory_for_confidential_computing_is_the_quota() {
     const SIZES: u32 = NV_CONF_COMPUTE_CTRL_CMD_GPU_GET_VIDMEM_SIZE;
-    let OneContext { spy, program, context, .. } = OneContext::new();
+    let OneContext { spy, context, .. } = OneContext::new();
     let quota = u32::try_from((8 * GIB) >> 10).unwrap();
     for (told, shown) in [([9, 0], [quota, 0]), ([0, 9], [0, quota])] {
         let answer = |subdevice: u32, [protected, not]: [u32; 2]| words(&[subdevice, 0, protected, 0, not, 0]);
         spy.answer(SIZES, answer(context.subdevice, told));
         let mut params = answer(context.subdevice, [0, 0]);
-        program.control(context.control, (context.client, context.client), SIZES, &mut params).unwrap();
+        context.control(context.client, SIZES, &mut params).unwrap();
         assert_eq!(params, answer(context.subdevice, shown));
         let mut of_nobody = answer(0x7777, [0, 0]);
         spy.answer(SIZES, answer(0x7777, told));
-        let refused = program.control(context.control, (context.client, context.client), SIZES, &mut of_nobody);
+        let refused = context.control(context.client, SIZES, &mut of_nobody);
         assert_eq!((refused, of_nobody), (Err(Status::OBJECT_NOT_FOUND), answer(0x7777, [0, 0])));
     }
 }

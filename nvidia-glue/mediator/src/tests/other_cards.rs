@@ -11,7 +11,7 @@ use abi::{
     layout::{read_u32, write_u32},
 };
 
-use super::world::{GIB, Machine, Program, uuid_bytes};
+use super::world::{GIB, Machine, Program, struct_with, uuid_bytes};
 
 /// Of four cards, the second and the last.
 const GRANTED: [usize; 2] = [1, 3];
@@ -82,10 +82,7 @@ fn a_uuid_is_known_of_granted_cards_only() {
 fn peers_in_a_matrix_are_granted_cards() {
     with_two_of_four(|_, ids, ask| {
         let matrix = |first: usize, second: usize| {
-            let mut params = vec![0; 1352];
-            for (at, value) in [(0, 1), (4, 1), (8, ids[first]), (40, ids[second])] {
-                assert!(write_u32(&mut params, at, value));
-            }
+            let mut params = struct_with(1352, &[(0, 1), (4, 1), (8, ids[first]), (40, ids[second])]);
             ask(NV0000_CTRL_CMD_SYSTEM_GET_P2P_CAPS_MATRIX, &mut params)
         };
         assert_eq!(matrix(1, 3), Ok(()));

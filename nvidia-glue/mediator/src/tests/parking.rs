@@ -46,7 +46,7 @@ fn memory_that_only_uvm_maps_leaves_and_comes_back() {
     for (base, (memory, size)) in (1..).zip([(moved, 64 * MIB), (duplicated, 32 * MIB), (small, MIB)]) {
         context.map(uvm, base * GIB, size, memory).unwrap();
     }
-    program.dup(context.control, (context.client, context.device), (context.client, duplicated)).unwrap();
+    context.dup(&context, duplicated).unwrap();
     let (session, before, used) = (&container.session, on_card(&container), container.used(0));
     assert_eq!(session.bytes_to_park().unwrap(), 64 * MIB);
 

@@ -8,7 +8,7 @@ use abi::{
         NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO,
         NV0041_CTRL_CMD_GET_SURFACE_INFO,
     },
-    layout::{read_u32, write_u32, write_u64},
+    layout::{read_u32, write_u64},
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -18,7 +18,7 @@ use driver::{DeviceFile, DriverCall, FileField, Holder};
 
 use super::{
     alone::OneContext,
-    world::{Container, Context, MIB, Machine, Program, host_memory_params, result},
+    world::{Container, Context, MIB, Machine, Program, host_memory_params, struct_with},
 };
 use crate::{
     Answer, Drift, DriftKind, Trapped,
@@ -33,11 +33,11 @@ use crate::{
 const OBJECT_COST: u64 = 4096;
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
+    container.host_used()
 }
 
 fn pinned(container: &Container) -> u32 {
-    lock(&container.session.objects.accounts).counts().pinned
+    container.accounts().counts().pinned
 }
 
 /// A card's file that belongs to the context's control file.
@@ -48,10 +48,8 @@ fn card_of(context: &Context) -> i32 {
 }
 
 fn pin_args(context: &Context, object: u32, length: u64) -> Vec<u8> {
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, context.client), (4, context.device), (8, object), (12, 0x71), (48, u32::MAX)] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args =
+        struct_with(56, &[(0, context.client), (4, context.device), (8, object), (12, 0x71), (48, u32::MAX)]);
     assert!(write_u64(&mut args, 32, length.wrapping_sub(1)));
     args
 }
@@ -59,8 +57,7 @@ fn pin_args(context: &Context, object: u32, length: u64) -> Vec<u8> {
 /// `NV_ESC_RM_ALLOC_MEMORY`.
 fn pin(context: &Context, card: i32, object: u32, length: u64) -> Result<(), Status> {
     let mut args = pin_args(context, object, length);
-    let answer = context.program.escape(card, 0x27, &mut args);
-    result(answer, &args, 40)
+    context.program.rm(card, 0x27, &mut args, 40)
 }
 
 #[test]
@@ -71,7 +68,7 @@ fn it_is_charged_until_it_ends() {
     assert_eq!(pin(&context, card, 0x70, 128 * MIB), Ok(()));
     assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
     // A duplicate keeps it.
-    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, 0x70)).unwrap();
+    let duplicate = other.dup(&context, 0x70).unwrap();
     context.free(0x70).unwrap();
     assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
     other.free(duplicate).unwrap();
@@ -99,7 +96,7 @@ fn it_is_limited_in_number_and_size() {
     let machine = Machine::new(1);
     let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { pinned: 3, host_memory: Bytes(MIB), ..ObjectLimits::default() };
-    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(MIB)], limits);
+    *container.accounts() = Accounts::new(&[Bytes(MIB)], limits);
     let program = container.program();
     let context = program.context(0);
     let card = card_of(&context);
@@ -154,7 +151,7 @@ fn assert_caught(machine: &Machine, program: &Program, class: u32, (asked, found
     let drifts = drifts(&program.container);
     let [Drift { kind, excess: true, pids }] = drifts.as_slice() else { panic!("{drifts:?}") };
     assert!(pids.is_empty(), "all of the container");
-    let limit = lock(&program.container.session.objects.accounts).card(Card::HOST).unwrap().limit;
+    let limit = program.container.accounts().card(Card::HOST).unwrap().limit;
     let expected = DriftKind::Pinned { by: program.pid, asked: Bytes(asked), found: Bytes(found), class, limit };
     assert_eq!(kind, &expected);
     assert_eq!(machine.driver.host_memory_used().unwrap(), 0);
@@ -451,10 +448,7 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
     let staging = container.session.staging().unwrap();
     let mut client = lock(&staging.client);
     let (own, device) = container.session.staging_device(staging, &mut client, Card(0)).unwrap();
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, own.0), (4, device.0), (8, handle.0), (12, class), (48, u32::MAX)] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args = struct_with(56, &[(0, own.0), (4, device.0), (8, handle.0), (12, class), (48, u32::MAX)]);
     assert!(write_u64(&mut args, 32, MIB - 1));
     let card = container.session.driver.open(Node::Card(container.machine.inventory.cards[0].minor)).unwrap();
     let register = |control: DeviceFile| {
@@ -535,13 +529,13 @@ fn what_is_not_known_is_asked_again() {
     const GET_CHILD_HANDLE: u32 = NV0000_CTRL_CMD_CLIENT_GET_CHILD_HANDLE;
     const GET_HANDLE_INFO: u32 = NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO;
     const GET_SURFACE_INFO: u32 = NV0041_CTRL_CMD_GET_SURFACE_INFO;
-    let OneContext { spy, container, program, context, .. } = OneContext::new();
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let card = card_of(&context);
     for control in [GET_CHILD_HANDLE, GET_HANDLE_INFO, GET_SURFACE_INFO] {
         pin(&context, card, 0x70, MIB).unwrap();
         spy.refuse(control, Status::NO_MEMORY);
         container.session.look_at_what_is_pinned();
-        assert_eq!(program.dup(context.control, (context.client, context.device), (context.client, 0x70)).ok(), None);
+        assert_eq!(context.dup(&context, 0x70).ok(), None);
         assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (1, vec![]));
         spy.refuse_no_more();
         assert_eq!(any_call(&context), Answer::Return(0));

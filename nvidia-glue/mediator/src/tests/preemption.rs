@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::{
     alone::{OneContext, OneProgram},
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, Machine, Program, device_params, result, words},
+    world::{Container, Context, Machine, Program, device_params, result, struct_with, words},
 };
 use crate::locks::lock;
 
@@ -31,7 +31,7 @@ const BLOCKS: u32 = 1;
 const INSTRUCTIONS: u32 = 2;
 
 fn engine(context: &Context, channel: u32, class: u32) -> Result<u32, Status> {
-    context.program.alloc(context.control, (context.client, channel, 0), class, &mut [0; 16])
+    context.object_below(channel, class, &mut [0; 16])
 }
 
 fn is_preemptible(container: &Container, context: &Context, object: u32) -> bool {
@@ -53,10 +53,7 @@ const CONTROLS: [(u32, usize, Option<usize>, usize, usize); 2] = [(MODE, 32, Non
 /// Returns what reaches the driver of a mode that a program asks for.
 fn asked(spy: &Spy, context: &Context, channel: u32, mode: u32) -> [u32; 2] {
     CONTROLS.map(|(id, size, client_at, channel_at, mode_at)| {
-        let mut params = vec![0; size];
-        for (at, value) in [(0, 1), (channel_at, channel), (mode_at, mode)] {
-            assert!(write_u32(&mut params, at, value));
-        }
+        let mut params = struct_with(size, &[(0, 1), (channel_at, channel), (mode_at, mode)]);
         assert!(client_at.is_none_or(|at| write_u32(&mut params, at, context.client)));
         let given = params.clone();
         spy.seen();
@@ -75,8 +72,7 @@ fn kernels_can_always_be_preempted() {
         assert_eq!(asked(&spy, &context, group, mode), [INSTRUCTIONS; 2]);
     }
     for (id, size, ..) in CONTROLS {
-        let mut graphics = vec![0; size];
-        assert!(write_u32(&mut graphics, 0, 2));
+        let mut graphics = struct_with(size, &[(0, 2)]);
         spy.seen();
         let _ = context.subdevice_control(id, &mut graphics);
         assert_eq!(spy.seen()[0].params, graphics, "the mode of compute is not set");
@@ -92,8 +88,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
         engine(&context, channel, class).unwrap();
         modes(&spy)
     };
-    let group = context.group(GR);
-    let grouped = context.channel(group, 0).unwrap();
+    let (group, grouped) = context.group_of_one(GR);
     let set = |context: &Context, object: u32| (1, object, INSTRUCTIONS, context.subdevice);
     assert_eq!(modes_set(grouped, COMPUTE), [set(&context, group)], "of all the group");
     assert_eq!(modes_set(context.channel(group, 0).unwrap(), COMPUTE), [], "once");
@@ -101,8 +96,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
     assert_eq!(modes_set(alone, COMPUTE), [set(&context, alone)]);
     // It has a context with any object of the engine.
     for class in [INLINE, DRAW_FLAT] {
-        let group = context.group(GR);
-        let channel = context.channel(group, 0).unwrap();
+        let (group, channel) = context.group_of_one(GR);
         assert_eq!(modes_set(channel, class), [set(&context, group)]);
         assert_eq!(modes_set(channel, COMPUTE), []);
     }
@@ -114,8 +108,7 @@ fn kernels_of_who_does_not_ask_can_be_preempted_too() {
 fn ways(program: &Arc<Program>) -> Vec<(&'static str, Context, u32, u32)> {
     let (in_group, alone, by_duplicate, bare) =
         (program.context(0), program.context(0), program.context(0), program.context(0));
-    let group = in_group.group(GR);
-    let channel = in_group.channel(group, 0).unwrap();
+    let (group, channel) = in_group.group_of_one(GR);
     let single = alone.channel(alone.device, GR).unwrap();
     let place = (by_duplicate.client, by_duplicate.device);
     let duplicate = program.dup(by_duplicate.control, place, (in_group.client, group)).unwrap();
@@ -170,8 +163,7 @@ fn what_cannot_be_made_preemptible_does_not_come_to_be() {
 #[test]
 fn a_card_that_does_not_know_the_mode_computes() {
     let OneContext { spy, container, context, .. } = OneContext::new();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
+    let (group, channel) = context.group_of_one(GR);
     spy.refuse(MODE, Status::NOT_SUPPORTED);
     engine(&context, channel, COMPUTE).unwrap();
     assert!(!is_preemptible(&container, &context, group));
@@ -185,8 +177,7 @@ fn a_card_that_does_not_know_the_mode_computes() {
 fn nobody_takes_anything_away_while_a_context_is_made_preemptible() {
     for takes_subdevice in [true, false] {
         let OneContext { spy, container, program, context, .. } = OneContext::new();
-        let group = context.group(GR);
-        let channel = context.channel(group, 0).unwrap();
+        let (group, channel) = context.group_of_one(GR);
         let taken = if takes_subdevice { context.subdevice } else { group };
         let client = context.client;
         let thread = (Arc::clone(&container), program.file_of(context.control));
@@ -224,8 +215,7 @@ fn the_channels_own_device_is_asked() {
 fn there_is_no_other_way_to_an_object_that_computes() {
     let OneContext { spy, program, context, .. } = OneContext::new();
     let other = program.context(0);
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
+    let (group, channel) = context.group_of_one(GR);
     let made = engine(&context, channel, COMPUTE).unwrap();
     spy.escapes(0);
     // Below anything but a channel; a duplicate of one, or of its channel.

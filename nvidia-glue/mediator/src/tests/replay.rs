@@ -111,7 +111,7 @@ impl<'a> Replay<'a> {
         for (number, line) in (2..).zip(lines) {
             self.event(line);
             for of in self.accounts.clone() {
-                let usage = lock(&self.container.session.objects.accounts).card(of).unwrap();
+                let usage = self.container.accounts().card(of).unwrap();
                 let used = usage.used.0;
                 // CUDA asks for whole frames; beside them there are the buffers of each process'
                 // four channel groups.

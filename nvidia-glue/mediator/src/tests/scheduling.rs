@@ -30,7 +30,7 @@ use schedule::Edge;
 use super::{
     alone::{OneContext, OneProgram},
     spy::{COPY, DISABLE, GET_TIMESLICE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, SET_TIMESLICE, Spy},
-    world::{Context, Machine, words},
+    world::{Context, Machine, struct_with, words},
 };
 
 const PREEMPT: u32 = NVA06C_CTRL_CMD_PREEMPT;
@@ -85,8 +85,7 @@ fn what_a_program_has_taken_off_stays_off() {
 #[test]
 fn nobody_is_let_off_for_having_been_taken_off_too_early() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
+    let (group, channel) = context.group_of_one(GR);
     // It has no effect on the card, and none here.
     context.disable(true, &[(context.client, channel)]).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -173,9 +172,7 @@ fn slice(context: &Context, group: u32) -> u64 {
 #[test]
 fn time_slices_are_the_grants() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
-    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    let (group, _) = context.scheduled_group(GR);
     assert_eq!(slice(&context, group), 1024, "the driver's");
     // While slices are left to programs, they are bounded.
     set_slice(&context, group, 500).unwrap();
@@ -192,20 +189,16 @@ fn time_slices_are_the_grants() {
     }
     assert_eq!(spy.seen().iter().filter(|seen| [SET_TIMESLICE, GET_TIMESLICE].contains(&seen.id)).count(), 0);
     // A new group has it at once, and its program sees the driver's default.
-    let new = context.group(GR);
-    context.channel(new, 0).unwrap();
+    let (new, _) = context.group_of_one(GR);
     assert_eq!(slice(&context, new), 1024);
     context.schedule(new, SCHEDULE_GROUP).unwrap();
     assert_eq!(spy.slice(&context, new), Some(300));
     // One whose channels are scheduled one by one, too.
-    let single = context.group(GR);
-    let channel = context.channel(single, 0).unwrap();
+    let (single, channel) = context.group_of_one(GR);
     context.schedule(channel, SCHEDULE_CHANNEL).unwrap();
     assert_eq!(spy.slice(&context, single), Some(300));
     // Copies are not divided by slices; without a group nobody could set one.
-    let copies = context.group(COPY);
-    context.channel(copies, 0).unwrap();
-    context.schedule(copies, SCHEDULE_GROUP).unwrap();
+    let (copies, _) = context.scheduled_group(COPY);
     assert_eq!(spy.slice(&context, copies), None);
     let bare = context.channel(context.device, GR).unwrap();
     assert_eq!(context.schedule(bare, SCHEDULE_CHANNEL), Err(Status::NOT_SUPPORTED));
@@ -223,23 +216,19 @@ fn time_slices_are_the_grants() {
 #[test]
 fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
     let OneContext { spy, container, context, .. } = OneContext::new();
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
-    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    let (group, _) = context.scheduled_group(GR);
     let gate = container.gate();
     spy.during(SET_TIMESLICE, move || gate.set_slice(Some(300)).unwrap());
     set_slice(&context, group, 2000).unwrap();
     assert_eq!(spy.slice(&context, group), Some(300));
     let gate = container.gate();
-    let new = context.group(GR);
-    context.channel(new, 0).unwrap();
+    let (new, _) = context.group_of_one(GR);
     spy.during(SCHEDULE_GROUP, move || gate.set_slice(Some(600)).unwrap());
     context.schedule(new, SCHEDULE_GROUP).unwrap();
     assert_eq!([group, new].map(|group| spy.slice(&context, group)), [Some(600); 2]);
     // While the new group gets its first.
     let gate = container.gate();
-    let newest = context.group(GR);
-    context.channel(newest, 0).unwrap();
+    let (newest, _) = context.group_of_one(GR);
     spy.during(SET_TIMESLICE, move || gate.set_slice(Some(700)).unwrap());
     context.schedule(newest, SCHEDULE_GROUP).unwrap();
     assert_eq!(spy.slice(&context, newest), Some(700));
@@ -261,10 +250,7 @@ fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
     let OneContext { spy, program, context, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
     // {numChannels, hChannels[4096], flags, timeout}
-    let mut params = vec![0; 16396];
-    for (at, value) in [(0, 1), (4, channel), (16392, u32::MAX)] {
-        assert!(write_u32(&mut params, at, value));
-    }
+    let mut params = struct_with(16396, &[(0, 1), (4, channel), (16392, u32::MAX)]);
     let given = params.clone();
     spy.seen();
     let _ = context.control(context.device, NV0080_CTRL_CMD_FIFO_IDLE_CHANNELS, &mut params);
@@ -288,12 +274,12 @@ fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
 
 #[test]
 fn an_engine_that_is_bound_or_used_counts() {
-    let OneContext { spy, program, context, gate, .. } = OneContext::new();
+    let OneContext { spy, context, gate, .. } = OneContext::new();
     // Called a video decoder's, then bound to compute; or given an object of compute.
     let (bound, used) = (context.scheduled(NVDEC, 1)[0], context.scheduled(NVDEC, 1)[0]);
     assert_eq!(gate.channels(), 0);
     let _ = context.control(bound, NVA06F_CTRL_CMD_BIND, &mut GR.to_le_bytes());
-    program.alloc(context.control, (context.client, used, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
+    context.object_below(used, HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     assert_eq!(gate.channels(), 2);
     gate.close().unwrap();
     assert!(!spy.works(&context, bound) && !spy.works(&context, used));
@@ -301,7 +287,7 @@ fn an_engine_that_is_bound_or_used_counts() {
     let (bound, used) = (context.scheduled(NVDEC, 1)[0], context.scheduled(NVDEC, 1)[0]);
     assert!(spy.works(&context, bound));
     let _ = context.control(bound, NVC36F_CTRL_CMD_BIND, &mut COPY.to_le_bytes());
-    program.alloc(context.control, (context.client, used, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
+    context.object_below(used, HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     assert!(!spy.works(&context, bound) && !spy.works(&context, used));
 }
 
@@ -318,7 +304,7 @@ fn a_group_is_what_any_of_its_channels_is_found_to_be() {
         let group = context.group(NVDEC);
         let (one, other) = (context.channel(group, 0).unwrap(), context.channel(group, 0).unwrap());
         context.schedule(group, SCHEDULE_GROUP).unwrap();
-        program.alloc(context.control, (context.client, one, 0), class, &mut [0; 8]).unwrap();
+        context.object_below(one, class, &mut [0; 8]).unwrap();
         let late = context.channel(group, 0).unwrap();
         gate.close().unwrap();
         assert!(spy.none_works(&context, &[one, other, late]), "{class:#x}");
@@ -380,9 +366,7 @@ fn a_partition_mode_is_an_own_groups() {
 #[test]
 fn what_schedules_for_others_never_reaches_the_driver() {
     let OneContext { spy, context, .. } = OneContext::new();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
-    context.schedule(group, SCHEDULE_GROUP).unwrap();
+    let (group, channel) = context.scheduled_group(GR);
     spy.seen();
     let controls = [
         (group, NVA06C_CTRL_CMD_SET_INTERLEAVE_LEVEL, "SET_INTERLEAVE_LEVEL"),

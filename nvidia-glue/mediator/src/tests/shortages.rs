@@ -44,7 +44,7 @@ fn pinned_memory_and_managed_ranges_are_told_by_name() {
     let machine = Machine::new(1);
     let limits = ObjectLimits { host_memory: Bytes(4 * MIB), managed_ranges: 0, ..ObjectLimits::default() };
     let container = machine.container(&[0], GIB);
-    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(GIB)], limits);
+    *container.accounts() = Accounts::new(&[Bytes(GIB)], limits);
     let program = container.program();
     let context = program.context(0);
     let pinned = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(8 * MIB));

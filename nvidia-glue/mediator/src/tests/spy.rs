@@ -27,7 +27,7 @@ use driver::{CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, O
 use schedule::Gate;
 use simulator::SimulatedDriver;
 
-use super::world::{Container, Context, GIB, Machine};
+use super::world::{Container, Context, GIB, Machine, struct_with};
 use crate::{UvmMapping, locks::lock};
 
 pub(super) const SCHEDULE_GROUP: u32 = NVA06C_CTRL_CMD_GPFIFO_SCHEDULE;
@@ -450,15 +450,26 @@ impl Container {
 
 impl Context {
     pub(super) fn group(&self, engine: u32) -> u32 {
-        let mut params = [0; 20];
-        assert!(write_u32(&mut params, 12, engine));
+        let mut params = struct_with(20, &[(12, engine)]);
         self.object(KEPLER_CHANNEL_GROUP_A, &mut params).unwrap()
+    }
+
+    /// A group with a channel.
+    pub(super) fn group_of_one(&self, engine: u32) -> (u32, u32) {
+        let group = self.group(engine);
+        (group, self.channel(group, 0).unwrap())
+    }
+
+    /// The same, and it is scheduled.
+    pub(super) fn scheduled_group(&self, engine: u32) -> (u32, u32) {
+        let (group, channel) = self.group_of_one(engine);
+        self.schedule(group, SCHEDULE_GROUP).unwrap();
+        (group, channel)
     }
 
     /// A channel below a group or the device.
     pub(super) fn channel(&self, parent: u32, engine: u32) -> Result<u32, Status> {
-        let mut params = [0; 368];
-        assert!(write_u32(&mut params, 128, engine));
+        let mut params = struct_with(368, &[(128, engine)]);
         self.program.alloc(self.control, (self.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
     }
 

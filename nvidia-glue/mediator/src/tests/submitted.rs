@@ -12,7 +12,7 @@ use schedule::Submitted;
 use super::{
     alone::{OneContext, OneProgram},
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, GIB, MIB, Machine, host_memory_params, memory_params},
+    world::{Container, Context, GIB, MIB, Machine, host_memory_params, memory_params, struct_with},
 };
 use crate::locks::lock;
 
@@ -22,7 +22,7 @@ impl Context {
     fn channel_in(&self, parent: u32, (memory, offset): (u32, u64)) -> Result<u32, Status> {
         let mut params = [0; 368];
         assert!(write_u32(&mut params, 32, memory) && write_u64(&mut params, 64, offset));
-        self.program.alloc(self.control, (self.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
+        self.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
     }
 
     /// A scheduled group with channels in new memory, the memory and the channels.
@@ -142,8 +142,7 @@ fn memory_may_be_freed_before_and_after_its_channel() {
     let (_, memory, channels) = context.at_work(GR, 1);
     context.free(channels[0]).unwrap();
     let group = context.group(GR);
-    let mut params = [0; 368];
-    assert!(write_u32(&mut params, 32, memory));
+    let mut params = struct_with(368, &[(32, memory)]);
     let names = (context.client, group, channels[0]);
     program.alloc(context.control, names, HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();

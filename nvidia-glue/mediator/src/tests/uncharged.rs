@@ -12,7 +12,9 @@ use base::Bytes;
 
 use super::{
     alone::OneContext,
-    world::{Container, Context, MIB, Machine, host_memory_params, memory_params, result, uuid_bytes, words},
+    world::{
+        Container, Context, MIB, Machine, host_memory_params, memory_params, result, struct_with, uuid_bytes, words,
+    },
 };
 use crate::{Answer, locks::lock};
 
@@ -23,16 +25,16 @@ const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
 pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
     let container = machine.container(&[0], LIMIT);
-    *lock(&container.session.objects.accounts) = Accounts::new(&[Bytes(LIMIT)], limits);
+    *container.accounts() = Accounts::new(&[Bytes(LIMIT)], limits);
     container
 }
 
 fn tables(container: &Container) -> u64 {
-    lock(&container.session.objects.accounts).page_tables(Card(0)).0
+    container.accounts().page_tables(Card(0)).0
 }
 
 fn host(container: &Container) -> u64 {
-    lock(&container.session.objects.accounts).card(Card::HOST).unwrap().used.0
+    container.host_used()
 }
 
 /// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
@@ -111,20 +113,15 @@ fn a_program_that_maps_all_it_has_is_far_from_the_bound() {
 
 /// `NV_ESC_RM_MAP_MEMORY_DMA` and its end; the driver chooses nothing here.
 fn dma(context: &Context, (space, memory): (u32, u32), offset: u64, length: u64) -> Result<(), Status> {
-    let mut args = vec![0; 64];
-    for (at, value) in [(0, context.client), (4, context.device), (8, space), (12, memory)] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args = struct_with(64, &[(0, context.client), (4, context.device), (8, space), (12, memory)]);
     assert!(write_u64(&mut args, 24, length) && write_u64(&mut args, 48, offset));
-    let answer = context.program.escape(context.control, 0x57, &mut args);
-    result(answer, &args, 56)
+    context.program.rm(context.control, 0x57, &mut args, 56)
 }
 
 fn end_dma(context: &Context, (space, memory): (u32, u32), offset: u64, length: u64) {
     let mut args = words(&[context.client, context.device, space, memory, 0, 0]);
     args.extend([offset.to_le_bytes(), length.to_le_bytes(), [0; 8]].concat());
-    let answer = context.program.escape(context.control, 0x58, &mut args);
-    result(answer, &args, 40).unwrap();
+    context.program.rm(context.control, 0x58, &mut args, 40).unwrap();
 }
 
 #[test]
@@ -168,7 +165,7 @@ fn mappings_of_the_resource_managers_are_limited_in_number() {
     end_dma(&context, names, 0, 0);
     dma(&context, names, 3 << 12, 4096).unwrap();
     context.free(names.0).unwrap();
-    assert_eq!(lock(&container.session.objects.accounts).counts().references, 0);
+    assert_eq!(container.accounts().counts().references, 0);
 }
 
 fn lazy_space(size: u64) -> Vec<u8> {
@@ -191,10 +188,7 @@ fn page_tables_that_are_made_at_once_are_charged() {
     assert!(write_u32(&mut sparse, 8, 0x0408_0400));
     assert_eq!(context.object(NV50_MEMORY_VIRTUAL, &mut sparse), Err(Status::NO_MEMORY));
     // The older call: NVOS32_FUNCTION_ALLOC_SIZE.
-    let mut heap = vec![0; 184];
-    for (at, value) in [(0, context.client), (4, context.device), (8, 2), (52, 0x0008_0000)] {
-        assert!(write_u32(&mut heap, at, value));
-    }
+    let mut heap = struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (52, 0x0008_0000)]);
     assert!(write_u64(&mut heap, 88, 2 * GIB_512));
     assert_eq!(program.escape(context.control, 0x4a, &mut heap), Answer::Return(0));
     assert_eq!(result(Answer::Return(0), &heap, 20), Err(Status::NO_MEMORY));
@@ -266,15 +260,14 @@ fn events_are_limited_in_number() {
     let context = program.context(0);
     let event = |number, fd| {
         let mut args = words(&[context.client, context.device, fd, 0]);
-        let answer = program.escape(context.control, number, &mut args);
-        result(answer, &args, 12)
+        program.rm(context.control, number, &mut args, 12)
     };
     (20..23).for_each(|fd| event(0xce, fd).unwrap());
     assert_eq!(event(0xce, 23), Err(Status::INSUFFICIENT_RESOURCES));
     event(0xcf, 21).unwrap();
     event(0xce, 23).unwrap();
     context.free(context.client).unwrap();
-    assert_eq!(lock(&container.session.objects.accounts).counts().os_events, 0);
+    assert_eq!(container.accounts().counts().os_events, 0);
     let node = program.open(Node::Control);
     program.close(node);
 }
@@ -312,14 +305,12 @@ fn mappings_for_the_processor_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
     let program = container.program();
     let context = program.context(0);
-    let count = || lock(&container.session.objects.accounts).counts().processor_mappings;
+    let count = || container.accounts().counts().processor_mappings;
     let card = container.machine.inventory.cards[0].minor;
     let map = |memory: u32| {
         let file = program.open(Node::Card(card));
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, context.client), (4, context.device), (8, memory), (48, file.cast_unsigned())] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args =
+            struct_with(56, &[(0, context.client), (4, context.device), (8, memory), (48, file.cast_unsigned())]);
         assert!(write_u64(&mut args, 24, 4096));
         let answer = program.escape(context.control, 0x4e, &mut args);
         program.close(file);
@@ -327,8 +318,7 @@ fn mappings_for_the_processor_are_limited_in_number() {
     };
     let unmap = |memory: u32| {
         let mut args = words(&[context.client, context.device, memory, 0, 0, 0, 0, 0]);
-        let answer = program.escape(context.control, 0x4f, &mut args);
-        result(answer, &args, 24)
+        program.rm(context.control, 0x4f, &mut args, 24)
     };
     let memory = context.memory(MIB).unwrap();
     (0..3).for_each(|_| map(memory).unwrap());
@@ -353,7 +343,7 @@ fn groups_of_ranges_are_limited_in_number() {
     let container = limited(&machine, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
     let program = container.program();
     let uvm = program.uvm_file();
-    let count = || lock(&container.session.objects.accounts).counts().range_groups;
+    let count = || container.accounts().counts().range_groups;
     let create = |uvm: i32| {
         let mut args = [0; 16];
         program.uvm(uvm, 23, &mut args, 8).map(|()| args)
@@ -382,7 +372,7 @@ fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
     let OneContext { spy, program, context, .. } = OneContext::new();
     let memory = |size| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size)).unwrap();
     let (little, much) = (memory(MOST), memory(1 << 30));
-    let much_again = program.dup(context.control, (context.client, context.device), (context.client, much)).unwrap();
+    let much_again = context.dup(&context, much).unwrap();
     spy.escapes(0);
     for memories in [[much, little], [little, much], [much_again, little]] {
         let mut params: Vec<u8> = memories.iter().flat_map(|memory| memory.to_le_bytes()).collect();
@@ -402,8 +392,7 @@ fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
         args[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
     args[40..48].copy_from_slice(&MOST.to_le_bytes());
-    let answer = program.escape(context.control, 0x54, &mut args);
-    assert_eq!(result(answer, &args, 48), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(program.rm(context.control, 0x54, &mut args, 48), Err(Status::INVALID_ARGUMENT));
     assert_eq!((spy.escapes(0x2b), spy.escapes(0x54)), (Vec::<Vec<u8>>::new(), Vec::new()));
     // What is not mapped may be as long as the memory, and a notifier is short.
     for (flags, last) in [(0, MOST), (1 << 20, MOST - 1)] {

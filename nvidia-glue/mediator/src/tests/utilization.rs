@@ -26,7 +26,7 @@ use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
 use schedule::meter::Measured;
 use simulator::SimulatedDriver;
 
-use super::world::{Container, Context, GIB, MIB, Machine, Program, result};
+use super::world::{Container, Context, GIB, MIB, Machine, Program, struct_with};
 
 const LIMIT: u64 = 4 * GIB;
 const GET_SAMPLES: u32 = NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
@@ -134,8 +134,7 @@ fn used(container: &Container, used_ppm: Option<u64>, share_ppm: u32, in_doubt: 
 
 /// Of the newest sample: how busy an engine was, and whose process.
 fn newest(context: &Context, engine: usize) -> (u32, u32) {
-    let mut params = vec![0; 55_888];
-    assert!(write_u32(&mut params, 0, 2) && write_u32(&mut params, 4, 55_872));
+    let mut params = struct_with(55_888, &[(0, 2), (4, 55_872)]);
     context.subdevice_control(GET_SAMPLES, &mut params).unwrap();
     for place in 0..72 {
         for kind in 0..6 {
@@ -160,13 +159,10 @@ impl Page {
         let place = (context.client, context.subdevice, 0);
         let object = program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
         let file = program.open(Node::Control);
-        let mut args = vec![0; 56];
-        for (at, value) in [(0, context.client), (4, context.subdevice), (8, object), (48, file.cast_unsigned())] {
-            assert!(write_u32(&mut args, at, value));
-        }
+        let mut args =
+            struct_with(56, &[(0, context.client), (4, context.subdevice), (8, object), (48, file.cast_unsigned())]);
         assert!(write_u64(&mut args, 24, 2608));
-        let answer = program.escape(context.control, 0x4e, &mut args);
-        result(answer, &args, 40).unwrap();
+        program.rm(context.control, 0x4e, &mut args, 40).unwrap();
         Self { file: program.file_of(file), object }
     }
 

@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use super::{
     alone::OneContext,
     spy::Spy,
-    world::{Context, GIB, MIB, Machine, OWNER, WHOLE, result, words},
+    world::{Context, GIB, MIB, Machine, OWNER, WHOLE, struct_with, words},
 };
 
 const LIMIT: u64 = 4 * GIB;
@@ -24,8 +24,7 @@ const LIMIT_KIB: u32 = 4 << 20;
 
 /// `FB_GET_INFO_V2` of these indexes.
 fn fb_info(context: &Context, indexes: &[u32]) -> Vec<u32> {
-    let mut params = vec![0; 1028];
-    assert!(write_u32(&mut params, 0, u32::try_from(indexes.len()).unwrap()));
+    let mut params = struct_with(1028, &[(0, u32::try_from(indexes.len()).unwrap())]);
     for (at, index) in indexes.iter().enumerate() {
         assert!(write_u32(&mut params, 4 + 8 * at, *index));
     }
@@ -96,13 +95,9 @@ fn where_grants_exceed_the_card_each_container_sees_its_own() {
 fn an_old_allocation_tells_of_the_grant() {
     let OneContext { program, context, .. } = OneContext::within(LIMIT);
     // NVOS32_FUNCTION_ALLOC_SIZE.
-    let mut args = vec![0; 184];
-    for (at, value) in [(0, context.client), (4, context.device), (8, 2), (40, OWNER)] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args = struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (40, OWNER)]);
     assert!(write_u64(&mut args, 88, GIB));
-    let answer = program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20).unwrap();
+    program.rm(context.control, 0x4a, &mut args, 20).unwrap();
     let told = |at| read_u64(&args, at).unwrap();
     assert_eq!((told(24), told(32)), (LIMIT, LIMIT - GIB));
 }
@@ -113,8 +108,7 @@ fn regions_of_the_card_are_as_large_as_the_grant() {
     let machine = Machine::new(1);
     let spy = Spy::new(&machine);
     // Two: base, last byte.
-    let mut told = vec![0; 904];
-    assert!(write_u32(&mut told, 0, 2));
+    let mut told = struct_with(904, &[(0, 2)]);
     for (at, value) in [(8, 0), (16, 6 * GIB - 1), (64, 6 * GIB), (72, 140 * GIB - 1)] {
         assert!(write_u64(&mut told, at, value));
     }
@@ -129,12 +123,8 @@ fn regions_of_the_card_are_as_large_as_the_grant() {
 
 /// `NVOS32_FUNCTION_INFO`: total, free, largest free.
 fn heap_info(context: &Context) -> (u64, u64, u64) {
-    let mut args = vec![0; 184];
-    for (at, value) in [(0, context.client), (4, context.device), (8, 5)] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    let answer = context.program.escape(context.control, 0x4a, &mut args);
-    result(answer, &args, 20).unwrap();
+    let mut args = struct_with(184, &[(0, context.client), (4, context.device), (8, 5)]);
+    context.program.rm(context.control, 0x4a, &mut args, 20).unwrap();
     let told = |at| read_u64(&args, at).unwrap();
     (told(24), told(32), told(56))
 }
@@ -160,8 +150,7 @@ fn only_the_granted_cards_exist() {
 
     let mut instances = Vec::new();
     for id in &ids {
-        let mut info = [0; 32];
-        assert!(write_u32(&mut info, 0, *id));
+        let mut info = struct_with(32, &[(0, *id)]);
         ask(NV0000_CTRL_CMD_GPU_GET_ID_INFO_V2, &mut info).unwrap();
         instances.push(read_u32(&info, 8).unwrap());
     }
@@ -174,8 +163,7 @@ fn only_the_granted_cards_exist() {
             (NV0000_CTRL_CMD_GPU_GET_UUID_FROM_GPU_ID, 268),
             (NV0000_CTRL_CMD_GPU_ASYNC_ATTACH_ID, 4),
         ] {
-            let mut params = vec![0; size];
-            assert!(write_u32(&mut params, 0, *id));
+            let mut params = struct_with(size, &[(0, *id)]);
             assert_eq!(ask(call, &mut params), Err(Status::INVALID_ARGUMENT), "{call:#x} {id:#x}");
         }
     }
@@ -201,13 +189,10 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
         .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
         .unwrap();
     let file = program.open(Node::Control);
-    let mut args = vec![0; 56];
-    for (at, value) in [(0, context.client), (4, context.subdevice), (8, page), (48, file.cast_unsigned())] {
-        assert!(write_u32(&mut args, at, value));
-    }
+    let mut args =
+        struct_with(56, &[(0, context.client), (4, context.subdevice), (8, page), (48, file.cast_unsigned())]);
     assert!(write_u64(&mut args, 24, 2608));
-    let answer = program.escape(context.control, 0x4e, &mut args);
-    result(answer, &args, 40).unwrap();
+    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
     let mapped = program.file_of(file);
     assert_eq!(mapped.metadata().unwrap().len(), 1 << 16);
     let mut bytes = [1; 4096];
@@ -223,8 +208,7 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
         assert!(write_u32(&mut args, at, value));
     }
     assert!(write_u64(&mut args, 24, MIB));
-    let answer = program.escape(context.control, 0x4e, &mut args);
-    result(answer, &args, 40).unwrap();
+    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
     assert_eq!(read_u32(&args, 48), Some(other.cast_unsigned()));
 }
 

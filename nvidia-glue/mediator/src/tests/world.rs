@@ -11,12 +11,13 @@ use std::{
     fs::File,
     io,
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use account::{Accounts, Card};
 use base::{Bytes, OverMemory, Pid, Throttle};
 use cards::Inventory;
 use driver::{Driver, same_open_file};
@@ -378,10 +379,19 @@ impl Container {
         self.session.usage().cards[card].used.0
     }
 
+    pub(super) fn accounts(&self) -> MutexGuard<'_, Accounts> {
+        lock(&self.session.objects.accounts)
+    }
+
+    /// Bytes charged of the host's memory.
+    pub(super) fn host_used(&self) -> u64 {
+        self.accounts().card(Card::HOST).unwrap().used.0
+    }
+
     /// Every account is as if nothing had ever been; what a defect of the program would leave is
     /// among them.
     pub(super) fn assert_nothing_left(&self) {
-        let counts = lock(&self.session.objects.accounts).counts();
+        let counts = self.accounts().counts();
         assert_eq!(counts.abandoned, 0, "{counts:?}");
         for card in self.session.usage().cards {
             assert_eq!(card.used, Bytes(0), "{counts:?}");
@@ -566,6 +576,12 @@ impl Program {
         self.ioctl(fd, 3 << 30 | size << 16 | u32::from(b'F') << 8 | u32::from(number), args)
     }
 
+    /// The same, whose status is at `status_at`.
+    pub(super) fn rm(&self, fd: i32, number: u8, args: &mut [u8], status_at: usize) -> Result<(), Status> {
+        let answer = self.escape(fd, number, args);
+        result(answer, args, status_at)
+    }
+
     pub(super) fn mmap(&self, fd: i32, address: u64, length: u64, offset: u64) -> Answer {
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         self.handle(Trapped::Mmap { address, length, flags: flags.cast_unsigned(), fd, offset })
@@ -586,9 +602,7 @@ impl Program {
         params: &mut [u8],
     ) -> Result<u32, Status> {
         let address = if params.is_empty() { 0 } else { self.put(params) };
-        let mut args = words(&[client, parent, object, class]);
-        args.extend(address.to_le_bytes());
-        args.extend([0; 8]);
+        let mut args = alloc_args((client, parent, object), class, address);
         let answer = self.escape(fd, 0x2b, &mut args);
         if address != 0 {
             params.copy_from_slice(&self.take(address));
@@ -610,9 +624,7 @@ impl Program {
         params: &mut [u8],
     ) -> Result<(), Status> {
         let address = self.put(params);
-        let mut args = words(&[client, object, id, 0]);
-        args.extend(address.to_le_bytes());
-        args.extend(words(&[u32::try_from(params.len()).unwrap(), 0]));
+        let mut args = control_args((client, object), id, (address, u32::try_from(params.len()).unwrap()));
         let answer = self.escape(fd, 0x2a, &mut args);
         params.copy_from_slice(&self.take(address));
         result(answer, &args, 28)
@@ -688,7 +700,16 @@ impl Context {
     }
 
     pub(super) fn object(&self, class: u32, params: &mut [u8]) -> Result<u32, Status> {
-        self.program.alloc(self.control, (self.client, self.device, 0), class, params)
+        self.object_below(self.device, class, params)
+    }
+
+    pub(super) fn object_below(&self, parent: u32, class: u32, params: &mut [u8]) -> Result<u32, Status> {
+        self.program.alloc(self.control, (self.client, parent, 0), class, params)
+    }
+
+    /// Duplicates an object of `owner`'s below the device.
+    pub(super) fn dup(&self, owner: &Context, object: u32) -> Result<u32, Status> {
+        self.program.dup(self.control, (self.client, self.device), (owner.client, object))
     }
 
     pub(super) fn free(&self, object: u32) -> Result<(), Status> {
@@ -740,23 +761,39 @@ pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+/// A struct of so many bytes: zeros, but for words at these offsets.
+pub(super) fn struct_with(size: usize, words: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    words.iter().for_each(|(at, word)| assert!(write_u32(&mut bytes, *at, *word)));
+    bytes
+}
+
+/// `NVOS21_PARAMETERS`: client, parent and handle of the object, its class, and where the
+/// parameters are.
+pub(super) fn alloc_args((client, parent, object): (u32, u32, u32), class: u32, params: u64) -> Vec<u8> {
+    [words(&[client, parent, object, class]), params.to_le_bytes().to_vec(), vec![0; 8]].concat()
+}
+
+/// `NVOS54_PARAMETERS`: client and object, the control, and where the parameters are, with their
+/// size.
+pub(super) fn control_args((client, object): (u32, u32), id: u32, (params, size): (u64, u32)) -> Vec<u8> {
+    [words(&[client, object, id, 0]), params.to_le_bytes().to_vec(), words(&[size, 0])].concat()
+}
+
 /// Base, length, status: what most of UVM's structs begin with.
 pub(super) fn range(base: u64, length: u64) -> Vec<u8> {
     [base.to_le_bytes(), length.to_le_bytes(), [0; 8]].concat()
 }
 
 pub(super) fn device_params(instance: u32) -> Vec<u8> {
-    let mut params = vec![0; 56];
-    assert!(write_u32(&mut params, 0, instance));
-    params
+    struct_with(56, &[(0, instance)])
 }
 
 /// Whoever the program says that the memory is of; the driver wants somebody.
 pub(super) const OWNER: u32 = 0xc1d0_0001;
 
 pub(super) fn memory_params(size: u64) -> Vec<u8> {
-    let mut params = vec![0; 128];
-    assert!(write_u32(&mut params, 0, OWNER));
+    let mut params = struct_with(128, &[(0, OWNER)]);
     params[64..72].copy_from_slice(&size.to_le_bytes());
     params
 }

@@ -213,7 +213,7 @@ proptest! {
         let program = container.program();
         let context = program.context(0);
         let mut session = words(&[0, context.client, context.device]);
-        let debugger = program.alloc(context.control, (context.client, context.device, 0), GT200_DEBUGGER, &mut session).unwrap();
+        let debugger = context.object_below(context.device, GT200_DEBUGGER, &mut session).unwrap();
         let mut play = Play {
             spy: &spy,
             container: &container,

@@ -4,7 +4,6 @@ use abi::{
     Status,
     classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_DMA_COPY_A},
     controls::NV0080_CTRL_CMD_FB_GET_CAPS_V2,
-    layout::write_u32,
 };
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use crate::{
     tests::{
         alone::OneContext,
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
-        world::Machine,
+        world::{Machine, struct_with},
     },
 };
 
@@ -128,13 +127,12 @@ fn what_a_call_that_failed_may_have_done_is_undone() {
 /// The driver refuses them, too, and writes a line into the kernel's log each time.
 #[test]
 fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
-    let OneContext { spy, program, context, .. } = OneContext::new();
+    let OneContext { spy, context, .. } = OneContext::new();
     let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let group = context.group(GR);
     let ask = |parent: u32, share: u32, space: u32| {
-        let mut params = [0; 368];
-        assert!(write_u32(&mut params, 24, share) && write_u32(&mut params, 28, space));
-        program.alloc(context.control, (context.client, parent, 0), HOPPER_CHANNEL_GPFIFO_A, &mut params)
+        let mut params = struct_with(368, &[(24, share), (28, space)]);
+        context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
     };
     spy.escapes(0);
     for (parent, share, space) in [(context.device, 0x77, space), (group, 0x77, space), (group, 0, space)] {
@@ -178,7 +176,7 @@ fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
     let program = container.program();
     let context = program.context(0);
     let ask = || {
-        let answer = program.control(context.control, (context.client, 0xdead), FB_GET_CAPS_V2, &mut [0; 4]);
+        let answer = context.control(0xdead, FB_GET_CAPS_V2, &mut [0; 4]);
         assert_eq!(answer, Err(Status::OBJECT_NOT_FOUND));
     };
     is_slowed_down(&clock, 5 * 1024, 100, ask);

@@ -156,9 +156,7 @@ fn channels_go_with_what_they_hang_from() {
     let gate = container.gate();
     for free in 0..5 {
         let context = program.context(0);
-        let group = context.group(GR);
-        let channel = context.channel(group, 0).unwrap();
-        context.schedule(group, SCHEDULE_GROUP).unwrap();
+        let (group, channel) = context.scheduled_group(GR);
         assert_eq!((gate.channels(), gate.groups()), (1, 1));
         let doomed = [channel, group, context.device, context.client].get(free).copied();
         match doomed {
@@ -197,8 +195,7 @@ fn a_channel_is_taken_off_once_and_put_back_once() {
 #[test]
 fn no_edge_names_a_channel_that_has_never_been_scheduled() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
+    let (group, channel) = context.group_of_one(GR);
     spy.seen();
     let moved = Arc::clone(&gate);
     let moving = spy.during_elsewhere(SCHEDULE_GROUP, move || {
@@ -231,11 +228,9 @@ fn what_the_driver_does_not_schedule_is_not_named() {
 fn a_group_is_one_by_any_of_its_handles() {
     let OneProgram { spy, container, program, .. } = OneProgram::new();
     let (server, client) = (program.context(0), program.context(0));
-    let group = server.group(GR);
-    let first = server.channel(group, 0).unwrap();
-    server.schedule(group, SCHEDULE_GROUP).unwrap();
+    let (group, first) = server.scheduled_group(GR);
     // As the MPS server does for its clients.
-    let same = program.dup(client.control, (client.client, client.device), (server.client, group)).unwrap();
+    let same = client.dup(&server, group).unwrap();
     let second = client.channel(same, 0).unwrap();
     client.schedule(second, SCHEDULE_CHANNEL).unwrap();
     let gate = container.gate();

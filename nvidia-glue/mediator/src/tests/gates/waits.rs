@@ -18,7 +18,7 @@ use crate::{
     tests::{
         alone::{OneContext, OneProgram},
         spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
-        world::{Context, Machine, words},
+        world::{Context, Machine, control_args, words},
     },
 };
 
@@ -45,13 +45,9 @@ fn a_schedule_call_waits_for_the_window() {
 /// Returns whether a channel worked before the gate opened, and which calls had been executed.
 fn call_before_the_window() -> (bool, (usize, usize)) {
     let OneContext { spy, context, gate, .. } = OneContext::new();
-    let video = context.group(NVDEC);
-    context.channel(video, 0).unwrap();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
-    let working = context.group(GR);
-    context.channel(working, 0).unwrap();
-    context.schedule(working, SCHEDULE_GROUP).unwrap();
+    let (video, _) = context.group_of_one(NVDEC);
+    let (group, channel) = context.group_of_one(GR);
+    let (working, _) = context.scheduled_group(GR);
     gate.close().unwrap();
     // Not for a channel that is not throttled.
     context.schedule(video, SCHEDULE_GROUP).unwrap();
@@ -91,9 +87,7 @@ fn impatient(context: &Context, (object, id): (u32, u32)) -> Answer {
     let params = params_of(id);
     let size = u32::try_from(params.len()).unwrap();
     let params = program.put(&params);
-    let mut args = words(&[context.client, object, id, 0]);
-    args.extend(params.to_le_bytes());
-    args.extend(words(&[size, 0]));
+    let mut args = control_args((context.client, object), id, (params, size));
     // When it comes, and when it is answered.
     program.goes_after_looks(2);
     let answer = program.escape(context.control, 0x2a, &mut args);
@@ -105,15 +99,12 @@ fn impatient(context: &Context, (object, id): (u32, u32)) -> Answer {
 fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
     let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
     let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
-    let bound = context.group(GR);
-    context.channel(bound, 0).unwrap();
-    context.schedule(bound, SCHEDULE_GROUP).unwrap();
-    let object = program.alloc(context.control, (context.client, channel, 0), HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
+    let (bound, _) = context.scheduled_group(GR);
+    let object = context.object_below(channel, HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     let mut session = words(&[0, context.client, object]);
     let place = (context.client, context.device, 0);
     let debugger = program.alloc(context.control, place, GT200_DEBUGGER, &mut session).unwrap();
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
+    let (group, _) = context.group_of_one(GR);
     let waiting = [
         (group, SCHEDULE_GROUP),
         (channel, SCHEDULE_CHANNEL),
@@ -205,11 +196,8 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
 fn time_on_the_card_out_of_the_window_is_owed() {
     let OneContext { spy, container, context, gate, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
-    let joined = context.group(GR);
-    context.channel(joined, 0).unwrap();
-    context.schedule(joined, SCHEDULE_GROUP).unwrap();
+    let (group, _) = context.group_of_one(GR);
+    let (joined, _) = context.scheduled_group(GR);
     let slow = |id| spy.during(id, || std::thread::sleep(std::time::Duration::from_millis(3)));
     for (object, id) in [(channel, STOP), (channel, RESET), (channel, BIND_CHANNEL), (group, SCHEDULE_GROUP)] {
         let mut params = params_of(id);
@@ -239,8 +227,7 @@ fn time_on_the_card_out_of_the_window_is_owed() {
 #[test]
 fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
-    let group = context.group(GR);
-    let channel = context.channel(group, 0).unwrap();
+    let (group, channel) = context.group_of_one(GR);
     gate.close().unwrap();
     let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
@@ -262,14 +249,11 @@ fn who_waited_as_long_as_calls_do_is_scheduled_and_off() {
 #[test]
 fn a_caller_that_is_gone_waits_for_nothing() {
     let OneContext { spy, container, program, context, .. } = OneContext::new();
-    let group = context.group(GR);
-    context.channel(group, 0).unwrap();
+    let (group, _) = context.group_of_one(GR);
     container.gate().close().unwrap();
     spy.seen();
     let params = program.put(&[1, 0, 0]);
-    let mut args = words(&[context.client, group, SCHEDULE_GROUP, 0]);
-    args.extend(params.to_le_bytes());
-    args.extend(words(&[3, 0]));
+    let args = control_args((context.client, group), SCHEDULE_GROUP, (params, 3));
     let argument = program.put(&args);
     // Both are read; then it is killed.
     program.goes_after_reads(2);
