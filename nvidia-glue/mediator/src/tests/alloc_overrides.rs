@@ -10,8 +10,7 @@ use account::ObjectLimits;
 
 use super::{
     alone::{OneContext, OneProgram},
-    uncharged::limited,
-    world::{Machine, device_params, result, struct_with, words},
+    world::{GIB, device_params, result, struct_with, words},
 };
 use crate::Answer;
 
@@ -62,10 +61,7 @@ fn events_bring_no_data_and_are_limited_in_number() {
         assert_eq!(read_u32(&spy.last_params(EVENT).unwrap(), 12), Some(index | 0x1000_0000));
         assert_eq!(params, said);
     }
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { events: 2, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { context, .. } = OneContext::limited(GIB, ObjectLimits { events: 2, ..ObjectLimits::default() });
     let event = || context.object(EVENT, &mut words(&[context.client, context.device, EVENT, 12, 40, 0])).map(|_| ());
     assert_eq!([event(), event(), event()], [Ok(()), Ok(()), Err(Status::INSUFFICIENT_RESOURCES)]);
 }

@@ -22,7 +22,6 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use base::OverMemory;
 use proptest::prelude::*;
 
 use super::{
@@ -306,12 +305,8 @@ fn what_a_caller_that_is_gone_never_hears_of_is_undone() {
 /// counted, and no status is written over what the thread does meanwhile.
 #[test]
 fn nothing_is_decided_on_what_was_read_of_a_caller_that_is_gone() {
-    let machine = Machine::new(1);
-    let container = machine.container_that(OverMemory::Kill, &[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneProgram::killed_beyond(LIMIT).with_context();
+    let uvm = context.uvm_file();
     let unknown_class = 0x1234;
     for (class, reads) in [(0x40, 2), (0x40, 1), (unknown_class, 1)] {
         let mut args = alloc_args((context.client, context.device, 0), class, program.put(&memory_params(100 * LIMIT)));

@@ -11,13 +11,11 @@ use std::{sync::mpsc, time::Duration};
 use account::Card;
 
 use super::{
-    spy::{HEAP, Spy},
-    world::{Context, GIB, Machine, memory_params, words},
+    alone::OneProgram,
+    spy::HEAP,
+    world::{Context, GIB, memory_params, words},
 };
-use crate::{
-    clock::{Clock, tests::TestClock},
-    locks::lock,
-};
+use crate::{clock::Clock, locks::lock};
 
 type Loop = fn(&Context);
 
@@ -49,12 +47,8 @@ fn makes_a_channel(context: &Context) {
 fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
     let loops: [Loop; 4] = [allocates, allocates_by_the_old_call, makes_a_group, makes_a_channel];
     for (at, work) in loops.into_iter().enumerate() {
-        let machine = Machine::new(1);
-        let mut container = machine.container(&[0], 5 * GIB);
-        let clock = TestClock::default();
-        container.looks_cost(&clock, Duration::ZERO);
+        let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(5 * GIB, Duration::ZERO);
         container.session.set_share(container.session.grant.uuid(Card(0)), 100_000);
-        let program = container.program();
         let context = program.context(0);
         (0..300).for_each(|_| work(&context));
         assert_eq!(clock.now(), Duration::ZERO, "loop {at}: no more than programs do when they start");
@@ -75,14 +69,9 @@ fn it_waits_whatever_becomes_of_the_device_meanwhile() {
     let loops: [(u32, Loop); 3] =
         [(0x40, allocates), (HEAP, allocates_by_the_old_call), (KEPLER_CHANNEL_GROUP_A, makes_a_group)];
     for (id, work) in loops {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
-        let mut container = spy.container(&machine);
-        let clock = TestClock::default();
-        container.looks_cost(&clock, Duration::ZERO);
+        let (clock, OneProgram { spy, container, program, .. }) = OneProgram::by_a_clock(8 * GIB, Duration::ZERO);
         let session = &container.session;
         session.set_share(session.grant.uuid(Card(0)), 1);
-        let program = container.program();
         let context = program.context(0);
         while clock.now() == Duration::ZERO {
             work(&context);

@@ -15,7 +15,7 @@ use abi::{
 };
 
 use super::{
-    alone::OneContext,
+    alone::{OneContext, OneProgram},
     exports::{export, import},
     spy::Spy,
     world::{Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, words},
@@ -231,10 +231,7 @@ fn a_container_has_twice_its_limit_of_addresses() {
 /// The driver notes what is attached with the handle, and has one tree of it for all handles.
 #[test]
 fn only_the_handle_that_addresses_were_made_with_takes_memory() {
-    let machine = Machine::new(2);
-    let spy = Spy::new(&machine);
-    let container = spy.container_with(&machine, &[0, 1]);
-    let program = container.program();
+    let OneProgram { machine, spy, program, .. } = OneProgram::on_cards(2, 8 * GIB);
     let (context, other, elsewhere) = (program.context(0), program.context(0), program.context(1));
     let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
     let memory = context.memory(BLOCK).unwrap();
@@ -295,10 +292,7 @@ fn a_handle_that_a_duplicate_takes_is_no_longer_the_one_that_attaches() {
 
 #[test]
 fn only_charged_memory_of_the_card_is_attached() {
-    let machine = Machine::new(2);
-    let spy = Spy::new(&machine);
-    let container = spy.container_with(&machine, &[0, 1]);
-    let program = container.program();
+    let OneProgram { machine, spy, container, program } = OneProgram::on_cards(2, 8 * GIB);
     let (context, other, elsewhere) = (program.context(0), program.context(0), program.context(1));
     let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
     let memory = context.memory(BLOCK).unwrap();

@@ -10,15 +10,14 @@ use abi::{
     controls::NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD,
     layout::{write_u32, write_u64},
 };
-use account::{Accounts, ObjectLimits};
-use base::Bytes;
+use account::ObjectLimits;
 
 use super::{
-    alone::OneContext,
-    spy::{COPY, GR, SCHEDULE_GROUP, Spy},
+    alone::{OneContext, OneProgram},
+    spy::{COPY, GR, SCHEDULE_GROUP},
     world::{
-        Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, range, struct_with,
-        uuid_bytes, words,
+        Container, Context, GIB, MIB, device_params, host_memory_params, memory_params, range, struct_with, uuid_bytes,
+        words,
     },
 };
 use crate::locks::lock;
@@ -247,14 +246,9 @@ fn what_a_registered_channel_keeps_stays_charged_and_counted() {
 #[test]
 fn registrations_are_limited_in_number() {
     const REGISTER_CHANNEL: u32 = 27;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    *container.accounts() = Accounts::new(&[Bytes(GIB)], ObjectLimits { references: 2, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let limits = ObjectLimits { references: 2, ..ObjectLimits::default() };
+    let OneContext { spy, context, .. } = OneContext::limited(GIB, limits);
+    let uvm = context.uvm_file();
     let channels = [(); 3].map(|()| context.channel(context.device, GR).unwrap());
     let register = |at: usize| context.register_channel(uvm, channels[at], 0x7000_0000 + 2 * MIB * at as u64);
     assert_eq!([register(0), register(1)], [Ok(()); 2]);
@@ -351,11 +345,7 @@ fn only_memory_is_given_out_to_files() {
 /// Each device is kept by the card's firmware, in a heap that all who use the card share.
 #[test]
 fn devices_are_bounded_on_each_card() {
-    let machine = Machine::new(2);
-    let spy = Spy::new(&machine);
-    let container = spy.container_with(&machine, &[0, 1]);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { program, context, .. } = OneProgram::on_cards(2, 8 * GIB).with_context();
     let subdevice = |device: u32| context.object_below(device, NV20_SUBDEVICE_0, &mut [0; 4]);
     let mut made = 2;
     let refused = loop {

@@ -7,10 +7,10 @@ use abi::{
     memory::{FRAME, GRANULE, Layout},
 };
 use account::{Bound, Card, CardUsage};
-use base::{Bytes, OverMemory};
+use base::Bytes;
 
 use super::{
-    alone::OneContext,
+    alone::{OneContext, OneProgram},
     world::{Container, Context, MIB, Machine, WHOLE, alloc_args, memory_params, words},
 };
 use crate::{Answer, locks::lock};
@@ -170,10 +170,7 @@ fn localized_memory_is_refused() {
 /// A quota that is killed for is killed for at this bound, too.
 #[test]
 fn who_is_killed_at_the_quota_is_killed_at_this_bound() {
-    let machine = Machine::new(1);
-    let container = machine.container_that(OverMemory::Kill, &[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneProgram::killed_beyond(LIMIT).with_context();
     for _ in 0..MOST {
         context.object(NV01_MEMORY_LOCAL_USER, &mut piece(GRANULE, CONTIGUOUS, FRAME)).unwrap();
     }

@@ -6,25 +6,20 @@ use abi::{
     classes::NV01_MEMORY_SYSTEM,
     layout::{read_u32, write_u64},
 };
-use std::sync::Arc;
 
-use account::{Accounts, ObjectLimits};
+use account::ObjectLimits;
 use base::Bytes;
 
-use super::world::{Container, Context, MIB, Machine, OWNER, host_memory_params, result, struct_with};
+use super::{
+    alone::{OneContext, OneProgram},
+    world::{Container, Context, MIB, OWNER, host_memory_params, result, struct_with},
+};
 
 /// Bytes that one container may have of the host's memory here.
 const LIMIT: u64 = 64 * MIB;
 
-fn container(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
-    let container = machine.container(&[0], MIB);
-    let limits = ObjectLimits { host_memory: Bytes(LIMIT), ..limits };
-    *container.accounts() = Accounts::new(&[Bytes(MIB)], limits);
-    container
-}
-
-fn charged(container: &Container) -> u64 {
-    container.host_used()
+fn limited(limits: ObjectLimits) -> OneProgram {
+    OneProgram::limited(MIB, ObjectLimits { host_memory: Bytes(LIMIT), ..limits })
 }
 
 impl Context {
@@ -61,10 +56,7 @@ impl Context {
 
 #[test]
 fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let mut files = Vec::new();
     let status = loop {
         match context.host_memory_by_heap(16 * MIB) {
@@ -80,7 +72,7 @@ fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
             machine.driver.host_memory_used().unwrap() / MIB
         );
     };
-    assert_eq!((status, files.len(), charged(&container)), (Status::NO_MEMORY, 4, LIMIT));
+    assert_eq!((status, files.len(), container.host_used()), (Status::NO_MEMORY, 4, LIMIT));
     files.into_iter().for_each(|file| program.close(file));
 }
 
@@ -88,10 +80,7 @@ fn what_the_old_heap_call_takes_of_the_host_counts_alike() {
 /// machine has.
 #[test]
 fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let mut files = Vec::new();
     let status = loop {
         match context.mapped(16 * MIB) {
@@ -108,9 +97,9 @@ fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
         );
     };
     assert_eq!((status, files.len()), (Status::NO_MEMORY, 4));
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (LIMIT, LIMIT));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (LIMIT, LIMIT));
     container.session.reconcile();
-    assert_eq!(charged(&container), LIMIT, "it is still there");
+    assert_eq!(container.host_used(), LIMIT, "it is still there");
     // What the driver has let go of is to be had at once.
     program.close(files.remove(0));
     let (memory, file) = context.mapped(16 * MIB).unwrap();
@@ -120,41 +109,36 @@ fn what_is_freed_while_it_is_mapped_counts_against_the_bound() {
     files.into_iter().for_each(|file| program.close(file));
     assert!(container.session.holds_anything());
     container.session.reconcile();
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (0, 0));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (0, 0));
     assert_eq!(container.accounts().counts().host_mappings, 0);
 }
 
 /// Programs map memory, end the mapping and close its file long before they free it; some never do.
 #[test]
 fn what_is_mapped_and_not_freed_is_charged_once() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let (memory, first) = context.mapped(16 * MIB).unwrap();
     let second = program.open(Node::Control);
     context.map_on(second, memory, 4096).unwrap();
-    assert_eq!(charged(&container), 16 * MIB);
+    assert_eq!(container.host_used(), 16 * MIB);
     program.close(first);
     container.session.reconcile();
     context.free(memory).unwrap();
     container.session.reconcile();
-    assert_eq!(charged(&container), 16 * MIB, "the other file may map it");
+    assert_eq!(container.host_used(), 16 * MIB, "the other file may map it");
     program.close(second);
     container.session.reconcile();
-    assert_eq!(charged(&container), 0);
+    assert_eq!(container.host_used(), 0);
     let (memory, file) = context.mapped(16 * MIB).unwrap();
     program.close(file);
     context.free(memory).unwrap();
     container.session.reconcile();
-    assert_eq!(charged(&container), 0);
+    assert_eq!(container.host_used(), 0);
 }
 
 #[test]
 fn every_way_to_the_same_memory_follows_its_charge() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
+    let OneProgram { machine, container, program, .. } = limited(ObjectLimits::default());
     let (one, other) = (program.context(0), program.context(0));
     let memory = one.host_memory(16 * MIB).unwrap();
     let duplicate = other.dup(&one, memory).unwrap();
@@ -164,16 +148,16 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     // The whole client.
     other.free(other.client).unwrap();
     container.session.reconcile();
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
     // The file lives in another process.
     let heir = container.program();
     let inherited = heir.give(program.file_of(file));
     container.session.process_ended(program.exit());
     container.session.reconcile();
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
     heir.close(inherited);
     container.session.reconcile();
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (0, 0));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (0, 0));
     container.assert_nothing_left();
 }
 
@@ -198,10 +182,7 @@ fn kept(container: &Container) -> u64 {
 /// Nobody says which pages an object pins: they may be of what was mapped when it was made.
 #[test]
 fn what_was_pinned_while_it_was_mapped_counts_against_a_bound() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let mut count = 0;
     let status = loop {
         let (memory, file) = match context.mapped(16 * MIB) {
@@ -220,21 +201,19 @@ fn what_was_pinned_while_it_was_mapped_counts_against_a_bound() {
     assert!(u64::from(count) * 16 * MIB <= LIMIT, "{count}");
     let usage = container.session.usage();
     assert_eq!(usage.pinned_memory_limit_bytes, Bytes(LIMIT));
-    assert_eq!(usage.pinned_memory_used_bytes.0, kept(&container) + charged(&container));
+    assert_eq!(usage.pinned_memory_used_bytes.0, kept(&container) + container.host_used());
     (0..count).for_each(|pin| context.free(0x100 + pin).unwrap());
     let (memory, file) = context.mapped(16 * MIB).unwrap();
     context.free(memory).unwrap();
     program.close(file);
     container.session.reconcile();
-    assert_eq!((kept(&container), charged(&container)), (0, 0));
+    assert_eq!((kept(&container), container.host_used()), (0, 0));
 }
 
 /// Contexts come and go beside a pool of pinned memory that is never freed.
 #[test]
 fn what_programs_pin_keeps_nothing() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
+    let OneProgram { container, program, .. } = limited(ObjectLimits::default());
     let pool = program.context(0);
     pool.pin(0x100, 1024 * MIB).unwrap();
     for round in 0..20 {
@@ -254,10 +233,7 @@ fn what_programs_pin_keeps_nothing() {
 /// The driver takes one mapping for each file.
 #[test]
 fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let (first, file) = context.mapped(16 * MIB).unwrap();
     let second = context.host_memory(16 * MIB).unwrap();
     for _ in 0..100 {
@@ -270,18 +246,16 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     context.free(second).unwrap();
     context.free(first).unwrap();
     container.session.reconcile();
-    assert_eq!(charged(&container), 16 * MIB);
+    assert_eq!(container.host_used(), 16 * MIB);
     program.close(file);
     container.session.reconcile();
-    assert_eq!((charged(&container), container.accounts().counts().abandoned), (0, 0));
+    assert_eq!((container.host_used(), container.accounts().counts().abandoned), (0, 0));
 }
 
 #[test]
 fn files_that_are_watched_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits { host_mappings: 3, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } =
+        limited(ObjectLimits { host_mappings: 3, ..ObjectLimits::default() }).with_context();
     let memory = context.host_memory(MIB).unwrap();
     let map = || {
         let file = program.open(Node::Control);
@@ -302,21 +276,18 @@ fn files_that_are_watched_are_limited_in_number() {
     let of_card = context.memory(MIB).unwrap();
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     context.map_on(card, of_card, MIB).unwrap();
-    assert_eq!((charged(&container), container.used(0)), (MIB, MIB));
+    assert_eq!((container.host_used(), container.used(0)), (MIB, MIB));
 }
 
 /// Another container may have the file, which no grant reaches.
 #[test]
 fn a_container_that_has_ended_says_what_is_left_and_does_not_wait_for_it() {
-    let machine = Machine::new(1);
-    let container = container(&machine, ObjectLimits::default());
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { machine, container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let (_, file) = context.mapped(16 * MIB).unwrap();
     let elsewhere = program.file_of(file);
     container.session.process_ended(program.exit());
     container.session.end().unwrap();
-    assert_eq!((charged(&container), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
+    assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
     drop(elsewhere);
     container.session.reconcile();
     assert_eq!(machine.driver.host_memory_used().unwrap(), 0);

@@ -1,6 +1,6 @@
 //! Managed memory: mappings of the UVM file.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use abi::{Handle, Node};
 use account::Mm;
@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{
     Answer, Drift, DriftKind, Trapped,
-    clock::tests::TestClock,
     in_flight::CallEnd,
     locks::lock,
     memory::managed::{MOST, PATIENCE},
@@ -25,9 +24,7 @@ const BLOCK: u64 = 2 * MIB;
 
 #[test]
 fn it_is_charged_on_every_card_before_it_is_mapped() {
-    let machine = Machine::new(2);
-    let container = machine.container(&[0, 1], LIMIT);
-    let program = container.program();
+    let OneProgram { container, program, .. } = OneProgram::on_cards(2, LIMIT);
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
     assert_eq!((container.used(0), container.used(1)), (16 * MIB, 16 * MIB));
@@ -61,8 +58,7 @@ fn unmapping_all_but_crumbs_makes_no_room() {
 fn it_goes_with_its_process() {
     let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT);
+    program.has_managed(uvm, AT, LIMIT);
     program.exec();
     // The thread comes back from its mmap with another call.
     program.open(Node::Control);
@@ -130,10 +126,7 @@ fn what_is_mapped_without_being_charged_is_an_excess() {
 
 #[test]
 fn what_was_not_charged_and_fits_is_told_once_and_ends_nobody() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     let context = program.context(0);
     program.map_uvm(AT, BLOCK);
     let told: Vec<bool> = container.session.reconcile().iter().map(|drift| drift.excess).collect();
@@ -155,8 +148,7 @@ fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
     let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let other = container.program();
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT);
+    program.has_managed(uvm, AT, LIMIT);
     container.session.reconcile();
     program.exit_slowly();
     container.session.reconcile();
@@ -175,10 +167,7 @@ fn what_was_mapped_is_charged_until_the_kernel_has_taken_it_away() {
 /// Nobody may hide by using up the mediator's files.
 #[test]
 fn a_look_without_files_to_look_with_is_none() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     program.open(Node::Control);
     container.has_no_files_left(true);
     assert_eq!((ends(&container), ends(&container)), (0, 0));
@@ -264,8 +253,7 @@ fn copies_on_every_card_are_charged_before_they_are_made() {
     let container = machine.container(&[0, 2], LIMIT);
     let program = container.program();
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT);
+    program.has_managed(uvm, AT, LIMIT);
     let used = || (container.used(0), container.used(1));
     assert_eq!(used(), (LIMIT, LIMIT));
     assert!(
@@ -300,13 +288,6 @@ fn an_excess_is_told_whoever_finds_it() {
     assert_eq!(container.session.reconcile(), [], "those who were killed have it no more");
 }
 
-/// A clock that the test moves, for what takes its time.
-fn with_clock(container: &mut Arc<Container>) -> TestClock {
-    let clock = TestClock::default();
-    container.looks_cost(&clock, Duration::ZERO);
-    clock
-}
-
 fn ends(container: &Container) -> usize {
     container.session.reconcile();
     lock(&container.observed.ends).len()
@@ -314,11 +295,9 @@ fn ends(container: &Container) -> usize {
 
 #[test]
 fn who_shares_the_memory_is_named_whether_he_called_or_not() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
     // Of the lower number, and without a call.
-    let (sharer, program, other) = (container.program(), container.program(), container.program());
+    let (clock, OneProgram { container, program: sharer, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
+    let (program, other) = (container.program(), container.program());
     program.uvm_file();
     sharer.share_memory_of(&program);
     program.map_uvm(AT, 2 * LIMIT);
@@ -344,13 +323,9 @@ fn who_shares_the_memory_is_named_whether_he_called_or_not() {
 /// has it still, for a process that is slow to die.
 #[test]
 fn what_lives_where_nobody_is_found_stays_charged_and_ends_nobody() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT);
+    program.has_managed(uvm, AT, LIMIT);
     let memory = program.memory_now();
     container.session.process_ended(program.exit());
     assert_eq!(ends(&container), 0);
@@ -368,14 +343,11 @@ fn what_lives_where_nobody_is_found_stays_charged_and_ends_nobody() {
 #[test]
 fn a_child_that_executes_its_program_late_ends_nobody() {
     for parent_lives in [false, true] {
-        let machine = Machine::new(1);
-        let mut container = machine.container(&[0], LIMIT);
-        let clock = with_clock(&mut container);
-        let (program, child) = (container.program(), container.program());
+        let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
+        let child = container.program();
         let uvm = program.uvm_file();
         child.share_memory_of(&program);
-        assert_eq!(program.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-        program.map_uvm(AT, LIMIT);
+        program.has_managed(uvm, AT, LIMIT);
         container.session.reconcile();
         program.exec();
         if !parent_lives {
@@ -400,16 +372,14 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
 fn a_program_does_not_have_the_memory_of_the_one_before() {
     let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let uvm = program.uvm_file();
-    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT / 2);
+    program.has_managed(uvm, AT, LIMIT / 2);
     let kept = program.memory_now();
     program.exec();
     let uvm = program.uvm_file();
     container.session.reconcile();
     assert_eq!(container.used(0), LIMIT / 2);
     // At the same address, in the program's own memory.
-    assert_eq!(program.mmap(uvm, AT, LIMIT / 2, AT), Answer::Continue);
-    program.map_uvm(AT, LIMIT / 2);
+    program.has_managed(uvm, AT, LIMIT / 2);
     assert_eq!(container.used(0), LIMIT);
     assert_eq!(program.mmap(uvm, AT + LIMIT, MIB, AT + LIMIT), Answer::Errno(libc::ENOMEM));
     drop(kept);
@@ -434,10 +404,7 @@ fn an_address_that_the_kernel_rounds_is_the_rounded_one() {
 #[test]
 fn what_a_mapping_could_become_is_charged_where_it_cannot_be_looked_at() {
     for (length, expected) in [(BLOCK, 0), (LIMIT + BLOCK, 1)] {
-        let machine = Machine::new(1);
-        let mut container = machine.container(&[0], LIMIT);
-        let clock = with_clock(&mut container);
-        let program = container.program();
+        let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
         let file = program.give(tempfile::tempfile().unwrap());
         let anywhere = |length| Trapped::Mmap { address: 0, length, flags: 1, fd: file, offset: AT };
         assert_eq!(program.handle(anywhere(2 * LIMIT)), Answer::Continue);
@@ -474,10 +441,7 @@ fn mappings_of_other_files_are_looked_at_until_they_have_come_to_nothing() {
 
 #[test]
 fn looks_that_come_to_no_end_end_the_container() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     program.context(0);
     container.looks_cost_now(&clock, Duration::from_secs(1));
     assert_eq!(ends(&container), 0);
@@ -497,10 +461,7 @@ fn looks_that_come_to_no_end_end_the_container() {
 /// The driver does not say whose it is, and those who have the files need not have made a call.
 #[test]
 fn what_a_card_has_too_much_for_long_ends_the_container() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = with_clock(&mut container);
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
     container.accounts().client_gone(Handle(context.client));

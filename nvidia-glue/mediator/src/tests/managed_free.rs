@@ -1,21 +1,16 @@
 //! Managed memory that a program has freed, when it asks what is free.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use abi::{controls::NV2080_CTRL_CMD_FB_GET_INFO_V2, layout::read_u32};
 
-use super::world::{Container, Context, MIB, Machine, words};
-use crate::{Answer, clock::tests::TestClock};
+use super::{
+    alone::OneProgram,
+    world::{Context, MIB, words},
+};
 
 const LIMIT: u64 = 64 * MIB;
 const AT: u64 = 0x7f00_0000_0000;
-
-/// A container whose clock the test moves.
-fn container(machine: &Machine) -> (Arc<Container>, TestClock) {
-    let (mut container, clock) = (machine.container(&[0], LIMIT), TestClock::default());
-    container.looks_cost(&clock, Duration::ZERO);
-    (container, clock)
-}
 
 /// Bytes that the driver says are free (`NV2080_CTRL_FB_INFO_INDEX_HEAP_FREE`), as `cudaMemGetInfo`
 /// asks.
@@ -28,15 +23,13 @@ fn free(context: &Context) -> u64 {
 
 #[test]
 fn what_was_freed_is_told_as_free_at_once() {
-    let machine = Machine::new(1);
-    let (container, clock) = container(&machine);
-    let (program, other) = (container.program(), container.program());
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
+    let other = container.program();
     let context = program.context(0);
     let total = free(&context);
     for (whose, at) in [(&program, AT), (&program, AT + LIMIT), (&other, AT)] {
         let uvm = whose.uvm_file();
-        assert_eq!(whose.mmap(uvm, at, 16 * MIB, at), Answer::Continue);
-        whose.map_uvm(at, 16 * MIB);
+        whose.has_managed(uvm, at, 16 * MIB);
     }
     assert_eq!(free(&context), total - 48 * MIB);
     clock.work(Duration::from_millis(5));
@@ -57,14 +50,11 @@ fn what_was_freed_is_told_as_free_at_once() {
 /// A process can make the kernel wait with what it has mapped.
 #[test]
 fn who_asks_waits_for_no_scan() {
-    let machine = Machine::new(1);
-    let (container, _) = container(&machine);
-    let program = container.program();
+    let (_, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
     let context = program.context(0);
     let uvm = program.uvm_file();
     let total = free(&context);
-    assert_eq!(program.mmap(uvm, AT, 16 * MIB, AT), Answer::Continue);
-    program.map_uvm(AT, 16 * MIB);
+    program.has_managed(uvm, AT, 16 * MIB);
     free(&context);
     program.unmap_uvm(AT);
     container.session.managed.while_scanning(|| assert_eq!(free(&context), total - 16 * MIB));

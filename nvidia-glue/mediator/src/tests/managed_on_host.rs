@@ -7,8 +7,9 @@ use abi::{
 };
 
 use super::{
+    alone::OneProgram,
     spy::Spy,
-    world::{GIB, MIB, Machine, Program, range, uuid_bytes},
+    world::{GIB, MIB, Program, range, uuid_bytes},
 };
 use crate::{
     Answer,
@@ -31,11 +32,7 @@ const MIGRATE_GROUP: u32 = 53;
 /// A program with a UVM file, in a container of a time of its own: it passes as the test says,
 /// however busy this machine is.
 fn with_program(test: impl FnOnce(&Spy, &TestClock, &Arc<Program>, i32)) {
-    let (machine, clock) = (Machine::new(1), TestClock::default());
-    let spy = Spy::new(&machine);
-    let mut container = spy.container(&machine);
-    container.looks_cost(&clock, Duration::ZERO);
-    let program = container.program();
+    let (clock, OneProgram { spy, program, .. }) = OneProgram::by_a_clock(8 * GIB, Duration::ZERO);
     let uvm = program.uvm_file();
     test(&spy, &clock, &program, uvm);
 }

@@ -93,12 +93,8 @@ fn whatever_is_freed_can_be_had_again() {
 
 #[test]
 fn a_process_that_ends_leaves_nothing() {
-    let machine = Machine::new(2);
-    let container = machine.container(&[0, 1], LIMIT);
-    let program = container.program();
-    let uvm = program.uvm_file();
-    let context = program.context(0);
-    context.register(uvm);
+    let OneContext { container, program, context, .. } = OneProgram::on_cards(2, LIMIT).with_context();
+    let uvm = context.uvm_file();
     let memory = context.memory(4 * MIB).unwrap();
     context.map(uvm, 0x7000_0000, 4 * MIB, memory).unwrap();
     program.context(1).memory(2 * MIB).unwrap();
@@ -208,10 +204,7 @@ fn objects_that_cost_hidden_memory_are_limited_in_number() {
 
 #[test]
 fn by_policy_the_process_is_killed_instead() {
-    let machine = Machine::new(1);
-    let container = machine.container_that(OverMemory::Kill, &[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneProgram::killed_beyond(LIMIT).with_context();
     let params = program.put(&memory_params(2 * LIMIT));
     let mut args = alloc_args((context.client, context.device, 0), 0x40, params);
     assert_eq!(program.escape(context.control, 0x2b, &mut args), Answer::KillCaller);
@@ -417,11 +410,7 @@ fn a_page_of_4_kib_costs_what_it_takes() {
 /// Each look costs the mediator what its container has of processes, files and clients.
 #[test]
 fn a_loop_of_refusals_does_not_burn_a_processor() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], LIMIT);
-    let clock = crate::clock::tests::TestClock::default();
-    container.looks_cost(&clock, Duration::from_millis(5));
-    let program = container.program();
+    let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::from_millis(5));
     let context = program.context(0);
     context.memory(LIMIT).unwrap();
     let looks = |work: &dyn Fn()| {

@@ -94,10 +94,8 @@ fn a_process_is_called_what_it_is_called_where_the_caller_is() {
 
 #[test]
 fn processes_are_listed_by_what_they_do() {
-    let machine = Machine::new(2);
-    let spy = Spy::new(&machine);
-    let container = spy.container_with(&machine, &[0, 1]).may_draw();
-    let (computes, draws, looks) = (container.program(), container.program(), container.program());
+    let OneProgram { container, program: computes, .. } = OneProgram::that_may_draw(2);
+    let (draws, looks) = (container.program(), container.program());
     let works = |program: &Arc<Program>, class: u32| {
         let context = program.context(0);
         let (_, channel) = context.group_of_one(GR);

@@ -12,12 +12,12 @@ use abi::{
 };
 use std::{collections::BTreeSet, sync::Arc};
 
-use account::{Accounts, Card, ObjectLimits};
+use account::{Card, ObjectLimits};
 use base::Bytes;
 use driver::{DeviceFile, DriverCall, FileField, Holder};
 
 use super::{
-    alone::OneContext,
+    alone::{OneContext, OneProgram},
     world::{Container, Context, MIB, Machine, Program, host_memory_params, struct_with},
 };
 use crate::{
@@ -93,12 +93,8 @@ fn it_is_charged_until_it_ends() {
 
 #[test]
 fn it_is_limited_in_number_and_size() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], MIB);
     let limits = ObjectLimits { pinned: 3, host_memory: Bytes(MIB), ..ObjectLimits::default() };
-    *container.accounts() = Accounts::new(&[Bytes(MIB)], limits);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneContext::limited(MIB, limits);
     let card = card_of(&context);
     assert_eq!(pin(&context, card, 0x70, 128 * MIB), Err(Status::NO_MEMORY));
     assert_eq!(pin(&context, card, 0x70, u64::MAX), Err(Status::NO_MEMORY));
@@ -198,9 +194,7 @@ fn what_was_made_of_it_is_asked_though_the_thread_never_comes_back() {
 /// what such calls have made.
 #[test]
 fn nothing_is_hidden_under_another_name() {
-    let machine = Machine::new(2);
-    let container = machine.container(&[0, 1], MIB);
-    let program = container.program();
+    let OneProgram { machine, container, program, .. } = OneProgram::on_cards(2, MIB);
     let (context, second) = (program.context(0), program.context(1));
     let card = card_of(&context);
     // Memory that was asked for, under a handle lower than any other.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::{
     alone::{OneContext, OneProgram},
     spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, Machine, Program, device_params, result, struct_with, words},
+    world::{Container, Context, Program, device_params, result, struct_with, words},
 };
 use crate::locks::lock;
 
@@ -232,7 +232,7 @@ fn there_is_no_other_way_to_an_object_that_computes() {
 
 #[test]
 fn objects_of_3d_take_the_driver_capability_for_graphics() {
-    let OneContext { machine, spy, container, context, .. } = OneContext::new();
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let channel = context.channel(context.group(GR), 0).unwrap();
     let all: Vec<u32> = (0xb0..=0xcf).map(|generation| generation << 8 | 0x97).collect();
     let known: Vec<u32> = all.iter().copied().filter(|class| abi::classes::class(*class).is_some()).collect();
@@ -247,9 +247,7 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
     // What a copy or a kernel has beside it is no matter of graphics.
     engine(&context, channel, COMPUTE).unwrap();
     engine(&context, channel, HOPPER_DMA_COPY_A).unwrap();
-    let container = spy.container(&machine).may_draw();
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } = OneProgram::that_may_draw(1).with_context();
     for class in [DRAW, TURING_A, DRAW_FLAT, INLINE] {
         engine(&context, context.channel(context.group(GR), 0).unwrap(), class).unwrap();
     }
@@ -260,11 +258,7 @@ fn objects_of_3d_take_the_driver_capability_for_graphics() {
 /// it.
 #[test]
 fn a_context_that_draws_is_left_as_it_is_and_one_that_computes_is_not() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine).may_draw();
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { spy, container, context, .. } = OneProgram::that_may_draw(1).with_context();
     let (draws, computes) = (context.group(GR), context.group(GR));
     let (drawing, computing) = (context.channel(draws, 0).unwrap(), context.channel(computes, 0).unwrap());
     spy.seen();

@@ -293,12 +293,7 @@ fn an_engine_that_is_bound_or_used_counts() {
 
 #[test]
 fn a_group_is_what_any_of_its_channels_is_found_to_be() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine).may_draw();
-    let program = container.program();
-    let context = program.context(0);
-    let gate = container.gate();
+    let OneContext { spy, context, gate, .. } = OneProgram::that_may_draw(1).with_context();
     // Cards before Ampere do not look at what is said of a group: 3D, compute, memory to memory.
     for class in [TURING_A, TURING_COMPUTE_A, BLACKWELL_INLINE_TO_MEMORY_A] {
         let group = context.group(NVDEC);

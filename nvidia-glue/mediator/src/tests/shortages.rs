@@ -2,12 +2,11 @@
 //! word, and none floods a log.
 
 use abi::{Status, classes::NV01_MEMORY_SYSTEM, controls::NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR};
-use account::{Accounts, ObjectLimits};
+use account::ObjectLimits;
 use base::Bytes;
 
 use super::{
     alone::OneContext,
-    uncharged::limited,
     world::{Container, GIB, MIB, Machine, host_memory_params, result, words},
 };
 use crate::{Answer, locks::lock};
@@ -20,10 +19,8 @@ fn told(container: &Container) -> Vec<(String, u64)> {
 
 #[test]
 fn a_bound_is_told_at_once_and_then_in_sums() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { os_events: 1, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } =
+        OneContext::limited(GIB, ObjectLimits { os_events: 1, ..ObjectLimits::default() });
     let event = |fd| {
         let mut args = words(&[context.client, context.device, fd, 0]);
         result(program.escape(context.control, 0xce, &mut args), &args, 12)
@@ -41,12 +38,8 @@ fn a_bound_is_told_at_once_and_then_in_sums() {
 
 #[test]
 fn pinned_memory_and_managed_ranges_are_told_by_name() {
-    let machine = Machine::new(1);
     let limits = ObjectLimits { host_memory: Bytes(4 * MIB), managed_ranges: 0, ..ObjectLimits::default() };
-    let container = machine.container(&[0], GIB);
-    *container.accounts() = Accounts::new(&[Bytes(GIB)], limits);
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::limited(GIB, limits);
     let pinned = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(8 * MIB));
     assert_eq!((pinned(), pinned()), (Err(Status::NO_MEMORY), Err(Status::NO_MEMORY)));
     let [(text, 1)] = &told(&container)[..] else { panic!("told once") };

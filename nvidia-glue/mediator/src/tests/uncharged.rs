@@ -5,16 +5,13 @@ use abi::{
     classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL},
     layout::{write_u32, write_u64},
 };
-use std::sync::Arc;
 
-use account::{Accounts, Card, ObjectLimits};
+use account::{Card, ObjectLimits};
 use base::Bytes;
 
 use super::{
-    alone::OneContext,
-    world::{
-        Container, Context, MIB, Machine, host_memory_params, memory_params, result, struct_with, uuid_bytes, words,
-    },
+    alone::{OneContext, OneProgram},
+    world::{Container, Context, MIB, host_memory_params, memory_params, result, struct_with, uuid_bytes, words},
 };
 use crate::{Answer, locks::lock};
 
@@ -23,18 +20,8 @@ const GIB_512: u64 = 512 << 30;
 /// Bytes that page tables may come to: see `account::page_tables`.
 const TABLES: u64 = 32 * MIB + LIMIT / 128;
 
-pub(super) fn limited(machine: &Machine, limits: ObjectLimits) -> Arc<Container> {
-    let container = machine.container(&[0], LIMIT);
-    *container.accounts() = Accounts::new(&[Bytes(LIMIT)], limits);
-    container
-}
-
 fn tables(container: &Container) -> u64 {
     container.accounts().page_tables(Card(0)).0
-}
-
-fn host(container: &Container) -> u64 {
-    container.host_used()
 }
 
 /// Little memory, mapped at many places that lie far apart: each needs page tables of its own.
@@ -154,10 +141,8 @@ fn mappings_of_the_resource_managers_are_bounded_too() {
 /// All of them go with one object, at once.
 #[test]
 fn mappings_of_the_resource_managers_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { virtual_mappings: 3, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, context, .. } =
+        OneContext::limited(LIMIT, ObjectLimits { virtual_mappings: 3, ..ObjectLimits::default() });
     let memory = context.memory(2 * MIB).unwrap();
     let names = (context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(GIB_512)).unwrap(), memory);
     (0..3).for_each(|at| dma(&context, names, at << 12, 4096).unwrap());
@@ -204,10 +189,8 @@ fn page_tables_that_are_made_at_once_are_charged() {
 /// No cgroup counts what the driver pins of the host's memory.
 #[test]
 fn memory_of_the_hosts_is_bounded() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { host_memory: Bytes(64 * MIB), ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } =
+        OneContext::limited(LIMIT, ObjectLimits { host_memory: Bytes(64 * MIB), ..ObjectLimits::default() });
     let pieces: Vec<u32> =
         (0..4).map(|_| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap()).collect();
     assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
@@ -217,14 +200,14 @@ fn memory_of_the_hosts_is_bounded() {
     // A duplicate is the same memory, which stays with it.
     let other = program.context(0);
     let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pieces[0])).unwrap();
-    assert_eq!(host(&container), 64 * MIB);
+    assert_eq!(container.host_used(), 64 * MIB);
     context.free(pieces[0]).unwrap();
-    assert_eq!(host(&container), 64 * MIB);
+    assert_eq!(container.host_used(), 64 * MIB);
     other.free(duplicate).unwrap();
-    assert_eq!(host(&container), 48 * MIB);
+    assert_eq!(container.host_used(), 48 * MIB);
     context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap();
     context.free(context.client).unwrap();
-    assert_eq!(host(&container), 0);
+    assert_eq!(container.host_used(), 0);
     assert!(container.session.usage().processes.iter().all(|process| process.cards.is_empty()));
 }
 
@@ -234,30 +217,28 @@ fn pools_of_semaphores_are_the_hosts_memory_and_refused_where_their_mapping_woul
     let uvm = context.uvm_file();
     let base = 0x7f00_0000_0000;
     program.pool(uvm, base, 2 * MIB).unwrap();
-    assert_eq!((host(&container), container.used(0)), (2 * MIB, 0));
+    assert_eq!((container.host_used(), container.used(0)), (2 * MIB, 0));
     assert_eq!(program.mmap(uvm, base, 2 * MIB, base), Answer::Continue);
     program.map_uvm(base, 2 * MIB);
     assert_eq!(container.used(0), 2 * MIB);
     program.free_range(uvm, base, 2 * MIB).unwrap();
-    assert_eq!(host(&container), 0);
+    assert_eq!(container.host_used(), 0);
     // The last 2 MiB of a quota: the program hears that it is out of memory, and not first from a
     // mmap.
     context.memory(LIMIT - 3 * MIB).unwrap();
     assert_eq!(program.pool(uvm, base + LIMIT, 2 * MIB), Err(Status::NO_MEMORY));
-    assert_eq!(host(&container), 0);
+    assert_eq!(container.host_used(), 0);
     assert_eq!(program.pool(uvm, base + LIMIT, u64::MAX), Err(Status::NO_MEMORY));
     container.session.reconcile();
     program.close(uvm);
     container.session.reconcile();
-    assert_eq!(host(&container), 0);
+    assert_eq!(container.host_used(), 0);
 }
 
 #[test]
 fn events_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { os_events: 3, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } =
+        OneContext::limited(LIMIT, ObjectLimits { os_events: 3, ..ObjectLimits::default() });
     let event = |number, fd| {
         let mut args = words(&[context.client, context.device, fd, 0]);
         program.rm(context.control, number, &mut args, 12)
@@ -301,10 +282,8 @@ fn the_driver_is_not_asked_for_events_that_nobody_made() {
 /// Each stays with the object, whatever becomes of the file.
 #[test]
 fn mappings_for_the_processor_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
-    let program = container.program();
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } =
+        OneContext::limited(LIMIT, ObjectLimits { processor_mappings: 3, ..ObjectLimits::default() });
     let count = || container.accounts().counts().processor_mappings;
     let card = container.machine.inventory.cards[0].minor;
     let map = |memory: u32| {
@@ -339,9 +318,8 @@ fn mappings_for_the_processor_are_limited_in_number() {
 
 #[test]
 fn groups_of_ranges_are_limited_in_number() {
-    let machine = Machine::new(1);
-    let container = limited(&machine, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
-    let program = container.program();
+    let OneProgram { container, program, .. } =
+        OneProgram::limited(LIMIT, ObjectLimits { range_groups: 3, ..ObjectLimits::default() });
     let uvm = program.uvm_file();
     let count = || container.accounts().counts().range_groups;
     let create = |uvm: i32| {

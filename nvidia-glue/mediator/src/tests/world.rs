@@ -358,15 +358,14 @@ impl Container {
     }
 
     /// It has the driver capability `graphics`.
-    pub(super) fn may_draw(mut self: Arc<Self>) -> Arc<Self> {
-        Arc::get_mut(&mut self).unwrap().session.may_draw = true;
-        self
+    pub(super) fn may_draw(&mut self) {
+        self.session.may_draw = true;
     }
 
     /// Each look for its processes takes so long, and time is what that clock says.
-    pub(super) fn looks_cost(self: &mut Arc<Self>, clock: &TestClock, cost: Duration) {
+    pub(super) fn looks_cost(&mut self, clock: &TestClock, cost: Duration) {
         self.looks_cost_now(clock, cost);
-        Arc::get_mut(self).unwrap().session.reclaim_throttle.clock = Box::new(clock.clone());
+        self.session.reclaim_throttle.clock = Box::new(clock.clone());
     }
 
     /// The same from now on, by the clock that the session has.
@@ -451,6 +450,12 @@ impl Program {
     pub(super) fn map_uvm(&self, address: u64, length: u64) {
         let mapping = UvmMapping { address, length, offset: address };
         lock(&self.memory_now().mappings).push(mapping);
+    }
+
+    /// Managed memory there: it is asked for, and the kernel maps it.
+    pub(super) fn has_managed(&self, uvm: i32, address: u64, length: u64) {
+        assert_eq!(self.mmap(uvm, address, length, address), Answer::Continue);
+        self.map_uvm(address, length);
     }
 
     pub(super) fn unmap_uvm(&self, address: u64) {

@@ -13,7 +13,7 @@ use super::put_on;
 use crate::{
     clock::{Clock as _, tests::TestClock},
     tests::{
-        alone::OneContext,
+        alone::{OneContext, OneProgram},
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
         world::{Machine, struct_with},
     },
@@ -154,11 +154,7 @@ fn is_slowed_down(clock: &TestClock, free: u32, a_second: u32, ask: impl Fn()) {
 /// For some of them the driver writes a line into the kernel's log.
 #[test]
 fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], 1 << 30);
-    let clock = TestClock::default();
-    container.looks_cost(&clock, Duration::ZERO);
-    let program = container.program();
+    let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
     let context = program.context(0);
     // No engine hangs from a device.
     let ask = || assert!(context.object(HOPPER_DMA_COPY_A, &mut [0; 8]).is_err());
@@ -169,11 +165,7 @@ fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
 #[test]
 fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
     const FB_GET_CAPS_V2: u32 = NV0080_CTRL_CMD_FB_GET_CAPS_V2;
-    let machine = Machine::new(1);
-    let mut container = machine.container(&[0], 1 << 30);
-    let clock = TestClock::default();
-    container.looks_cost(&clock, Duration::ZERO);
-    let program = container.program();
+    let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
     let context = program.context(0);
     let ask = || {
         let answer = context.control(0xdead, FB_GET_CAPS_V2, &mut [0; 4]);
