@@ -48,8 +48,7 @@ struct Debugged {
 impl Debugged {
     fn new(context: &Context) -> Self {
         let (group, channel) = context.group_of_one(GR);
-        let place = (context.client, channel, 0);
-        let object = context.program.alloc(context.control, place, COMPUTE, &mut [0; 8]).unwrap();
+        let object = context.object_below(channel, COMPUTE, &mut [0; 8]).unwrap();
         context.schedule(group, SCHEDULE_GROUP).unwrap();
         Self { channel, object }
     }
@@ -79,13 +78,11 @@ fn nobody_debugs_another_container() {
     assert_eq!(debugged.session(&own, own.client), Err(Status::OBJECT_NOT_FOUND));
     assert_eq!(debugged.session(&own, 0), Err(Status::OBJECT_NOT_FOUND));
     // Another process of the same container may, as a debugger is one.
-    let other = victim.program();
-    let debugger = other.context(0);
+    let debugger = victim.program().context(0);
     debugged.session(&debugger, context.client).unwrap();
     debugged.session(&context, 0).unwrap();
     let mut old = [1_u32, context.client, debugged.object].map(u32::to_le_bytes).concat();
-    let place = (context.client, context.device, 0);
-    let refused = running.alloc(context.control, place, DEBUGGER, &mut old);
+    let refused = context.object_below(context.device, DEBUGGER, &mut old);
     assert_eq!(refused, Err(Status::INVALID_ARGUMENT), "the driver would log it");
 }
 

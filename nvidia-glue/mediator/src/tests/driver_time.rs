@@ -4,7 +4,7 @@
 use abi::{
     Handle,
     classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
-    layout::{read_u32, write_u32, write_u64},
+    layout::read_u32,
 };
 use std::{sync::mpsc, time::Duration};
 
@@ -13,7 +13,7 @@ use account::Card;
 use super::{
     alone::OneProgram,
     spy::HEAP,
-    world::{Context, GIB, memory_params, words},
+    world::{Context, GIB, memory_params},
 };
 use crate::{clock::Clock, locks::lock};
 
@@ -26,10 +26,7 @@ fn allocates(context: &Context) {
 
 /// By `NVOS32_FUNCTION_ALLOC_SIZE`.
 fn allocates_by_the_old_call(context: &Context) {
-    let mut args = words(&[context.client, context.device, 2]);
-    args.resize(184, 0);
-    assert!(write_u32(&mut args, 40, context.client) && write_u64(&mut args, 88, 4 * GIB));
-    context.program.rm(context.control, 0x4a, &mut args, 20).unwrap();
+    let args = context.heap(2, &[(40, context.client)], &[(88, 4 * GIB)]).unwrap();
     context.free(read_u32(&args, 44).unwrap()).unwrap();
 }
 

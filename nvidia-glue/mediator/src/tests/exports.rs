@@ -144,8 +144,7 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     export_many(&context, (&[0], 2), token).unwrap();
     context.free(emptied).unwrap();
     assert_eq!(container.used(0), 2 * MIB, "it was let go of");
-    let place = (context.client, context.client, 0);
-    let second = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
+    let second = context.object_below(context.client, NV01_DEVICE_0, &mut device_params(0)).unwrap();
     for handles in [&[context.device, 0x700][..], &[context.device]] {
         let mut params =
             struct_with(652, &[(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())]);

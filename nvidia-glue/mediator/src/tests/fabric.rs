@@ -53,8 +53,7 @@ fn they_keep_memory_and_it_stays_charged() {
     context.free(memory).unwrap();
     assert_eq!(container.used(0), 32 * MIB);
     let duplicate = other.dup(&context, addresses).unwrap();
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let uvm = context.uvm_file();
     context.map(uvm, 1 << 30, 32 * MIB, addresses).unwrap();
     context.free(addresses).unwrap();
     other.free(duplicate).unwrap();
@@ -110,8 +109,7 @@ fn drivers_before_535_give_none() {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
         let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
-        let program = container.program();
-        let context = program.context(0);
+        let context = container.program().context(0);
         let memory = context.memory(2 * MIB).unwrap();
         // What became of it stands elsewhere in an older call.
         let _ = fabric(&context, memory, (2 * MIB, 0));
@@ -215,8 +213,7 @@ fn a_container_has_twice_its_limit_of_addresses() {
     let token = program.open(Node::Control);
     export(&context, all, token).unwrap();
     let imported = import(&other, token).unwrap();
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let uvm = context.uvm_file();
     context.map(uvm, 1 << 30, 2 * MIB, all).unwrap();
     context.free(all).unwrap();
     other.free(duplicate).unwrap();
@@ -236,9 +233,7 @@ fn only_the_handle_that_addresses_were_made_with_takes_memory() {
     let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
     let memory = context.memory(BLOCK).unwrap();
     attach(&context, chunk, &[(memory, 0)]).unwrap();
-    let second = program
-        .alloc(context.control, (context.client, context.client, 0), NV01_DEVICE_0, &mut device_params(1))
-        .unwrap();
+    let second = context.object_below(context.client, NV01_DEVICE_0, &mut device_params(1)).unwrap();
     for (of, parent) in [
         (&context, context.device),
         (&context, context.subdevice),
@@ -338,8 +333,7 @@ fn drivers_before_570_have_no_flexible_addresses() {
         let machine = Machine::new(1);
         let spy = Spy::new(&machine);
         let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
-        let program = container.program();
-        let context = program.context(0);
+        let context = container.program().context(0);
         let _ = flexible(&context, (CHUNK, FLEXIBLE));
         assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
     }

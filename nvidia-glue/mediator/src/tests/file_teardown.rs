@@ -14,6 +14,7 @@ use account::ObjectLimits;
 
 use super::{
     alone::{OneContext, OneProgram},
+    pinned::{card_of, pin},
     spy::{COPY, GR, SCHEDULE_GROUP},
     world::{
         Container, Context, GIB, MIB, device_params, host_memory_params, memory_params, range, struct_with, uuid_bytes,
@@ -157,12 +158,8 @@ fn what_is_told_of_a_channels_errors_outlives_it() {
     }
     // With a device go memory and channel below it, and nothing is left to be told; another
     // device's channel would be.
-    let other = program
-        .alloc(context.control, (context.client, context.client, 0), NV01_DEVICE_0, &mut device_params(0))
-        .unwrap();
-    let memory = program
-        .alloc(context.control, (context.client, other, 0), NV01_MEMORY_SYSTEM, &mut host_memory_params(4096))
-        .unwrap();
+    let other = context.object_below(context.client, NV01_DEVICE_0, &mut device_params(0)).unwrap();
+    let memory = context.object_below(other, NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
     let channel = channel_telling(context.device, (0, memory)).unwrap();
     assert_eq!(context.free(other), Err(Status::STATE_IN_USE));
     context.free(channel).unwrap();
@@ -363,21 +360,6 @@ fn devices_are_bounded_on_each_card() {
     program.context(0);
 }
 
-/// `NV_ESC_RM_ALLOC_MEMORY` of pinned memory of the program's, which is made in its place.
-fn pinned_memory(context: &Context) -> u32 {
-    const OBJECT: u32 = 0x5c00_0077;
-    let program = &context.program;
-    let card = program.open(Node::Card(program.container.machine.inventory.cards[0].minor));
-    program.escape(card, 0xc9, &mut context.control.to_le_bytes());
-    let mut args = vec![0; 56];
-    let words = [(0, context.client), (4, context.device), (8, OBJECT), (12, 0x71), (32, 0xffff), (48, u32::MAX)];
-    for (at, value) in words {
-        assert!(write_u32(&mut args, at, value));
-    }
-    program.rm(card, 0x27, &mut args, 40).unwrap();
-    OBJECT
-}
-
 /// The driver makes groups and graphics contexts for channels' sake, with handles that nobody was
 /// told; they can be duplicated, and keep the buffers of a context then.
 #[test]
@@ -387,7 +369,8 @@ fn what_the_driver_has_made_for_itself_is_not_duplicated_nor_given_out() {
     container.accounts().free(Handle(context.client), Handle(hidden)).unwrap();
     lock(&container.session.objects.topology).remove(Handle(context.client), Handle(hidden));
     let other = program.context(0);
-    let pinned = pinned_memory(&context);
+    let pinned = 0x5c00_0077;
+    pin(&context, card_of(&context), pinned, 64 << 10).unwrap();
     let objects = || container.accounts().counts().objects;
     let before = objects();
     for to in [&context, &other] {

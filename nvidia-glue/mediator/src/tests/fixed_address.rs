@@ -11,7 +11,7 @@ use abi::{
 
 use super::{
     alone::OneContext,
-    world::{Context, MIB, memory_params, words},
+    world::{Context, MIB, memory_params},
 };
 
 /// `FIXED_ADDRESS_ALLOCATE`, the same with `ALIGNMENT_FORCE`, with which a piece takes as much as
@@ -30,13 +30,7 @@ type Function = (u32, usize, usize);
 const FUNCTIONS: [Function; 2] = [(2, 56, 88), (14, 56, 80)];
 
 fn heap(context: &Context, (function, attr_at, size_at): Function, flags: u32, attr: u32) -> Result<(), Status> {
-    let mut args = words(&[context.client, context.device, function]);
-    args.resize(184, 0);
-    for (at, value) in [(40, context.client), (52, flags), (attr_at, attr)] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    assert!(write_u64(&mut args, size_at, 64 << 10));
-    context.program.rm(context.control, 0x4a, &mut args, 20)
+    context.heap(function, &[(40, context.client), (52, flags), (attr_at, attr)], &[(size_at, 64 << 10)]).map(drop)
 }
 
 #[test]

@@ -13,7 +13,6 @@ use abi::{
     layout::read_u32,
 };
 use std::{
-    fs::File,
     io,
     sync::{
         Arc,
@@ -23,12 +22,12 @@ use std::{
 
 use account::ObjectName;
 use base::OverMemory;
-use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient, Raw};
+use driver::{DeviceFile, Driver, DriverCall, Raw};
 use simulator::SimulatedDriver;
 
 use super::{
     alone::{OneContext, OneProgram},
-    spy::Spy,
+    spy::{Spy, like_the_driver_behind},
     world::{Context, MIB, Machine, Program, memory_params, struct_with, words},
 };
 use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
@@ -109,8 +108,7 @@ fn no_event_watches_another_containers_object() {
 fn a_subdevice_is_not_asked_about_cards_that_are_not_granted() {
     let machine = Machine::new(2);
     let container = machine.container(&[0], LIMIT);
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     let mut params = struct_with(8 + 32 * 52, &[(4, 1), (8, 0xdead_0000)]);
     assert_eq!(context.subdevice_control(NV2080_CTRL_CMD_GET_P2P_CAPS, &mut params), Err(Status::INVALID_ARGUMENT));
 }
@@ -140,20 +138,14 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
 /// mapped.
 fn is_zeros(program: &Program, context: &Context, page: u32) -> bool {
     let file = program.open(Node::Control);
-    let mut args = struct_with(
-        56,
-        &[(0, context.client), (4, context.subdevice), (8, page), (24, 2608), (48, file.cast_unsigned())],
-    );
-    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
+    context.map_on(file, (context.subdevice, page), 2608).unwrap();
     program.file_of(file).metadata().unwrap().len() == 1 << 16
 }
 
 #[test]
 fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     let OneContext { program, context, .. } = OneContext::within(LIMIT);
-    let page = program
-        .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
-        .unwrap();
+    let page = context.object_below(context.subdevice, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
     let duplicate = program.dup(context.control, (context.client, context.subdevice), (context.client, page)).unwrap();
     assert!(is_zeros(&program, &context, page));
     assert!(is_zeros(&program, &context, duplicate));
@@ -192,21 +184,7 @@ impl Driver for Logging {
         }
         answer
     }
-    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
-        self.driver.in_callers_place(file, call)
-    }
-    fn open(&self, node: Node) -> io::Result<DeviceFile> {
-        self.driver.open(node)
-    }
-    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
-        self.driver.node_of(file)
-    }
-    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
-        self.driver.client_exists(probe, client)
-    }
-    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
-        self.driver.file_watch()
-    }
+    like_the_driver_behind!();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use base::Bytes;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, Context, MIB, Machine, WHOLE, alloc_args, memory_params, words},
+    world::{Container, Context, MIB, Machine, WHOLE, alloc_args, memory_params},
 };
 use crate::{Answer, locks::lock};
 
@@ -81,13 +81,8 @@ fn nor_does_the_old_heap_call_make_more_of_them() {
 
 /// 64 KiB, at the beginning of a frame.
 fn heap(context: &Context, attr: u32) -> Result<Vec<u8>, Status> {
-    let mut args = words(&[context.client, context.device, 2]);
-    args.resize(184, 0);
-    for (at, value) in [(40, context.client), (52, ALIGNED), (56, BIG_PAGES | attr)] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    assert!(write_u64(&mut args, 88, GRANULE) && write_u64(&mut args, 96, FRAME));
-    context.program.rm(context.control, 0x4a, &mut args, 20).map(|()| args)
+    let words = [(40, context.client), (52, ALIGNED), (56, BIG_PAGES | attr)];
+    context.heap(2, &words, &[(88, GRANULE), (96, FRAME)])
 }
 
 /// Nobody can tell where each granule of it is.
@@ -116,11 +111,10 @@ fn small_pieces_next_to_each_other_fill_the_quota() {
 /// A frame is held open as long as anything in it is, by whatever name.
 #[test]
 fn a_frame_counts_until_the_last_piece_in_it_is_gone() {
-    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let pieces: Vec<u32> = (0..64).map(|_| context.memory(1).unwrap()).collect();
     let full = usage(&container).frames.0;
-    let duplicate =
-        program.dup(context.control, (context.client, context.device), (context.client, pieces[0])).unwrap();
+    let duplicate = context.dup(&context, pieces[0]).unwrap();
     for piece in &pieces[..63] {
         context.free(*piece).unwrap();
     }

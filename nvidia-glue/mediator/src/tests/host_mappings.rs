@@ -30,16 +30,8 @@ impl Context {
     /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with
     /// `NVOS32_ATTR_LOCATION_ANY`.
     fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {
-        let mut args = struct_with(184, &[(0, self.client), (4, self.device), (8, 2), (40, OWNER), (56, 3 << 25)]);
-        assert!(write_u64(&mut args, 88, size));
-        self.program.rm(self.control, 0x4a, &mut args, 20).map(|()| read_u32(&args, 44).unwrap())
-    }
-
-    /// `NV_ESC_RM_MAP_MEMORY` of all of it on a file.
-    fn map_on(&self, file: i32, memory: u32, length: u64) -> Result<(), Status> {
-        let mut args = struct_with(56, &[(0, self.client), (4, self.device), (8, memory), (48, file.cast_unsigned())]);
-        assert!(write_u64(&mut args, 24, length));
-        self.program.rm(self.control, 0x4e, &mut args, 40)
+        let args = self.heap(2, &[(40, OWNER), (56, 3 << 25)], &[(88, size)])?;
+        Ok(read_u32(&args, 44).unwrap())
     }
 
     /// Memory that is mapped through a file of its own.
@@ -49,7 +41,7 @@ impl Context {
 
     fn mapped_at(&self, memory: u32, size: u64) -> Result<(u32, i32), Status> {
         let file = self.program.open(Node::Control);
-        self.map_on(file, memory, size)?;
+        self.map_on(file, (self.device, memory), size)?;
         Ok((memory, file))
     }
 }
@@ -119,7 +111,7 @@ fn what_is_mapped_and_not_freed_is_charged_once() {
     let OneContext { container, program, context, .. } = limited(ObjectLimits::default()).with_context();
     let (memory, first) = context.mapped(16 * MIB).unwrap();
     let second = program.open(Node::Control);
-    context.map_on(second, memory, 4096).unwrap();
+    context.map_on(second, (context.device, memory), 4096).unwrap();
     assert_eq!(container.host_used(), 16 * MIB);
     program.close(first);
     container.session.reconcile();
@@ -143,7 +135,7 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     let memory = one.host_memory(16 * MIB).unwrap();
     let duplicate = other.dup(&one, memory).unwrap();
     let file = program.open(Node::Control);
-    other.map_on(file, duplicate, 16 * MIB).unwrap();
+    other.map_on(file, (other.device, duplicate), 16 * MIB).unwrap();
     one.free(memory).unwrap();
     // The whole client.
     other.free(other.client).unwrap();
@@ -237,11 +229,11 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     let (first, file) = context.mapped(16 * MIB).unwrap();
     let second = context.host_memory(16 * MIB).unwrap();
     for _ in 0..100 {
-        assert_eq!(context.map_on(file, second, 16 * MIB), Err(Status::STATE_IN_USE));
+        assert_eq!(context.map_on(file, (context.device, second), 16 * MIB), Err(Status::STATE_IN_USE));
     }
     // Nor is it to be mapped through a card's.
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
-    assert_eq!(context.map_on(card, second, 16 * MIB), Err(Status::INVALID_ARGUMENT));
+    assert_eq!(context.map_on(card, (context.device, second), 16 * MIB), Err(Status::INVALID_ARGUMENT));
     assert_eq!(container.accounts().counts().host_mappings, 1);
     context.free(second).unwrap();
     context.free(first).unwrap();
@@ -259,7 +251,7 @@ fn files_that_are_watched_are_limited_in_number() {
     let memory = context.host_memory(MIB).unwrap();
     let map = || {
         let file = program.open(Node::Control);
-        context.map_on(file, memory, MIB).map(|()| file).inspect_err(|_| program.close(file))
+        context.map_on(file, (context.device, memory), MIB).map(|()| file).inspect_err(|_| program.close(file))
     };
     let files: Vec<i32> = (0..3).map(|_| map().unwrap()).collect();
     assert_eq!(map(), Err(Status::INSUFFICIENT_RESOURCES));
@@ -275,7 +267,7 @@ fn files_that_are_watched_are_limited_in_number() {
     // A card's memory is none of this.
     let of_card = context.memory(MIB).unwrap();
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
-    context.map_on(card, of_card, MIB).unwrap();
+    context.map_on(card, (context.device, of_card), MIB).unwrap();
     assert_eq!((container.host_used(), container.used(0)), (MIB, MIB));
 }
 

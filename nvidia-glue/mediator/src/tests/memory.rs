@@ -26,8 +26,7 @@ const LIMIT: u64 = 64 * MIB;
 
 /// Returns what `work` is charged in a fresh context.
 fn charged(container: &Arc<Container>, work: impl FnOnce(&super::world::Context)) -> u64 {
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     let before = container.used(0);
     work(&context);
     container.used(0) - before
@@ -62,8 +61,7 @@ fn what_the_card_gives_counts_and_not_what_is_asked() {
         assert_eq!(read_u64(&params, 64), Some(6 * MIB), "the caller is told");
     });
     assert_eq!(given, 6 * MIB);
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     let mut huge = memory_params(4096);
     assert!(write_u32(&mut huge, 24, 3 << 23) && write_u32(&mut huge, 28, 2 << 20));
     assert_eq!(context.object(NV01_MEMORY_LOCAL_USER, &mut huge), Err(Status::NO_MEMORY), "one page of 512 MiB");
@@ -150,14 +148,11 @@ fn a_duplicate_is_charged_once_and_lives_as_long_as_either() {
 
 #[test]
 fn the_old_heap_call_is_charged_by_where_the_memory_is() {
-    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let alloc_of = |location: u32, attr2: u32, size: u64| {
         // NVOS32_FUNCTION_ALLOC_SIZE.
-        let mut args =
-            struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (40, OWNER), (56, location << 25)]);
-        assert!(write_u32(&mut args, 144, attr2));
-        args[88..96].copy_from_slice(&size.to_le_bytes());
-        program.rm(context.control, 0x4a, &mut args, 20).map(|()| read_u32(&args, 44).unwrap())
+        let made = context.heap(2, &[(40, OWNER), (56, location << 25), (144, attr2)], &[(88, size)]);
+        made.map(|args| read_u32(&args, 44).unwrap())
     };
     let alloc = |location, size| alloc_of(location, 0, size);
     let memory = alloc(0, 2 * MIB).unwrap();
@@ -170,8 +165,7 @@ fn the_old_heap_call_is_charged_by_where_the_memory_is() {
     assert_eq!((container.used(0), of_the_host), (2 * MIB, 4 * MIB), "anywhere is the host");
     assert_eq!(alloc_of(0, 1 << 24, MIB), Err(Status::INVALID_CLASS), "another node's memory");
     // NVOS32_FUNCTION_FREE.
-    let mut free = struct_with(184, &[(0, context.client), (4, context.device), (8, 3), (44, memory)]);
-    program.rm(context.control, 0x4a, &mut free, 20).unwrap();
+    context.heap(3, &[(44, memory)], &[]).unwrap();
     assert_eq!(container.used(0), 0);
 }
 
@@ -425,8 +419,7 @@ fn a_loop_of_refusals_does_not_burn_a_processor() {
     assert!(worked * 9 <= now, "{worked:?} of {now:?}");
     assert_eq!(looks(&|| assert_eq!(context.memory(2 * LIMIT), Err(Status::NO_MEMORY))), 0, "it will never fit");
     // What was seen to go leaves room at once; what was not, after one look.
-    let neighbour = container.program();
-    let memory = neighbour.context(0);
+    let memory = container.program().context(0);
     let freed = looks(&|| {
         context.free(context.client).unwrap();
         let again = memory.memory(LIMIT).unwrap();

@@ -4,7 +4,7 @@ use abi::{
     Status,
     classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM},
     controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
-    layout::{read_u32, write_u64},
+    layout::read_u32,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -35,8 +35,7 @@ fn beside_a_neighbour(test: impl FnOnce(&Arc<Container>)) {
 #[test]
 fn it_sees_the_whole_card_and_what_is_taken_of_it() {
     beside_a_neighbour(|monitor| {
-        let program = monitor.program();
-        let context = program.context(0);
+        let context = monitor.program().context(0);
         let (size, free) = heap(&context);
         let seen = |kib: u32| u64::from(kib) << 10;
         assert!(seen(size) > 100 * GIB, "{size} KiB");
@@ -58,10 +57,7 @@ fn it_can_have_nothing() {
             assert_eq!(context.memory(size), Err(Status::NO_MEMORY), "{size}");
         }
         // NVOS32_FUNCTION_ALLOC_SIZE.
-        let mut heap = struct_with(184, &[(0, context.client), (4, context.device), (8, 2)]);
-        assert!(write_u64(&mut heap, 88, 1));
-        assert_eq!(program.escape(context.control, 0x4a, &mut heap), Answer::Return(0));
-        assert_eq!(read_u32(&heap, 20), Some(Status::NO_MEMORY.0));
+        assert_eq!(context.heap(2, &[], &[(88, 1)]), Err(Status::NO_MEMORY));
         // A channel group, a channel without one, an address space.
         let refused = Status::INSUFFICIENT_RESOURCES;
         for (class, size) in [(KEPLER_CHANNEL_GROUP_A, 20), (HOPPER_CHANNEL_GPFIFO_A, 368), (FERMI_VASPACE_A, 56)] {
@@ -84,8 +80,7 @@ fn a_limit_of_nothing_alone_refuses_what_takes_memory() {
     // looks.
     let container = machine.container(&[0], GIB);
     container.session.set_limits(&[(container.machine.inventory.cards[0].uuid.clone(), base::Bytes(0))]).unwrap();
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     assert_eq!(context.object(KEPLER_CHANNEL_GROUP_A, &mut [0; 20]), Err(Status::NO_MEMORY));
     assert_eq!(context.object(HOPPER_CHANNEL_GPFIFO_A, &mut [0; 368]), Err(Status::NO_MEMORY));
     assert_eq!(container.used(0), 0);

@@ -39,8 +39,7 @@ fn pages(bytes: u64) -> File {
 #[test]
 fn memory_that_only_uvm_maps_leaves_and_comes_back() {
     let OneContext { container, program, context, .. } = OneContext::within(4 * GIB);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let uvm = context.uvm_file();
     let [moved, duplicated, small, _unmapped] =
         [64 * MIB, 32 * MIB, MIB, 16 * MIB].map(|size| context.memory(size).unwrap());
     for (base, (memory, size)) in (1..).zip([(moved, 64 * MIB), (duplicated, 32 * MIB), (small, MIB)]) {
@@ -77,8 +76,7 @@ fn memory_that_only_uvm_maps_leaves_and_comes_back() {
 #[test]
 fn a_copy_that_fails_leaves_everything_where_it_was() {
     let OneContext { container, program, context, .. } = OneContext::within(4 * GIB);
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let uvm = context.uvm_file();
     let memory = context.memory(8 * MIB).unwrap();
     context.map(uvm, GIB, 8 * MIB, memory).unwrap();
     let (session, before) = (&container.session, on_card(&container));

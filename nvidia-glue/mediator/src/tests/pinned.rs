@@ -18,7 +18,7 @@ use driver::{DeviceFile, DriverCall, FileField, Holder};
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, Context, MIB, Machine, Program, host_memory_params, struct_with},
+    world::{Container, Context, MIB, Machine, Program, control_args, host_memory_params, struct_with},
 };
 use crate::{
     Answer, Drift, DriftKind, Trapped,
@@ -29,19 +29,17 @@ use crate::{
     },
 };
 
+/// `NV_ESC_RM_ALLOC_MEMORY`.
+const PIN: u32 = 3 << 30 | 56 << 16 | (b'F' as u32) << 8 | 0x27;
 /// Cost of an object besides a 128th of its length.
 const OBJECT_COST: u64 = 4096;
-
-fn host(container: &Container) -> u64 {
-    container.host_used()
-}
 
 fn pinned(container: &Container) -> u32 {
     container.accounts().counts().pinned
 }
 
 /// A card's file that belongs to the context's control file.
-fn card_of(context: &Context) -> i32 {
+pub(super) fn card_of(context: &Context) -> i32 {
     let card = context.program.open(Node::Card(context.program.container.machine.inventory.cards[0].minor));
     context.program.escape(card, 0xc9, &mut context.control.to_le_bytes());
     card
@@ -55,7 +53,7 @@ fn pin_args(context: &Context, object: u32, length: u64) -> Vec<u8> {
 }
 
 /// `NV_ESC_RM_ALLOC_MEMORY`.
-fn pin(context: &Context, card: i32, object: u32, length: u64) -> Result<(), Status> {
+pub(super) fn pin(context: &Context, card: i32, object: u32, length: u64) -> Result<(), Status> {
     let mut args = pin_args(context, object, length);
     context.program.rm(card, 0x27, &mut args, 40)
 }
@@ -66,29 +64,28 @@ fn it_is_charged_until_it_ends() {
     let other = program.context(0);
     let card = card_of(&context);
     assert_eq!(pin(&context, card, 0x70, 128 * MIB), Ok(()));
-    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
+    assert_eq!((container.host_used(), pinned(&container)), (MIB + OBJECT_COST, 1));
     // A duplicate keeps it.
     let duplicate = other.dup(&context, 0x70).unwrap();
     context.free(0x70).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (MIB + OBJECT_COST, 1));
+    assert_eq!((container.host_used(), pinned(&container)), (MIB + OBJECT_COST, 1));
     other.free(duplicate).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    assert_eq!((container.host_used(), pinned(&container)), (0, 0));
     // So does a mapping.
-    let uvm = program.uvm_file();
-    context.register(uvm);
+    let uvm = context.uvm_file();
     pin(&context, card, 0x71, 2 * MIB).unwrap();
     context.map(uvm, 1 << 30, 2 * MIB, 0x71).unwrap();
     context.free(0x71).unwrap();
-    assert!(host(&container) > 0);
+    assert!(container.host_used() > 0);
     program.free_range(uvm, 1 << 30, 2 * MIB).unwrap();
-    assert_eq!(host(&container), 0);
+    assert_eq!(container.host_used(), 0);
     // With a device or a client goes what is below it.
     pin(&context, card, 0x72, MIB).unwrap();
     context.free(context.device).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    assert_eq!((container.host_used(), pinned(&container)), (0, 0));
     pin(&other, card_of(&other), 0x73, MIB).unwrap();
     other.free(other.client).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    assert_eq!((container.host_used(), pinned(&container)), (0, 0));
 }
 
 #[test]
@@ -113,7 +110,6 @@ fn it_is_limited_in_number_and_size() {
 /// Another thread rewrites words of the call, given with their offsets, after the mediator has read
 /// it and before the kernel does; the call's status.
 fn pin_rewritten(context: &Context, card: i32, (object, length): (u32, u64), words: &[(u64, u32)]) -> Status {
-    const PIN: u32 = 3 << 30 | 56 << 16 | (b'F' as u32) << 8 | 0x27;
     let program = &context.program;
     let argument = program.put(&pin_args(context, object, length));
     let words = words.to_vec();
@@ -128,13 +124,9 @@ fn pin_rewritten(context: &Context, card: i32, (object, length): (u32, u64), wor
 
 /// `GET_HANDLE_INFO` of the client itself: a call like any other.
 fn any_call(context: &Context) -> Answer {
-    let address = context.program.put(&[0; 16]);
-    let mut args: Vec<u8> = [context.client, context.client, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, 0]
-        .iter()
-        .flat_map(|word| word.to_le_bytes())
-        .collect();
-    args.extend(address.to_le_bytes());
-    args.extend([16, 0, 0, 0, 0, 0, 0, 0]);
+    let params = (context.program.put(&[0; 16]), 16);
+    let own = (context.client, context.client);
+    let mut args = control_args(own, NV0000_CTRL_CMD_CLIENT_GET_HANDLE_INFO, params);
     context.program.escape(context.control, 0x2a, &mut args)
 }
 
@@ -175,7 +167,7 @@ fn what_was_made_of_it_is_asked_when_the_thread_is_back() {
         assert_eq!(drifts(&container), []);
         assert_eq!(any_call(&context), Answer::KillCaller);
         assert_caught(&machine, &program, class, (MIB, found));
-        assert_eq!((host(&container), pinned(&container)), (0, 0));
+        assert_eq!((container.host_used(), pinned(&container)), (0, 0));
     }
 }
 
@@ -227,7 +219,7 @@ fn nothing_is_hidden_under_another_name() {
 fn nothing_of_the_containers_can_be_named() {
     let OneContext { container, program, context, .. } = OneContext::within(MIB);
     let card = card_of(&context);
-    let before = (host(&container), pinned(&container));
+    let before = (container.host_used(), pinned(&container));
     for words in [
         &[(ROOT, context.client), (PARENT, context.device), (OBJECT, 0x70)] as &[_],
         &[(ROOT, context.client), (PARENT, context.device), (OBJECT, 0x70), (CLASS, 0x3e)],
@@ -239,7 +231,7 @@ fn nothing_of_the_containers_can_be_named() {
     // It knows the names that were there before.
     assert_ne!(pin_rewritten(&context, card, (0x70, MIB), &[(PARENT, context.device)]), Status::OK);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], before.0, before.1));
+    assert_eq!((drifts(&container), container.host_used(), pinned(&container)), (vec![], before.0, before.1));
     // Nor is it made on a card's file that was never registered.
     let stray = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(pin(&context, stray, 0x70, MIB), Err(Status::INVALID_CLIENT));
@@ -253,13 +245,13 @@ fn what_came_to_nothing_is_not_charged() {
     for _ in 0..2 * MOST {
         assert_ne!(pin_rewritten(&context, card, (0x70, MIB), &[(PARENT, 0xdead)]), Status::OK);
     }
-    assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT_COST, 1), "until the thread is back");
+    assert_eq!((container.host_used(), pinned(&container)), (MIB / 128 + OBJECT_COST, 1), "until the thread is back");
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
+    assert_eq!((drifts(&container), container.host_used(), pinned(&container)), (vec![], 0, 0));
     // The name is free.
     pin(&context, card, 0x70, MIB).unwrap();
     context.free(context.client).unwrap();
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    assert_eq!((container.host_used(), pinned(&container)), (0, 0));
 }
 
 /// A mapping would keep it, and the call itself could have mapped it.
@@ -289,7 +281,7 @@ fn another_thread_may_use_it_first() {
     pin(&context, card_of(&context), 0x70, MIB).unwrap();
     lent.map(uvm, 1 << 30, MIB, 0x70).unwrap();
     assert_eq!(
-        (host(&container), pinned(&container), container.session.pinned.inflight.waiting()),
+        (container.host_used(), pinned(&container), container.session.pinned.inflight.waiting()),
         (MIB / 128 + OBJECT_COST, 1, 0)
     );
 }
@@ -300,15 +292,14 @@ fn what_has_nowhere_to_go_is_let_go_of() {
     let machine = Machine::new(1);
     for of_client in [true, false] {
         let container = machine.container(&[0], MIB);
-        let program = container.program();
-        let context = program.context(0);
+        let context = container.program().context(0);
         pin(&context, card_of(&context), 0x70, MIB).unwrap();
         let client = Handle(context.client);
         let object = if of_client { client } else { Handle(context.device) };
         let kept = lock(&container.session.objects.files).control_of(client).unwrap();
         assert!(container.session.raw(&kept.file, client).free(object).unwrap().is_ok());
         any_call(&context);
-        assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
+        assert_eq!((drifts(&container), container.host_used(), pinned(&container)), (vec![], 0, 0));
         assert_eq!(container.session.pinned.inflight.open(), 0);
     }
 }
@@ -331,7 +322,7 @@ fn nothing_is_moved_below_what_has_gone() {
         assert_eq!(spy.escapes(0x34).len(), usize::from(!is_freed));
         assert_eq!(pinned(&container), u32::from(!is_freed));
         let _ = context.free(0x70);
-        assert_eq!((drifts(&container), host(&container), pinned(&container)), (vec![], 0, 0));
+        assert_eq!((drifts(&container), container.host_used(), pinned(&container)), (vec![], 0, 0));
     }
 }
 
@@ -381,7 +372,7 @@ fn the_container_takes_it_all_with_it() {
     let _outside = program.file_of(card);
     container.session.end().unwrap();
     assert_eq!(machine.driver.host_memory_used().unwrap(), before);
-    assert_eq!((host(&container), pinned(&container)), (0, 0));
+    assert_eq!((container.host_used(), pinned(&container)), (0, 0));
     container.assert_nothing_left();
 }
 
@@ -399,7 +390,7 @@ fn it_has_a_name_of_its_own() {
     }
     pin(&context, card, 0x70, MIB).unwrap();
     assert_eq!(pin(&context, card, 0x70, MIB), Err(Status::INSERT_DUPLICATE_NAME));
-    assert_eq!((host(&container), pinned(&container)), (MIB / 128 + OBJECT_COST, 1));
+    assert_eq!((container.host_used(), pinned(&container)), (MIB / 128 + OBJECT_COST, 1));
 }
 
 /// The driver makes it below a device and nothing else.
@@ -419,9 +410,9 @@ fn it_is_below_a_device() {
 fn what_the_driver_says_is_what_counts() {
     let OneContext { container, context, .. } = OneContext::within(MIB);
     pin_rewritten(&context, card_of(&context), (0x70, 128 * MIB), &[(LIMIT, (1 << 20) - 1)]);
-    assert_eq!(host(&container), MIB + OBJECT_COST);
+    assert_eq!(container.host_used(), MIB + OBJECT_COST);
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((host(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
+    assert_eq!((container.host_used(), drifts(&container)), (MIB / 128 + OBJECT_COST, vec![]));
 }
 
 /// A call that the kernel has not looked at yet, as when its struct is in a page that does not
@@ -452,8 +443,7 @@ fn make_staged(container: &Container, handle: Handle, class: u32) {
         container.session.driver.ioctl(&card, call).unwrap();
     };
     register(staging.control.clone());
-    let command = 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27;
-    let call = DriverCall { command, args: &mut args, buffers: &mut [], files: &[] };
+    let call = DriverCall { command: PIN, args: &mut args, buffers: &mut [], files: &[] };
     container.session.driver.in_callers_place(&card, call).unwrap().unwrap();
     assert_eq!(read_u32(&args, 40), Some(0));
 }
@@ -476,7 +466,7 @@ fn a_call_is_not_over_before_its_thread_is_back() {
         assert_caught(&machine, &other, 0x3e, (MIB, MIB));
     }
     assert_eq!(any_call(&lent), Answer::Return(0));
-    assert_eq!((container.session.pinned.inflight.open(), host(&container)), (0, 0));
+    assert_eq!((container.session.pinned.inflight.open(), container.host_used()), (0, 0));
 }
 
 /// Whoever has a card's file outside the container finds nothing there when no such call is made.
@@ -499,7 +489,7 @@ fn the_staging_client_is_there_while_calls_are_open() {
         assert_eq!((client(), machine.driver.host_memory_used().unwrap()), (None, 0));
         assert!(matches!(container.session.driver.client_exists(&container.session.own, known), Ok(false)));
     }
-    assert_eq!((pinned(&container), host(&container)), (0, 0));
+    assert_eq!((pinned(&container), container.host_used()), (0, 0));
 }
 
 /// An interrupted call may be looked at when its thread has made another one by then.
@@ -535,7 +525,7 @@ fn what_is_not_known_is_asked_again() {
         assert_eq!(any_call(&context), Answer::Return(0));
         assert_eq!((container.session.pinned.inflight.open(), drifts(&container)), (0, vec![]));
         context.free(0x70).unwrap();
-        assert_eq!((pinned(&container), host(&container)), (0, 0));
+        assert_eq!((pinned(&container), container.host_used()), (0, 0));
     }
 }
 
@@ -606,7 +596,7 @@ fn a_staging_client_that_is_left_is_looked_for() {
     assert!(container.session.holds_anything());
     container.session.reconcile();
     assert!(!container.session.holds_anything());
-    assert_eq!((machine.driver.host_memory_used().unwrap(), host(&container)), (0, 0));
+    assert_eq!((machine.driver.host_memory_used().unwrap(), container.host_used()), (0, 0));
 }
 
 /// A signal has interrupted it before the kernel was told to execute it: the program makes the same
@@ -618,25 +608,25 @@ fn what_nobody_hears_of_is_as_if_it_were_never_asked_for() {
     // As its struct was left, it names the staging client.
     let argument = program.put(&pin_args(&context, 0x70, MIB));
     for _ in 0..3 {
-        let stopped = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+        let stopped = Trapped::Ioctl { fd: card, command: PIN, argument };
         let (_, sequel) = container.session.handle_with_sequel(&*program, &stopped);
         container.session.answered(sequel.unwrap(), false);
-        assert_eq!((host(&container), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
+        assert_eq!((container.host_used(), pinned(&container), container.session.pinned.inflight.open()), (0, 0, 0));
     }
     let staged = program.take(argument);
     assert_ne!(read_u32(&staged, 0), Some(context.client));
     let argument = program.put(&staged);
-    let again = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    let again = Trapped::Ioctl { fd: card, command: PIN, argument };
     assert_eq!(program.handle(again), Answer::Return(0));
     assert_eq!(any_call(&context), Answer::Return(0));
-    assert_eq!((host(&container), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, 1, vec![]));
+    assert_eq!((container.host_used(), pinned(&container), drifts(&container)), (MIB / 128 + OBJECT_COST, 1, vec![]));
     context.free(0x70).unwrap();
     assert_eq!(pinned(&container), 0);
     // Another thread's word is not taken for it.
     let other = container.program();
     let card = other.give(program.file_of(card));
     let argument = other.put(&staged);
-    let stranger = Trapped::Ioctl { fd: card, command: 3 << 30 | 56 << 16 | u32::from(b'F') << 8 | 0x27, argument };
+    let stranger = Trapped::Ioctl { fd: card, command: PIN, argument };
     assert_eq!(other.handle(stranger), Answer::Return(0));
     assert_eq!(Status(read_u32(&other.take(argument), 40).unwrap()), Status::INVALID_CLIENT);
 }

@@ -110,8 +110,7 @@ fn ways(program: &Arc<Program>) -> Vec<(&'static str, Context, u32, u32)> {
         (program.context(0), program.context(0), program.context(0), program.context(0));
     let (group, channel) = in_group.group_of_one(GR);
     let single = alone.channel(alone.device, GR).unwrap();
-    let place = (by_duplicate.client, by_duplicate.device);
-    let duplicate = program.dup(by_duplicate.control, place, (in_group.client, group)).unwrap();
+    let duplicate = by_duplicate.dup(&in_group, group).unwrap();
     let below = by_duplicate.channel(duplicate, 0).unwrap();
     let (other_group, other_below) = {
         let group = bare.group(COPY);
@@ -198,12 +197,10 @@ fn nobody_takes_anything_away_while_a_context_is_made_preemptible() {
 /// The driver looks for the channel below the subdevice's own device.
 #[test]
 fn the_channels_own_device_is_asked() {
-    let OneContext { spy, program, context, .. } = OneContext::new();
+    let OneContext { spy, context, .. } = OneContext::new();
     for number in 0..8 {
-        let place = (context.client, context.client, 0);
-        let device = program.alloc(context.control, place, NV01_DEVICE_0, &mut device_params(0)).unwrap();
-        let place = (context.client, device, 0);
-        let subdevice = program.alloc(context.control, place, NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
+        let device = context.object_below(context.client, NV01_DEVICE_0, &mut device_params(0)).unwrap();
+        let subdevice = context.object_below(device, NV20_SUBDEVICE_0, &mut [0; 4]).unwrap();
         let channel = context.channel(device, GR).unwrap();
         spy.seen();
         engine(&context, channel, COMPUTE).unwrap();
@@ -225,8 +222,7 @@ fn there_is_no_other_way_to_an_object_that_computes() {
     assert_eq!(spy.made_classes(), Vec::<u32>::new());
     assert!(engine(&context, group, COMPUTE).is_err());
     for object in [made, channel] {
-        let place = (other.client, other.device);
-        assert!(program.dup(other.control, place, (context.client, object)).is_err());
+        assert!(other.dup(&context, object).is_err());
     }
 }
 

@@ -75,8 +75,7 @@ fn the_drivers_own_refusal_is_said_to_be_the_drivers() {
     let machine = Machine::new(1);
     // More than the card has.
     let container = machine.container(&[0], 1 << 40);
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     (0..3).for_each(|_| assert_eq!(context.memory(512 * GIB), Err(Status::NO_MEMORY)));
     let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
     assert!(text.starts_with("the driver itself refused NV_ESC_RM_ALLOC of NV01_MEMORY_LOCAL_USER"), "{text}");

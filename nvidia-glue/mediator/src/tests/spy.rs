@@ -5,7 +5,7 @@
 //! is added to a group that is scheduled does work at once.
 
 use abi::{
-    Abi, Handle, Node, Status,
+    Abi, Node, Status,
     classes::{HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
     controls::{
         NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NVA06C_CTRL_CMD_GET_TIMESLICE, NVA06C_CTRL_CMD_GPFIFO_SCHEDULE,
@@ -16,14 +16,12 @@ use abi::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
-    fs::File,
-    io,
+    fmt, io,
     sync::{Arc, Mutex},
 };
 
 use base::OverMemory;
-use driver::{CardPlace, DeviceFile, Driver, DriverCall, FileWatch, MappedPage, OwnClient};
+use driver::{CardPlace, DeviceFile, Driver, DriverCall, MappedPage, OwnClient};
 use schedule::Gate;
 use simulator::SimulatedDriver;
 
@@ -40,6 +38,35 @@ pub(super) const HEAP: u32 = 0x4a;
 pub(super) const GR: u32 = 1;
 pub(super) const COPY: u32 = 0x0b;
 pub(super) const NVDEC: u32 = 0x13;
+
+/// All that a driver does besides [`Driver::ioctl`], as the one behind it does.
+macro_rules! like_the_driver_behind {
+    () => {
+        fn in_callers_place(
+            &self,
+            file: &driver::DeviceFile,
+            call: driver::DriverCall<'_>,
+        ) -> Option<std::io::Result<i32>> {
+            self.driver.in_callers_place(file, call)
+        }
+        fn is_in_kernel(&self) -> bool {
+            self.driver.is_in_kernel()
+        }
+        fn open(&self, node: abi::Node) -> std::io::Result<driver::DeviceFile> {
+            self.driver.open(node)
+        }
+        fn node_of(&self, file: &std::fs::File) -> std::io::Result<Option<abi::Node>> {
+            self.driver.node_of(file)
+        }
+        fn client_exists(&self, probe: &driver::OwnClient, client: abi::Handle) -> std::io::Result<bool> {
+            self.driver.client_exists(probe, client)
+        }
+        fn file_watch(&self) -> std::io::Result<Box<dyn driver::FileWatch>> {
+            self.driver.file_watch()
+        }
+    };
+}
+pub(super) use like_the_driver_behind;
 
 /// A control as it reached the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -315,6 +342,15 @@ impl Spy {
         !channels.iter().any(|channel| self.works(context, *channel))
     }
 
+    /// The channels are off while the gate is closed, and only then.
+    #[track_caller]
+    pub(super) fn assert_obey(&self, gate: &dyn Gate, context: &Context, channels: &[u32]) {
+        gate.close().unwrap();
+        assert!(self.none_works(context, channels));
+        gate.open().unwrap();
+        assert!(self.all_work(context, channels));
+    }
+
     /// Returns whether the card would have a channel work, were it not off.
     pub(super) fn is_scheduled(&self, context: &Context, channel: u32) -> bool {
         lock(&self.card).channels[&(context.client, channel)].scheduled
@@ -419,24 +455,7 @@ impl Driver for Spy {
         }
         Ok(answer)
     }
-    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
-        self.driver.in_callers_place(file, call)
-    }
-    fn is_in_kernel(&self) -> bool {
-        self.driver.is_in_kernel()
-    }
-    fn open(&self, node: Node) -> io::Result<DeviceFile> {
-        self.driver.open(node)
-    }
-    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
-        self.driver.node_of(file)
-    }
-    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
-        self.driver.client_exists(probe, client)
-    }
-    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
-        self.driver.file_watch()
-    }
+    like_the_driver_behind!();
     fn map_page(&self, abi: &Abi, own: &OwnClient, place: CardPlace) -> io::Result<Box<dyn MappedPage>> {
         self.driver.map_page(abi, own, place)
     }

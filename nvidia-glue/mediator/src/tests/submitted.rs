@@ -53,8 +53,7 @@ fn work_is_seen_until_it_is_fetched() {
     let spy = Spy::new(&machine);
     let container = spy.container(&machine);
     assert_eq!(submitted(&container), NONE, "no channels, no work");
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     let (_, _, channels) = context.at_work(GR, 2);
     assert_eq!(spy.duplicates(), 0, "nobody has asked");
     assert_eq!(submitted(&container), NONE);

@@ -163,7 +163,7 @@ fn lazy_space(size: u64) -> Vec<u8> {
 /// told to wait.
 #[test]
 fn page_tables_that_are_made_at_once_are_charged() {
-    let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let space = context.object(NV50_MEMORY_VIRTUAL, &mut lazy_space(2 * GIB_512)).unwrap();
     assert_eq!(container.used(0), 0, "as libcuda asks for them");
     let mut at_once = memory_params(2 * GIB_512);
@@ -173,10 +173,7 @@ fn page_tables_that_are_made_at_once_are_charged() {
     assert!(write_u32(&mut sparse, 8, 0x0408_0400));
     assert_eq!(context.object(NV50_MEMORY_VIRTUAL, &mut sparse), Err(Status::NO_MEMORY));
     // The older call: NVOS32_FUNCTION_ALLOC_SIZE.
-    let mut heap = struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (52, 0x0008_0000)]);
-    assert!(write_u64(&mut heap, 88, 2 * GIB_512));
-    assert_eq!(program.escape(context.control, 0x4a, &mut heap), Answer::Return(0));
-    assert_eq!(result(Answer::Return(0), &heap, 20), Err(Status::NO_MEMORY));
+    assert_eq!(context.heap(2, &[(52, 0x0008_0000)], &[(88, 2 * GIB_512)]), Err(Status::NO_MEMORY));
     let mut small = memory_params(2 * MIB);
     assert!(write_u32(&mut small, 8, 0x0008_0000));
     let small = context.object(NV50_MEMORY_VIRTUAL, &mut small).unwrap();
@@ -199,7 +196,7 @@ fn memory_of_the_hosts_is_bounded() {
     assert_eq!(*lock(&container.observed.over_memory), [], "nor what a process is killed for");
     // A duplicate is the same memory, which stays with it.
     let other = program.context(0);
-    let duplicate = program.dup(other.control, (other.client, other.device), (context.client, pieces[0])).unwrap();
+    let duplicate = other.dup(&context, pieces[0]).unwrap();
     assert_eq!(container.host_used(), 64 * MIB);
     context.free(pieces[0]).unwrap();
     assert_eq!(container.host_used(), 64 * MIB);
@@ -288,12 +285,9 @@ fn mappings_for_the_processor_are_limited_in_number() {
     let card = container.machine.inventory.cards[0].minor;
     let map = |memory: u32| {
         let file = program.open(Node::Card(card));
-        let mut args =
-            struct_with(56, &[(0, context.client), (4, context.device), (8, memory), (48, file.cast_unsigned())]);
-        assert!(write_u64(&mut args, 24, 4096));
-        let answer = program.escape(context.control, 0x4e, &mut args);
+        let mapped = context.map_on(file, (context.device, memory), 4096);
         program.close(file);
-        result(answer, &args, 40)
+        mapped
     };
     let unmap = |memory: u32| {
         let mut args = words(&[context.client, context.device, memory, 0, 0, 0, 0, 0]);

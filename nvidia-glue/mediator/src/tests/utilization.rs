@@ -2,7 +2,7 @@
 //! for video engines. The driver says how busy the card is with whosever work.
 
 use abi::{
-    Handle, Node,
+    Node,
     classes::RM_USER_SHARED_DATA,
     controls::{
         NV00DE_CTRL_CMD_REQUEST_DATA_POLL, NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2,
@@ -22,11 +22,14 @@ use std::{
 };
 
 use base::{OverMemory, now_us};
-use driver::{DeviceFile, Driver, DriverCall, FileWatch, OwnClient};
+use driver::{DeviceFile, Driver, DriverCall};
 use schedule::meter::Measured;
 use simulator::SimulatedDriver;
 
-use super::world::{Container, Context, GIB, MIB, Machine, Program, struct_with};
+use super::{
+    spy::like_the_driver_behind,
+    world::{Container, Context, GIB, MIB, Machine, struct_with, words},
+};
 
 const LIMIT: u64 = 4 * GIB;
 const GET_SAMPLES: u32 = NV2080_CTRL_CMD_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2;
@@ -93,21 +96,7 @@ impl Driver for Sampling {
         }
         answer
     }
-    fn in_callers_place(&self, file: &DeviceFile, call: DriverCall<'_>) -> Option<io::Result<i32>> {
-        self.driver.in_callers_place(file, call)
-    }
-    fn open(&self, node: Node) -> io::Result<DeviceFile> {
-        self.driver.open(node)
-    }
-    fn node_of(&self, file: &File) -> io::Result<Option<Node>> {
-        self.driver.node_of(file)
-    }
-    fn client_exists(&self, probe: &OwnClient, client: Handle) -> io::Result<bool> {
-        self.driver.client_exists(probe, client)
-    }
-    fn file_watch(&self) -> io::Result<Box<dyn FileWatch>> {
-        self.driver.file_watch()
-    }
+    like_the_driver_behind!();
 }
 
 /// A container beside one that has the card busy.
@@ -116,6 +105,22 @@ fn beside_a_neighbour(limit: u64, test: impl FnOnce(&Sampling, &Arc<Container>))
     let driver = Sampling::new(&machine);
     let container = machine.container_on(Arc::clone(&driver) as Arc<dyn Driver>, OverMemory::Deny, &[0], limit);
     test(&driver, &container);
+}
+
+/// The same, with a program that has memory and looks at its page about the card.
+fn looking_at_its_page(limit: u64, test: impl FnOnce(&Sampling, &Container, &Context, &Page)) {
+    beside_a_neighbour(limit, |driver, container| {
+        let context = container.program().context(0);
+        context.memory(MIB).unwrap();
+        test(driver, container, &context, &Page::map(&context));
+    });
+}
+
+/// What the driver says of a kind of video engines.
+fn video_sample(context: &Context, kind: u32) -> u32 {
+    let mut params = words(&[kind, 0, 0]);
+    context.subdevice_control(GET_VIDEO_SAMPLE, &mut params).unwrap();
+    read_u32(&params, 4).unwrap()
 }
 
 /// It has used so much of the card in each of the last seconds, and was granted so much of it;
@@ -155,14 +160,11 @@ struct Page {
 }
 
 impl Page {
-    fn map(program: &Program, context: &Context) -> Self {
-        let place = (context.client, context.subdevice, 0);
-        let object = program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
+    fn map(context: &Context) -> Self {
+        let program = &context.program;
+        let object = context.object_below(context.subdevice, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
         let file = program.open(Node::Control);
-        let mut args =
-            struct_with(56, &[(0, context.client), (4, context.subdevice), (8, object), (48, file.cast_unsigned())]);
-        assert!(write_u64(&mut args, 24, 2608));
-        program.rm(context.control, 0x4e, &mut args, 40).unwrap();
+        context.map_on(file, (context.subdevice, object), 2608).unwrap();
         Self { file: program.file_of(file), object }
     }
 
@@ -183,12 +185,8 @@ impl Page {
 
 #[test]
 fn a_busy_neighbour_does_not_show() {
-    beside_a_neighbour(LIMIT, |driver, container| {
+    looking_at_its_page(LIMIT, |driver, container, context, page| {
         driver.is_busy(9_500, STRANGER);
-        let program = container.program();
-        let context = program.context(0);
-        context.memory(MIB).unwrap();
-        let page = Page::map(&program, &context);
         // Whether it is known what the container used or not.
         for (known, share_ppm) in [(None, 1_000_000), (Some(0), 250_000)] {
             assert_eq!(used(container, known, share_ppm, true), Some(0));
@@ -201,9 +199,7 @@ fn a_busy_neighbour_does_not_show() {
             assert_eq!((card, video), ([0, 0], [0; 4]));
         }
         for engine in 1..=4_u32 {
-            let mut params = [engine.to_ne_bytes(), [0; 4], [0; 4]].concat();
-            context.subdevice_control(GET_VIDEO_SAMPLE, &mut params).unwrap();
-            assert_eq!(read_u32(&params, 4), Some(0));
+            assert_eq!(video_sample(&context, engine), 0);
         }
     });
 }
@@ -217,12 +213,8 @@ fn what_is_used_of_a_cap_is_the_utilization() {
         (420_000, 1_000_000, 42),
         (600_000, 500_000, 100),
     ] {
-        beside_a_neighbour(LIMIT, |driver, container| {
+        looking_at_its_page(LIMIT, |driver, container, context, page| {
             driver.is_busy(10_000, STRANGER);
-            let program = container.program();
-            let context = program.context(0);
-            context.memory(MIB).unwrap();
-            let page = Page::map(&program, &context);
             let told = used(container, Some(used_ppm), share_ppm, true).unwrap();
             assert!(told.abs_diff(percent * 10_000) <= 100, "{told} of {used_ppm} in {share_ppm}");
             let (busy, pid) = newest(&context, COMPUTE);
@@ -250,18 +242,12 @@ fn who_stays_on_the_card_without_work_is_not_busy() {
 
 #[test]
 fn what_nobody_measures_is_as_the_driver_says() {
-    beside_a_neighbour(LIMIT, |driver, container| {
+    looking_at_its_page(LIMIT, |driver, container, context, page| {
         driver.is_busy(4_000, std::process::id());
-        let program = container.program();
-        let context = program.context(0);
-        context.memory(MIB).unwrap();
-        let page = Page::map(&program, &context);
         assert_eq!(newest(&context, COMPUTE), (4_000, 1));
         page.poll(&context, 2);
         assert_eq!((page.load().1, page.load().2), ([40, 40], [40; 4]));
-        let mut params = [2_u32.to_ne_bytes(), [0; 4], [0; 4]].concat();
-        context.subdevice_control(GET_VIDEO_SAMPLE, &mut params).unwrap();
-        assert_eq!(read_u32(&params, 4), Some(40));
+        assert_eq!(video_sample(&context, 2), 40);
         // Of half a card, known by its samples only.
         assert_eq!(used(container, None, 500_000, true), Some(800_000));
     });
@@ -273,7 +259,7 @@ fn the_page_is_written_while_somebody_wants_to_know() {
         driver.is_busy(10_000, std::process::id());
         let program = container.program();
         let context = program.context(0);
-        let page = Page::map(&program, &context);
+        let page = Page::map(&context);
         container.session.tell_utilization();
         assert_eq!(page.load(), (0, [0; 2], [0; 4]), "nobody asked");
         page.poll(&context, 4);
@@ -291,8 +277,7 @@ fn the_page_is_written_while_somebody_wants_to_know() {
         context.program.free(context.control, context.client, page.object).unwrap();
         assert_eq!(later(&page), second_ns, "its object is gone");
         // One that asks when it is made.
-        let place = (context.client, context.subdevice, 0);
-        program.alloc(context.control, place, RM_USER_SHARED_DATA, &mut 2_u64.to_ne_bytes()).unwrap();
+        context.object_below(context.subdevice, RM_USER_SHARED_DATA, &mut 2_u64.to_ne_bytes()).unwrap();
         assert!(later(&page) > second_ns);
     });
 }
@@ -301,11 +286,8 @@ fn the_page_is_written_while_somebody_wants_to_know() {
 fn who_only_looks_sees_how_busy_the_card_is_and_not_with_whose_work() {
     beside_a_neighbour(0, |driver, container| {
         driver.is_busy(9_500, STRANGER);
-        let program = container.program();
-        let context = program.context(0);
+        let context = container.program().context(0);
         assert_eq!(newest(&context, COMPUTE), (9_500, NO_PID));
-        let mut params = [1_u32.to_ne_bytes(), [0; 4], [0; 4]].concat();
-        context.subdevice_control(GET_VIDEO_SAMPLE, &mut params).unwrap();
-        assert_eq!(read_u32(&params, 4), Some(50), "as the driver says");
+        assert_eq!(video_sample(&context, 1), 50, "as the driver says");
     });
 }

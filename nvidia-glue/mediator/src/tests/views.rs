@@ -77,8 +77,7 @@ fn where_grants_exceed_the_card_each_container_sees_its_own() {
     // Less than the card, but more than is free on it; the card's own size; more.
     for limit in [105 * GIB, card, card * 3 / 2] {
         let container = machine.container(&[0], limit);
-        let program = container.program();
-        let context = program.context(0);
+        let context = container.program().context(0);
         let (total, heap, largest, free) = (0x08, 0x09, 0x12, 0x16);
         assert_eq!(fb_info(&context, &[total, heap, largest, free]), [kib(limit); 4], "{limit}");
         context.memory(GIB).unwrap();
@@ -93,11 +92,9 @@ fn where_grants_exceed_the_card_each_container_sees_its_own() {
 
 #[test]
 fn an_old_allocation_tells_of_the_grant() {
-    let OneContext { program, context, .. } = OneContext::within(LIMIT);
+    let OneContext { context, .. } = OneContext::within(LIMIT);
     // NVOS32_FUNCTION_ALLOC_SIZE.
-    let mut args = struct_with(184, &[(0, context.client), (4, context.device), (8, 2), (40, OWNER)]);
-    assert!(write_u64(&mut args, 88, GIB));
-    program.rm(context.control, 0x4a, &mut args, 20).unwrap();
+    let args = context.heap(2, &[(40, OWNER)], &[(88, GIB)]).unwrap();
     let told = |at| read_u64(&args, at).unwrap();
     assert_eq!((told(24), told(32)), (LIMIT, LIMIT - GIB));
 }
@@ -123,8 +120,7 @@ fn regions_of_the_card_are_as_large_as_the_grant() {
 
 /// `NVOS32_FUNCTION_INFO`: total, free, largest free.
 fn heap_info(context: &Context) -> (u64, u64, u64) {
-    let mut args = struct_with(184, &[(0, context.client), (4, context.device), (8, 5)]);
-    context.program.rm(context.control, 0x4a, &mut args, 20).unwrap();
+    let args = context.heap(5, &[], &[]).unwrap();
     let told = |at| read_u64(&args, at).unwrap();
     (told(24), told(32), told(56))
 }
@@ -185,14 +181,9 @@ fn only_the_granted_cards_exist() {
 #[test]
 fn the_drivers_page_about_the_card_is_the_mediators() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
-    let page = program
-        .alloc(context.control, (context.client, context.subdevice, 0), RM_USER_SHARED_DATA, &mut [0; 8])
-        .unwrap();
+    let page = context.object_below(context.subdevice, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
     let file = program.open(Node::Control);
-    let mut args =
-        struct_with(56, &[(0, context.client), (4, context.subdevice), (8, page), (48, file.cast_unsigned())]);
-    assert!(write_u64(&mut args, 24, 2608));
-    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
+    context.map_on(file, (context.subdevice, page), 2608).unwrap();
     let mapped = program.file_of(file);
     assert_eq!(mapped.metadata().unwrap().len(), 1 << 16);
     let mut bytes = [1; 4096];
@@ -204,12 +195,7 @@ fn the_drivers_page_about_the_card_is_the_mediators() {
     // Any other memory is mapped through the file that the program named.
     let memory = context.memory(MIB).unwrap();
     let other = program.open(Node::Card(container.machine.inventory.cards[0].minor));
-    for (at, value) in [(4, context.device), (8, memory), (48, other.cast_unsigned())] {
-        assert!(write_u32(&mut args, at, value));
-    }
-    assert!(write_u64(&mut args, 24, MIB));
-    program.rm(context.control, 0x4e, &mut args, 40).unwrap();
-    assert_eq!(read_u32(&args, 48), Some(other.cast_unsigned()));
+    context.map_on(other, (context.device, memory), MIB).unwrap();
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use abi::{
     Abi, DriverRelease, Node, Status,
     classes::{FERMI_VASPACE_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT, NV20_SUBDEVICE_0},
-    layout::{read_u32, write_u32},
+    layout::{read_u32, write_u32, write_u64},
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -723,6 +723,29 @@ impl Context {
 
     pub(super) fn subdevice_control(&self, id: u32, params: &mut [u8]) -> Result<(), Status> {
         self.program.control(self.control, (self.client, self.subdevice), id, params)
+    }
+
+    /// `NV_ESC_RM_VID_HEAP_CONTROL` of a function (`NVOS32_FUNCTION_*`), with words and numbers of
+    /// 64 bits at these offsets; what comes back.
+    pub(super) fn heap(
+        &self,
+        function: u32,
+        words: &[(usize, u32)],
+        numbers: &[(usize, u64)],
+    ) -> Result<Vec<u8>, Status> {
+        let mut args = struct_with(184, &[&[(0, self.client), (4, self.device), (8, function)], words].concat());
+        numbers.iter().for_each(|(at, number)| assert!(write_u64(&mut args, *at, *number)));
+        self.program.rm(self.control, 0x4a, &mut args, 20).map(|()| args)
+    }
+
+    /// `NV_ESC_RM_MAP_MEMORY` of so much of an object, which is below `parent`, on a file.
+    pub(super) fn map_on(&self, file: i32, (parent, object): (u32, u32), length: u64) -> Result<(), Status> {
+        let names = [(0, self.client), (4, parent), (8, object), (48, file.cast_unsigned())];
+        let mut args = struct_with(56, &names);
+        assert!(write_u64(&mut args, 24, length));
+        let mapped = self.program.rm(self.control, 0x4e, &mut args, 40);
+        assert_eq!(read_u32(&args, 48), Some(file.cast_unsigned()), "the caller's own number comes back");
+        mapped
     }
 
     /// Maps memory into a new external range at `base`.

@@ -117,8 +117,7 @@ impl Play<'_> {
             }
             Deed::Duplicate(at) if !self.groups.is_empty() => {
                 let (handle, group, throttled) = *at.get(&self.groups);
-                let place = (context.client, context.device);
-                let same = self.program.dup(context.control, place, (context.client, handle)).unwrap();
+                let same = context.dup(&context, handle).unwrap();
                 self.groups.push((same, group, throttled));
             }
             Deed::Schedule(at) if !self.channels.is_empty() => {

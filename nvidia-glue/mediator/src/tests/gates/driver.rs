@@ -26,8 +26,7 @@ fn a_card_that_cannot_take_channels_off_says_so() {
     let container = spy.container(&machine);
     let uuid = &container.machine.inventory.cards[0].uuid;
     assert_eq!((container.session.can_close(uuid), container.session.can_close("GPU-other")), (Some(true), None));
-    let program = container.program();
-    let context = program.context(0);
+    let context = container.program().context(0);
     context.scheduled(GR, 2);
     // With GSP the empty list is refused for what it is.
     spy.refuse(DISABLE, Status(0x3a));
@@ -118,10 +117,7 @@ fn what_a_call_that_failed_may_have_done_is_undone() {
         assert!(gate.close().is_err());
     }
     spy.refuse_nothing();
-    gate.close().unwrap();
-    assert!(spy.none_works(&context, &channels));
-    gate.open().unwrap();
-    assert!(spy.all_work(&context, &channels));
+    spy.assert_obey(&*gate, &context, &channels);
 }
 
 /// The driver refuses them, too, and writes a line into the kernel's log each time.

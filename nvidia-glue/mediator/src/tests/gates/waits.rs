@@ -97,13 +97,12 @@ fn impatient(context: &Context, (object, id): (u32, u32)) -> Answer {
 
 #[test]
 fn what_could_put_a_channel_on_the_card_waits_for_the_window() {
-    let OneContext { spy, container, program, context, gate, .. } = OneContext::new();
+    let OneContext { spy, container, context, gate, .. } = OneContext::new();
     let (channel, video) = (context.scheduled(GR, 1)[0], context.scheduled(NVDEC, 1)[0]);
     let (bound, _) = context.scheduled_group(GR);
     let object = context.object_below(channel, HOPPER_COMPUTE_A, &mut [0; 8]).unwrap();
     let mut session = words(&[0, context.client, object]);
-    let place = (context.client, context.device, 0);
-    let debugger = program.alloc(context.control, place, GT200_DEBUGGER, &mut session).unwrap();
+    let debugger = context.object_below(context.device, GT200_DEBUGGER, &mut session).unwrap();
     let (group, _) = context.group_of_one(GR);
     let waiting = [
         (group, SCHEDULE_GROUP),
