@@ -1,5 +1,5 @@
-//! A container that is alone on a machine's only card, with one program in it: where most tests
-//! begin. What reaches the driver is seen by a [`Spy`].
+//! A container that is alone on a machine's only card, with one program in it, or that shares the
+//! card with another one: where most tests begin. What reaches the driver is seen by a [`Spy`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -102,5 +102,24 @@ impl OneContext {
     /// One that may have so many objects.
     pub(super) fn limited(limit: u64, limits: ObjectLimits) -> Self {
         OneProgram::limited(limit, limits).with_context()
+    }
+}
+
+/// Two containers on one card, each with a program that has a client.
+pub(super) struct TwoContexts {
+    pub(super) spy: Arc<Spy>,
+    pub(super) container: Arc<Container>,
+    pub(super) neighbour: Arc<Container>,
+    pub(super) context: Context,
+    pub(super) foreign: Context,
+}
+
+impl TwoContexts {
+    /// Two of which each was granted so many bytes.
+    pub(super) fn within(limit: u64) -> Self {
+        let OneContext { machine, spy, container, context, .. } = OneContext::within(limit);
+        let neighbour = machine.container_on(Arc::clone(&spy) as Arc<dyn Driver>, OverMemory::Deny, &[0], limit);
+        let foreign = neighbour.program().context(0);
+        Self { spy, container, neighbour, context, foreign }
     }
 }

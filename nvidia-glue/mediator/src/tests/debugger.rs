@@ -25,9 +25,9 @@ use std::{
 };
 
 use super::{
-    alone::OneContext,
+    alone::{OneContext, TwoContexts},
     spy::{DISABLE, GR, SCHEDULE_GROUP, Seen, Spy},
-    world::{Container, Context, GIB, Machine},
+    world::{Container, Context, GIB},
 };
 use crate::locks::lock;
 
@@ -67,10 +67,7 @@ fn masks(seen: &[Seen]) -> Vec<u32> {
 
 #[test]
 fn nobody_debugs_another_container() {
-    let machine = Machine::new(1);
-    let (victim, attacker) = (machine.container(&[0], 8 * GIB), machine.container(&[0], 8 * GIB));
-    let (running, hostile) = (victim.program(), attacker.program());
-    let (context, own) = (running.context(0), hostile.context(0));
+    let TwoContexts { container: victim, context, foreign: own, .. } = TwoContexts::within(8 * GIB);
     let debugged = Debugged::new(&context);
     assert_eq!(debugged.session(&own, context.client), Err(Status::INVALID_CLIENT));
     // One of its own, but of an object that is not: the driver would write a line into the kernel's

@@ -13,7 +13,7 @@ use abi::{
 use std::time::Duration;
 
 use super::{
-    alone::{OneContext, OneProgram},
+    alone::{OneContext, OneProgram, TwoContexts},
     world::{Context, MIB, Machine, device_params, struct_with},
 };
 
@@ -25,6 +25,13 @@ pub(super) fn export(context: &Context, memory: u32, fd: i32) -> Result<(), Stat
     let result = context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_EXPORT_OBJECT_TO_FD, &mut params);
     assert_eq!(read_u32(&params, 16), Some(fd.cast_unsigned()), "the caller's own number comes back");
     result
+}
+
+/// A file of the program's that memory was exported to.
+fn exported(context: &Context, memory: u32) -> i32 {
+    let token = context.program.open(Node::Control);
+    export(context, memory, token).unwrap();
+    token
 }
 
 /// At the first of a file's `places`.
@@ -47,6 +54,16 @@ fn import_below(context: &Context, fd: i32, parent: u32) -> Result<u32, Status> 
     result.map(|()| read_u32(&params, 16).unwrap())
 }
 
+/// From a place of the file's on, under these handles.
+fn import_many(context: &Context, fd: i32, parent: u32, (first, handles): (u8, &[u32])) -> Result<(), Status> {
+    let mut params = struct_with(652, &[(0, fd.cast_unsigned()), (4, parent)]);
+    for (at, handle) in handles.iter().enumerate().take(128) {
+        assert!(write_u32(&mut params, 8 + 4 * at, *handle));
+    }
+    (params[648], params[650]) = (u8::try_from(handles.len()).unwrap(), first);
+    context.control(context.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params)
+}
+
 /// The driver would keep its locks for good (575.51 to 595).
 #[test]
 fn nothing_is_imported_below_what_is_not_there() {
@@ -60,9 +77,8 @@ fn nothing_is_imported_below_what_is_not_there() {
     export_many(&owner, (&[memory, memory], 2), token).unwrap();
     for parent in [0, 0xdead, memory] {
         assert_eq!(import_below(&taker, token, parent), Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
-        let mut many = struct_with(652, &[(0, token.cast_unsigned()), (4, parent), (648, 2)]);
-        let result = taker.control(taker.client, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut many);
-        assert_eq!(result, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
+        let many = import_many(&taker, token, parent, (0, &[0; 2]));
+        assert_eq!(many, Err(Status::OBJECT_NOT_FOUND), "{parent:#x}");
     }
     assert!(!spy.seen().iter().any(|seen| IMPORTS.contains(&seen.id)), "the driver was not asked");
     import_below(&taker, token, taker.device).unwrap();
@@ -71,13 +87,11 @@ fn nothing_is_imported_below_what_is_not_there() {
 
 #[test]
 fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (giver, taker) = (container.program(), container.program());
+    let OneProgram { container, program: giver, .. } = OneProgram::within(LIMIT);
+    let taker = container.program();
     let owner = giver.context(0);
     let memory = owner.memory(LIMIT).unwrap();
-    let token = giver.open(Node::Control);
-    export(&owner, memory, token).unwrap();
+    let token = exported(&owner, memory);
     let sent = taker.give(giver.file_of(token));
     owner.free(owner.client).unwrap();
     container.session.process_ended(giver.exit());
@@ -96,9 +110,8 @@ fn an_export_is_charged_once_and_as_long_as_anybody_can_import_it() {
 
 #[test]
 fn several_objects_travel_in_one_file_as_cuda_sends_them() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (giver, taker) = (container.program(), container.program());
+    let OneProgram { container, program: giver, .. } = OneProgram::within(LIMIT);
+    let taker = container.program();
     let owner = giver.context(0);
     let memory: Vec<u32> = (0..3).map(|_| owner.memory(2 * MIB).unwrap()).collect();
     let token = giver.open(Node::Control);
@@ -108,22 +121,13 @@ fn several_objects_travel_in_one_file_as_cuda_sends_them() {
     assert_eq!(container.used(0), 6 * MIB);
 
     let user = taker.context(0);
-    let ask = |id: u32, params: &mut [u8]| user.control(user.client, id, params);
     let mut info = struct_with(80, &[(0, sent.cast_unsigned())]);
-    ask(NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, &mut info).unwrap();
-    let import = |first: u8, count: u8| {
-        let mut params = struct_with(652, &[(0, sent.cast_unsigned()), (4, user.device)]);
-        for at in 0..u32::from(count) {
-            assert!(write_u32(&mut params, 8 + 4 * at as usize, 0x700 + u32::from(first) + at));
-        }
-        params[648] = count;
-        params[650] = first;
-        ask(NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params)
-    };
-    import(1, 2).unwrap();
-    import(0, 1).unwrap();
-    assert!(import(3, 1).is_err(), "nothing was exported there");
-    assert!(import(0, 129).is_err());
+    user.control(user.client, NV0000_CTRL_CMD_OS_UNIX_GET_EXPORT_OBJECT_INFO, &mut info).unwrap();
+    let import = |first: u8, handles: &[u32]| import_many(&user, sent, user.device, (first, handles));
+    import(1, &[0x701, 0x702]).unwrap();
+    import(0, &[0x700]).unwrap();
+    assert!(import(3, &[0x703]).is_err(), "nothing was exported there");
+    assert!(import(0, &[0x710; 129]).is_err());
     assert_eq!(container.used(0), 6 * MIB);
     taker.close(sent);
     container.session.drop_unheld_tokens([Duration::ZERO; 2]);
@@ -146,15 +150,7 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
     assert_eq!(container.used(0), 2 * MIB, "it was let go of");
     let second = context.object_below(context.client, NV01_DEVICE_0, &mut device_params(0)).unwrap();
     for handles in [&[context.device, 0x700][..], &[context.device]] {
-        let mut params =
-            struct_with(652, &[(0, token.cast_unsigned()), (4, second), (648, u32::try_from(handles.len()).unwrap())]);
-        for (at, handle) in handles.iter().enumerate() {
-            assert!(write_u32(&mut params, 8 + 4 * at, *handle));
-        }
-        let own = (context.client, context.client);
-        assert!(
-            program.control(context.control, own, NV0000_CTRL_CMD_OS_UNIX_IMPORT_OBJECTS_FROM_FD, &mut params).is_err()
-        );
+        assert!(import_many(&context, token, second, (0, handles)).is_err());
     }
     // It is below the first device, as far as the account knows, too.
     let used = container.used(0);
@@ -168,8 +164,7 @@ fn a_place_that_was_emptied_gives_nobody_a_second_name_for_something_else() {
 fn a_token_may_be_on_its_way_for_a_while() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(MIB).unwrap();
-    let token = program.open(Node::Control);
-    export(&context, memory, token).unwrap();
+    let token = exported(&context, memory);
     let in_a_socket = program.file_of(token);
     program.close(token);
     container.session.reconcile();
@@ -191,11 +186,7 @@ fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for(
     let context = program.context(0);
     let (kept, freed) = (context.memory(MIB).unwrap(), context.memory(MIB).unwrap());
     // The one that is freed twice: exports do not keep each other.
-    let tokens = [kept, freed, freed].map(|memory| {
-        let token = program.open(Node::Control);
-        export(&context, memory, token).unwrap();
-        token
-    });
+    let tokens = [kept, freed, freed].map(|memory| exported(&context, memory));
     context.free(freed).unwrap();
     tokens.into_iter().for_each(|token| program.close(token));
     let hour = Duration::from_secs(3600);
@@ -216,8 +207,7 @@ fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for(
 fn memory_that_only_an_unheld_export_holds_is_there_for_whoever_needs_it() {
     let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let memory = context.memory(LIMIT).unwrap();
-    let token = program.open(Node::Control);
-    export(&context, memory, token).unwrap();
+    let token = exported(&context, memory);
     context.free(memory).unwrap();
     assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY), "somebody has the token");
     program.close(token);
@@ -226,15 +216,9 @@ fn memory_that_only_an_unheld_export_holds_is_there_for_whoever_needs_it() {
 
 #[test]
 fn a_token_means_nothing_in_another_container() {
-    let machine = Machine::new(1);
-    let (one, other) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let (giver, taker) = (one.program(), other.program());
-    let owner = giver.context(0);
-    let memory = owner.memory(LIMIT).unwrap();
-    let token = giver.open(Node::Control);
-    export(&owner, memory, token).unwrap();
-    let sent = taker.give(giver.file_of(token));
-    let thief = taker.context(0);
+    let TwoContexts { neighbour: other, context: owner, foreign: thief, .. } = TwoContexts::within(LIMIT);
+    let token = exported(&owner, owner.memory(LIMIT).unwrap());
+    let sent = thief.program.give(owner.program.file_of(token));
     assert_eq!(import(&thief, sent), Err(Status::INVALID_ARGUMENT));
     // Nor does a file that the driver really exported to.
     assert_eq!(other.used(0), 0);

@@ -26,8 +26,8 @@ use driver::{DeviceFile, Driver, DriverCall, Raw};
 use simulator::SimulatedDriver;
 
 use super::{
-    alone::{OneContext, OneProgram},
-    spy::{Spy, like_the_driver_behind},
+    alone::{OneContext, OneProgram, TwoContexts},
+    spy::like_the_driver_behind,
     world::{Context, MIB, Machine, Program, memory_params, struct_with, words},
 };
 use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
@@ -48,24 +48,18 @@ fn idle(program: &Program, context: &Context, clients: &[u32]) -> Result<(), Sta
 
 #[test]
 fn nobody_waits_for_another_containers_channels() {
-    let machine = Machine::new(1);
-    let (container, neighbour) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let (program, other) = (container.program(), neighbour.program());
-    let (context, foreign) = (program.context(0), other.context(0));
-    assert_eq!(idle(&program, &context, &[context.client]), Ok(()));
-    assert_eq!(idle(&program, &context, &[]), Ok(()));
-    assert_eq!(idle(&program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
+    let TwoContexts { context, foreign, .. } = TwoContexts::within(LIMIT);
+    let program = &context.program;
+    assert_eq!(idle(program, &context, &[context.client]), Ok(()));
+    assert_eq!(idle(program, &context, &[]), Ok(()));
+    assert_eq!(idle(program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
 }
 
 /// Each control whose parameters name a client, with a neighbour's that lives: in each place where
 /// they do.
 #[test]
 fn no_control_names_another_containers_client() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let (container, neighbour) = (spy.container(&machine), spy.container(&machine));
-    let (program, other) = (container.program(), neighbour.program());
-    let (context, foreign) = (program.context(0), other.context(0));
+    let TwoContexts { spy, container, context, foreign, .. } = TwoContexts::within(LIMIT);
     let mut tried = 0;
     for row in controls().filter(|row| !row.clients.is_empty()) {
         for at in row.clients_in(container.session.abi) {
@@ -87,11 +81,7 @@ fn no_control_names_another_containers_client() {
 #[test]
 fn no_event_watches_another_containers_object() {
     const KINDS: [u32; 2] = [0x05, 0x79];
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let (container, neighbour) = (spy.container(&machine), spy.container(&machine));
-    let (program, other) = (container.program(), neighbour.program());
-    let (context, foreign) = (program.context(0), other.context(0));
+    let TwoContexts { spy, context, foreign, .. } = TwoContexts::within(LIMIT);
     for kind in KINDS {
         for (client, object) in [(foreign.client, foreign.device), (foreign.client, context.device)] {
             spy.escapes(0);
@@ -115,10 +105,8 @@ fn a_subdevice_is_not_asked_about_cards_that_are_not_granted() {
 
 #[test]
 fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
-    let machine = Machine::new(1);
-    let (container, neighbour) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let (program, other) = (container.program(), neighbour.program());
-    let (context, foreign) = (program.context(0), other.context(0));
+    let TwoContexts { container, context, foreign, .. } = TwoContexts::within(LIMIT);
+    let program = &context.program;
     let card = program.open(Node::Card(container.machine.inventory.cards[0].minor));
     assert_eq!(program.escape(card, 0xc9, &mut context.control.to_le_bytes()), Answer::Return(0));
     let ask = |client: u32, class: u32| {

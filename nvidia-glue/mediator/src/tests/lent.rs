@@ -5,7 +5,6 @@ use abi::{Node, Status};
 
 use super::{
     alone::{OneContext, OneProgram},
-    spy::Spy,
     world::{Container, Context, MIB, Machine, range},
 };
 use crate::{Answer, StillHeld, locks::lock};
@@ -126,14 +125,11 @@ fn unified_memory_that_refuses_everything_keeps_no_container() {
 /// keeps the memory as long as that.
 #[test]
 fn managed_memory_that_outlives_its_process_is_freed_before_its_file_is_given_up() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (parent, child) = (container.program(), container.program());
+    let OneProgram { spy, container, program: parent, .. } = OneProgram::new();
+    let child = container.program();
     let uvm = parent.uvm_file();
     let inherited = child.give(parent.file_of(uvm));
-    assert_eq!(child.mmap(inherited, AT, LIMIT, AT), Answer::Continue);
-    child.map_uvm(AT, LIMIT);
+    child.has_managed(inherited, AT, LIMIT);
     child.open(Node::Control);
     let in_a_socket = parent.file_of(uvm);
     parent.close(uvm);

@@ -8,10 +8,11 @@ use base::Bytes;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, MIB, Machine, range},
+    world::{Container, MIB, Machine, Program, range},
 };
 use crate::{
     Answer, Drift, DriftKind, Trapped,
+    clock::tests::TestClock,
     in_flight::CallEnd,
     locks::lock,
     memory::managed::{MOST, PATIENCE},
@@ -21,6 +22,21 @@ const LIMIT: u64 = 64 * MIB;
 const AT: u64 = 0x7f00_0000_0000;
 /// Of which UVM takes a card's memory.
 const BLOCK: u64 = 2 * MIB;
+
+/// A mapping that the kernel may place where its offset says, or elsewhere.
+fn anywhere(fd: i32, length: u64, offset: u64) -> Trapped {
+    Trapped::Mmap { address: 0, length, flags: 1, fd, offset }
+}
+
+/// A call that is none of the driver's: what its thread did before has returned.
+fn makes_another_call(program: &Program) {
+    program.handle(Trapped::Ioctl { fd: program.open(Node::Control), command: 0, argument: 0 });
+}
+
+/// Says whether the container has to be ended for what it has or for who has not been looked at.
+fn must_end(container: &Container, is_over: bool) -> bool {
+    container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), is_over).is_some()
+}
 
 #[test]
 fn it_is_charged_on_every_card_before_it_is_mapped() {
@@ -138,9 +154,7 @@ fn what_was_not_charged_and_fits_is_told_once_and_ends_nobody() {
     program.map_uvm(AT + LIMIT, BLOCK);
     assert_eq!(ends(&container), 0);
     clock.work(PATIENCE);
-    let must_end =
-        |is_over| container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), is_over);
-    assert_eq!((must_end(false).is_some(), must_end(true).is_some()), (false, true));
+    assert_eq!((must_end(&container, false), must_end(&container, true)), (false, true));
 }
 
 #[test]
@@ -173,12 +187,10 @@ fn a_look_without_files_to_look_with_is_none() {
     assert_eq!((ends(&container), ends(&container)), (0, 0));
     // For a moment only.
     container.has_no_files_left(false);
-    clock.work(PATIENCE);
-    assert_eq!(ends(&container), 0);
+    assert_eq!(ends_in_time(&clock, &container), 0);
     container.has_no_files_left(true);
     assert_eq!(ends(&container), 0);
-    clock.work(PATIENCE);
-    assert_eq!(ends(&container), 1);
+    assert_eq!(ends_in_time(&clock, &container), 1);
     container.has_no_files_left(false);
     assert_eq!(ends(&container), 1, "and no more");
 }
@@ -193,11 +205,9 @@ fn other_files_are_mapped_as_ever_unless_they_could_become_managed_memory() {
     assert_eq!(program.mmap(99, AT, MIB, 4096), Answer::Continue, "the kernel finds no file either");
     let uvm = program.uvm_file();
     assert_eq!(program.mmap(uvm, AT, MIB, AT + 4096), Answer::Errno(libc::EINVAL));
-    let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: AT };
-    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(program.handle(anywhere(file, MIB, AT)), Answer::Continue);
     assert_eq!(container.used(0), 0);
-    let anywhere = Trapped::Mmap { address: 0, length: BLOCK, flags: 1, fd: uvm, offset: AT };
-    assert_eq!(program.handle(anywhere), Answer::Continue);
+    assert_eq!(program.handle(anywhere(uvm, BLOCK, AT)), Answer::Continue);
     assert_eq!(container.used(0), BLOCK, "the kernel may place it where its offset says");
     let endless = Trapped::Mmap { address: AT, length: u64::MAX, flags: 0x11, fd: uvm, offset: AT };
     assert_eq!(program.handle(endless), Answer::Errno(libc::ENOMEM));
@@ -213,20 +223,17 @@ fn a_mapping_is_charged_until_its_mmap_is_known_to_have_returned() {
     assert_eq!(container.used(0), LIMIT);
     // It makes another call, so its mmap has returned: with nothing, it turns out.
     program.open(Node::Control);
-    let control = program.open(Node::Control);
-    program.handle(Trapped::Ioctl { fd: control, command: 0, argument: 0 });
+    makes_another_call(&program);
     container.session.reconcile();
     assert_eq!(container.used(0), 0);
 }
 
 #[test]
 fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (one, other) = (container.program(), container.program());
+    let OneProgram { container, program: one, .. } = OneProgram::within(LIMIT);
+    let other = container.program();
     let uvm = one.uvm_file();
-    assert_eq!(one.mmap(uvm, AT, LIMIT, AT), Answer::Continue);
-    one.map_uvm(AT, LIMIT);
+    one.has_managed(uvm, AT, LIMIT);
     one.open(Node::Control);
     let handed = other.give(one.file_of(uvm));
     let keeper = other.open(Node::Uvm);
@@ -293,6 +300,12 @@ fn ends(container: &Container) -> usize {
     lock(&container.observed.ends).len()
 }
 
+/// The same once it has had its time to get rid of what it has too much.
+fn ends_in_time(clock: &TestClock, container: &Container) -> usize {
+    clock.work(PATIENCE);
+    ends(container)
+}
+
 #[test]
 fn who_shares_the_memory_is_named_whether_he_called_or_not() {
     // Of the lower number, and without a call.
@@ -312,8 +325,7 @@ fn who_shares_the_memory_is_named_whether_he_called_or_not() {
     assert_eq!(pids(container.session.reconcile()), [[sharer.pid]]);
     assert_eq!(container.used(0), 2 * LIMIT, "it is there once");
     assert_eq!(lock(&container.observed.ends).len(), 0);
-    clock.work(PATIENCE);
-    assert_eq!(ends(&container), 1);
+    assert_eq!(ends_in_time(&clock, &container), 1);
     sharer.exit();
     assert_eq!(ends(&container), 1, "it is gone");
     assert_eq!(container.used(0), 0);
@@ -330,8 +342,7 @@ fn what_lives_where_nobody_is_found_stays_charged_and_ends_nobody() {
     container.session.process_ended(program.exit());
     assert_eq!(ends(&container), 0);
     assert_eq!(container.used(0), LIMIT);
-    clock.work(PATIENCE);
-    assert_eq!(ends(&container), 0);
+    assert_eq!(ends_in_time(&clock, &container), 0);
     assert_eq!(container.used(0), LIMIT);
     drop(memory);
     assert_eq!(ends(&container), 0);
@@ -355,12 +366,10 @@ fn a_child_that_executes_its_program_late_ends_nobody() {
         }
         container.session.reconcile();
         assert_eq!(container.used(0), LIMIT);
-        clock.work(PATIENCE);
-        assert_eq!(ends(&container), 0);
+        assert_eq!(ends_in_time(&clock, &container), 0);
         child.exec();
         assert_eq!(container.session.reconcile(), []);
-        clock.work(PATIENCE);
-        assert_eq!(ends(&container), 0);
+        assert_eq!(ends_in_time(&clock, &container), 0);
         assert_eq!(container.used(0), 0);
         assert_eq!(*lock(&container.observed.drifts), []);
     }
@@ -406,18 +415,15 @@ fn what_a_mapping_could_become_is_charged_where_it_cannot_be_looked_at() {
     for (length, expected) in [(BLOCK, 0), (LIMIT + BLOCK, 1)] {
         let (clock, OneProgram { container, program, .. }) = OneProgram::by_a_clock(LIMIT, Duration::ZERO);
         let file = program.give(tempfile::tempfile().unwrap());
-        let anywhere = |length| Trapped::Mmap { address: 0, length, flags: 1, fd: file, offset: AT };
-        assert_eq!(program.handle(anywhere(2 * LIMIT)), Answer::Continue);
+        assert_eq!(program.handle(anywhere(file, 2 * LIMIT, AT)), Answer::Continue);
         // Its thread makes another call: the mmap has returned, with nothing of the kind.
-        let control = program.open(Node::Control);
-        program.handle(Trapped::Ioctl { fd: control, command: 0, argument: 0 });
+        makes_another_call(&program);
         assert_eq!((ends(&container), ends(&container)), (0, 0));
-        assert_eq!(program.handle(anywhere(length)), Answer::Continue);
+        assert_eq!(program.handle(anywhere(file, length, AT)), Answer::Continue);
         let memory = program.memory_now();
         program.exit();
         assert_eq!((ends(&container), container.used(0)), (0, 0), "it may have been looked at too early");
-        clock.work(PATIENCE);
-        assert_eq!(ends(&container), expected);
+        assert_eq!(ends_in_time(&clock, &container), expected);
         assert_eq!(container.used(0), length);
         drop(memory);
         container.session.reconcile();
@@ -430,8 +436,7 @@ fn mappings_of_other_files_are_looked_at_until_they_have_come_to_nothing() {
     let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     let file = program.give(tempfile::tempfile().unwrap());
     for number in 1..10_000 {
-        let anywhere = Trapped::Mmap { address: 0, length: MIB, flags: 1, fd: file, offset: number * MIB };
-        assert_eq!(program.handle(anywhere), Answer::Continue, "{number}");
+        assert_eq!(program.handle(anywhere(file, MIB, number * MIB)), Answer::Continue, "{number}");
     }
     assert!(container.session.holds_anything());
     container.session.process_ended(program.exit());
@@ -445,17 +450,15 @@ fn looks_that_come_to_no_end_end_the_container() {
     program.context(0);
     container.looks_cost_now(&clock, Duration::from_secs(1));
     assert_eq!(ends(&container), 0);
+    let must_end_after_a_look = || {
+        container.session.managed.scan(&container.session.scan_env());
+        must_end(&container, false)
+    };
     container.looks_cost_now(&clock, Duration::from_secs(6));
-    container.session.managed.scan(&container.session.scan_env());
-    assert!(
-        container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_none(),
-        "the host may have been busy"
-    );
-    container.session.managed.scan(&container.session.scan_env());
-    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_some());
+    assert!(!must_end_after_a_look(), "the host may have been busy");
+    assert!(must_end_after_a_look());
     container.looks_cost_now(&clock, Duration::ZERO);
-    container.session.managed.scan(&container.session.scan_env());
-    assert!(container.session.managed.must_end(container.session.reclaim_throttle.clock.now(), false).is_none());
+    assert!(!must_end_after_a_look());
 }
 
 /// The driver does not say whose it is, and those who have the files need not have made a call.
@@ -468,8 +471,7 @@ fn what_a_card_has_too_much_for_long_ends_the_container() {
     container.session.reconcile();
     program.context(0).memory(MIB).unwrap();
     assert_eq!(ends(&container), 0);
-    clock.work(PATIENCE);
-    assert_eq!(ends(&container), 1);
+    assert_eq!(ends_in_time(&clock, &container), 1);
 }
 
 /// A process has as many open files as it likes, each of which is looked at for each that is kept.

@@ -113,8 +113,7 @@ fn advice_reaches_what_is_on_the_card_and_nothing_else() {
     with_range_on_host(|spy, program, uvm| {
         // Before, behind and beside it is memory on the card.
         for base in [AT - GIB, AT + LENGTH] {
-            assert_eq!(program.mmap(uvm, base, GIB, base), Answer::Continue);
-            program.map_uvm(base, GIB);
+            program.has_managed(uvm, base, GIB);
         }
         for command in [SET, UNSET, DUPLICATE] {
             spy.uvm_calls();
@@ -308,8 +307,7 @@ fn a_range_is_kept_on_the_host_only_where_it_cannot_be_taken_for_another() {
 #[test]
 fn advice_about_managed_memory_keeps_no_range_from_the_host() {
     with_program(|spy, _, program, uvm| {
-        assert_eq!(program.mmap(uvm, AT - GIB, GIB, AT - GIB), Answer::Continue);
-        program.map_uvm(AT - GIB, GIB);
+        program.has_managed(uvm, AT - GIB, GIB);
         assert_eq!(advise(program, uvm, SET, (AT - GIB, MIB)), Ok(()));
         let other = program.container.program();
         map_on_host(spy, &other, other.uvm_file());

@@ -133,9 +133,8 @@ fn memory_that_something_still_maps_stays_charged() {
 
 #[test]
 fn a_duplicate_is_charged_once_and_lives_as_long_as_either() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (one, other) = (container.program(), container.program());
+    let OneProgram { container, program: one, .. } = OneProgram::within(LIMIT);
+    let other = container.program();
     let (owner, user) = (one.context(0), other.context(0));
     let memory = owner.memory(LIMIT).unwrap();
     let duplicate = user.dup(&owner, memory).unwrap();
@@ -257,9 +256,8 @@ fn the_driver_and_the_accounts_agree() {
 /// Whatever way round the accounts a container finds: what the driver has handed to it counts.
 #[test]
 fn more_than_the_limit_behind_the_accounts_back_is_an_excess_of_the_whole_container() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
-    let (one, other) = (container.program(), container.program());
+    let OneProgram { container, program: one, .. } = OneProgram::within(LIMIT);
+    let other = container.program();
     let first = one.context(0);
     first.memory(LIMIT).unwrap();
     // The accounts let go of what the driver keeps.

@@ -154,15 +154,12 @@ const LIMIT: u64 = 32;
 /// The thread that made it is told nothing, and ended at its next call.
 #[test]
 fn what_was_made_of_it_is_asked_when_the_thread_is_back() {
-    let machine = Machine::new(1);
     for (words, class, found) in [
         (&[(CLASS, 0x3e_u32)] as &[_], 0x3e, MIB),
         (&[(CLASS, 0x3e), (LIMIT, (256 << 20) - 1)], 0x3e, 256 * MIB),
         (&[(LIMIT, (256 << 20) - 1)], 0x71, 256 * MIB),
     ] {
-        let container = machine.container(&[0], MIB);
-        let program = container.program();
-        let context = program.context(0);
+        let OneContext { machine, container, program, context, .. } = OneContext::within(MIB);
         assert_eq!(pin_rewritten(&context, card_of(&context), (0x70, MIB), words), Status::OK);
         assert_eq!(drifts(&container), []);
         assert_eq!(any_call(&context), Answer::KillCaller);
@@ -343,8 +340,7 @@ fn every_class_is_looked_for() {
 #[test]
 fn nothing_is_staged_once_the_container_has_ended() {
     for is_opened_before in [false, true] {
-        let machine = Machine::new(1);
-        let container = machine.container(&[0], MIB);
+        let OneProgram { container, .. } = OneProgram::within(MIB);
         let session = &container.session;
         let is_open = || session.staging().is_ok();
         if is_opened_before {

@@ -76,11 +76,7 @@ impl Machine {
 
     /// A container with a share of the cards at these indices.
     pub(super) fn container(&self, cards: &[usize], limit: u64) -> Arc<Container> {
-        self.container_that(OverMemory::Deny, cards, limit)
-    }
-
-    pub(super) fn container_that(&self, over_memory: OverMemory, cards: &[usize], limit: u64) -> Arc<Container> {
-        self.container_on(Arc::clone(&self.driver) as Arc<dyn Driver>, over_memory, cards, limit)
+        self.container_on(Arc::clone(&self.driver) as Arc<dyn Driver>, OverMemory::Deny, cards, limit)
     }
 
     /// One whose calls go to `driver`, which has this machine's behind it.

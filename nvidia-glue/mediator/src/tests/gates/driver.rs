@@ -86,10 +86,8 @@ fn a_gate_keeps_no_file_and_nobody_alive() {
 
 #[test]
 fn a_channel_that_has_gone_has_nobody_put_on_while_the_gate_closes() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (staying, leaving) = (container.program(), container.program());
+    let OneProgram { spy, container, program: staying, .. } = OneProgram::new();
+    let leaving = container.program();
     let context = staying.context(0);
     let gone = leaving.context(0);
     let mut channels = context.scheduled(GR, 40);

@@ -92,10 +92,8 @@ fn compute_is_the_first_to_go_and_the_last_to_come() {
 
 #[test]
 fn what_is_gone_keeps_nobody_on_the_card() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (staying, leaving) = (container.program(), container.program());
+    let OneProgram { spy, container, program: staying, .. } = OneProgram::new();
+    let leaving = container.program();
     let context = staying.context(0);
     let gone = leaving.context(0);
     // Before, in the middle and after in the order of names.
@@ -118,10 +116,8 @@ fn what_is_gone_keeps_nobody_on_the_card() {
 
 #[test]
 fn what_the_dead_have_on_a_card_is_off_before_any_of_it_is_freed() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
-    let (one, other, living) = (container.program(), container.program(), container.program());
+    let OneProgram { spy, container, program: one, .. } = OneProgram::new();
+    let (other, living) = (container.program(), container.program());
     let mut of_the_dead = BTreeSet::new();
     for (program, engines) in [(&one, [GR, NVDEC]), (&other, [GR, COPY])] {
         let context = program.context(0);

@@ -152,11 +152,7 @@ fn calls_over_the_edge() -> (Vec<u32>, bool, u64) {
     let OneProgram { spy, container, program, .. } = OneProgram::new();
     // Each in a client of its own, so that none waits for another's.
     let contexts: Vec<_> = (0..4).map(|_| program.context(0)).collect();
-    let group = |context: &Context| {
-        let group = context.group(GR);
-        (group, context.channel(group, 0).unwrap())
-    };
-    let groups: Vec<_> = contexts.iter().map(|context| (context, group(context))).collect();
+    let groups: Vec<_> = contexts.iter().map(|context| (context, context.group_of_one(GR))).collect();
     let works = || groups.iter().any(|(context, (_, channel))| spy.works(context, *channel));
     let (gate, card) = (container.gate(), Arc::clone(&container.session.channels.gates()[0]));
     let (begun, has_begun) = mpsc::channel();
@@ -294,13 +290,9 @@ fn a_loop_that_makes_channels_in_the_off_time_gains_nothing() {
 #[test]
 fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
     let OneContext { spy, container, context, gate, .. } = OneContext::new();
-    let new_group = || {
-        let group = context.group(GR);
-        (group, context.channel(group, 0).unwrap())
-    };
     // It closes before the driver has scheduled: an edge that came then would be too early for the
     // channel.
-    let (group, late) = new_group();
+    let (group, late) = context.group_of_one(GR);
     let closed = Arc::clone(&gate);
     let closing = spy.during_elsewhere(SCHEDULE_GROUP, move || assert!(closed.close().is_ok()));
     context.schedule(group, SCHEDULE_GROUP).unwrap();
@@ -308,7 +300,7 @@ fn a_gate_that_moves_in_the_middle_of_a_call_has_the_last_word() {
     assert!(!spy.works(&context, late));
     // It opens while the new channel is being taken off.
     container.session.hurry(true);
-    let (group, early) = new_group();
+    let (group, early) = context.group_of_one(GR);
     let opened = Arc::clone(&gate);
     let opening = spy.during_elsewhere(DISABLE, move || assert!(opened.open().is_ok()));
     context.schedule(group, SCHEDULE_GROUP).unwrap();
