@@ -8,9 +8,9 @@ use abi::{
         NV0080_CTRL_CMD_DMA_GET_PTE_INFO, NV0080_CTRL_CMD_DMA_SET_PTE_INFO, NV2080_CTRL_CMD_EVENT_SET_MEMORY_NOTIFIES,
         NV2080_CTRL_CMD_EVENT_SET_SEMA_MEM_VALIDATION, NV2080_CTRL_CMD_EVENT_SET_SEMAPHORE_MEMORY,
         NV2080_CTRL_CMD_EVENT_SET_TRIGGER, NV2080_CTRL_CMD_EVENT_SET_TRIGGER_FIFO, NV2080_CTRL_CMD_FB_GET_INFO_V2,
-        NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION,
-        NV2080_CTRL_CMD_GPU_GET_INFO_V2, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION,
-        NV2080_CTRL_CMD_GR_CTXSW_PM_MODE, NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
+        NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION, NV2080_CTRL_CMD_GPU_GET_INFO_V2,
+        NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION, NV2080_CTRL_CMD_GR_CTXSW_PM_MODE,
+        NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
         NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE,
     },
     escapes::{self, NV_ESC_RM_ALLOC, NV_ESC_RM_FREE, command},
@@ -25,8 +25,7 @@ use std::sync::{
 use proptest::prelude::*;
 
 use super::{
-    alone::{OneContext, OneProgram},
-    spy::Spy,
+    alone::{OneContext, OneProgram, TwoContexts},
     world::{
         Container, Context, MIB, Machine, Program, alloc_args, control_args, memory_params, result, struct_with, words,
     },
@@ -34,54 +33,60 @@ use super::{
 use crate::{Answer, Trapped, locks::lock};
 
 const LIMIT: u64 = 64 * MIB;
+const GET_ATTACHED_IDS: u32 = NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS;
 
 /// Whatever is called in a client of another container: the registry of clients refuses it, before
 /// the driver, which takes anybody with the right file for the client's owner. (Allocations and
 /// duplicates are refused by the accounts once more.)
 #[test]
 fn no_call_in_a_client_of_others_reaches_the_driver() {
-    let machine = Machine::new(1);
-    let victims = machine.container(&[0], LIMIT);
-    let victim = victims.program();
-    let owner = victim.context(0);
-    let memory = owner.memory(MIB).unwrap();
-    let spy = Spy::new(&machine);
-    let thieves = spy.container(&machine);
-    let thief = thieves.program();
-    let stolen = thief.give(victim.file_of(owner.control));
+    let TwoContexts { spy, container: victims, neighbour: thieves, context: owner, foreign: own } =
+        TwoContexts::within(LIMIT);
+    let (thief, memory) = (&own.program, owner.memory(MIB).unwrap());
+    // Handed the very file that the client lives on, which is all that the driver asks for.
+    let stolen = thief.give(owner.program.file_of(owner.control));
     // Free, control, allocation, duplicate, share, heap, map, unmap, context DMA, map and unmap for
-    // the card, bind, new mapping, events.
-    let calls: [(u8, usize); 14] = [
-        (0x29, 16),
-        (0x2a, 32),
-        (0x2b, 32),
-        (0x34, 28),
-        (0x35, 24),
-        (0x4a, 184),
-        (0x4e, 56),
-        (0x4f, 32),
-        (0x54, 56),
-        (0x57, 64),
-        (0x58, 48),
-        (0x59, 16),
-        (0xce, 16),
-        (0xcf, 16),
+    // the card, bind, new mapping, events; each with its size, and where its status is.
+    let calls: [(u8, usize, usize); 14] = [
+        (0x29, 16, 12),
+        (0x2a, 32, 28),
+        (0x2b, 32, 28),
+        (0x34, 28, 24),
+        (0x35, 24, 20),
+        (0x4a, 184, 20),
+        (0x4e, 56, 40),
+        (0x4f, 32, 24),
+        (0x54, 56, 48),
+        (0x57, 64, 56),
+        (0x58, 48, 40),
+        (0x59, 16, 12),
+        (0xce, 16, 12),
+        (0xcf, 16, 12),
     ];
-    for (number, size) in calls {
-        let mut args = struct_with(size, &[(0, owner.client), (4, owner.device), (8, memory)]);
-        if number == 0x2b {
-            assert!(write_u32(&mut args, 12, 0x3d));
+    for fd in [stolen, own.control] {
+        for (number, size, status_at) in calls {
+            let mut args = struct_with(size, &[(0, owner.client), (4, owner.device), (8, memory)]);
+            if number == 0x2b {
+                assert!(write_u32(&mut args, 12, NV01_MEMORY_LOCAL_USER));
+            }
+            spy.escapes(0);
+            assert_eq!(thief.rm(fd, number, &mut args, status_at), Err(Status::INVALID_CLIENT), "{number:#x}");
+            assert_eq!(spy.escapes(number), Vec::<Vec<u8>>::new(), "{number:#x}");
         }
-        spy.escapes(0);
-        let answer = thief.escape(stolen, number, &mut args);
-        let reached = spy.escapes(number);
-        assert_eq!(reached, Vec::<Vec<u8>>::new(), "{number:#x}: {answer:?}");
-        assert!(
-            owner.subdevice_control(NV2080_CTRL_CMD_GPU_GET_INFO_V2, &mut [0; 8]).is_ok() || number != 0x29,
-            "{number:#x}"
-        );
+        assert_eq!(thief.free(fd, owner.client, owner.client), Err(Status::INVALID_CLIENT));
+        let attached = thief.control(fd, (owner.client, owner.client), GET_ATTACHED_IDS, &mut [0; 128]);
+        assert_eq!(attached, Err(Status::INVALID_CLIENT));
+        let place = (owner.client, owner.device, 0);
+        let made = thief.alloc(fd, place, NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB));
+        assert_eq!(made, Err(Status::INVALID_CLIENT));
+        let taken = thief.dup(fd, (own.client, own.device), (owner.client, memory));
+        assert_eq!(taken, Err(Status::INVALID_CLIENT));
+        let left = thief.dup(fd, (owner.client, owner.device), (own.client, own.device));
+        assert_eq!(left, Err(Status::INVALID_CLIENT));
     }
-    assert_eq!(victims.used(0), MIB);
+    assert!(owner.subdevice_control(NV2080_CTRL_CMD_GPU_GET_INFO_V2, &mut [0; 8]).is_ok());
+    assert_eq!((victims.used(0), thieves.used(0)), (MIB, 0));
+    owner.free(memory).unwrap();
 }
 
 /// The driver would write three lines into the kernel's log for each.
@@ -134,76 +139,17 @@ fn page_tables_notifiers_and_profilers_do_not_reach_the_driver() {
 /// In an exclusive compute mode, who asked the driver first would keep the card from all others.
 #[test]
 fn a_reservation_of_the_card_is_answered_without_the_driver() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let containers = [spy.container(&machine), spy.container(&machine)];
-    let programs = containers.each_ref().map(|container| container.program());
-    let contexts = programs.each_ref().map(|program| program.context(0));
+    let TwoContexts { spy, context, foreign, .. } = TwoContexts::within(LIMIT);
     spy.seen();
     for id in
         [NV2080_CTRL_CMD_GPU_ACQUIRE_COMPUTE_MODE_RESERVATION, NV2080_CTRL_CMD_GPU_RELEASE_COMPUTE_MODE_RESERVATION]
     {
         spy.refuse(id, Status::STATE_IN_USE);
-        for context in &contexts {
+        for context in [&context, &foreign] {
             assert_eq!(context.subdevice_control(id, &mut []), Ok(()), "{id:#010x}");
         }
     }
     assert_eq!(spy.seen(), []);
-}
-
-#[test]
-fn clients_of_other_containers_do_not_exist() {
-    let machine = Machine::new(1);
-    let (victims, thieves) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let (victim, thief) = (victims.program(), thieves.program());
-    let owner = victim.context(0);
-    let memory = owner.memory(MIB).unwrap();
-    let own = thief.context(0);
-    // Handed the very file that the client lives on, which is all that the driver asks for.
-    let stolen = thief.give(victim.file_of(owner.control));
-    for fd in [stolen, own.control] {
-        let foreign = (owner.client, owner.device, 0);
-        assert_eq!(
-            thief.alloc(fd, foreign, NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB)),
-            Err(Status::INVALID_CLIENT)
-        );
-        assert_eq!(thief.free(fd, owner.client, memory), Err(Status::INVALID_CLIENT));
-        assert_eq!(thief.free(fd, owner.client, owner.client), Err(Status::INVALID_CLIENT));
-        assert_eq!(
-            thief.control(fd, (owner.client, owner.client), NV0000_CTRL_CMD_GPU_GET_ATTACHED_IDS, &mut [0; 128]),
-            Err(Status::INVALID_CLIENT)
-        );
-        let source = (owner.client, memory);
-        assert_eq!(thief.dup(fd, (own.client, own.device), source), Err(Status::INVALID_CLIENT));
-        assert_eq!(thief.dup(fd, (owner.client, owner.device), (own.client, own.device)), Err(Status::INVALID_CLIENT));
-        let mut share = words(&[owner.client, memory, 0, 0, 0, 0]);
-        assert_eq!(thief.rm(fd, 0x35, &mut share, 20), Err(Status::INVALID_CLIENT));
-        let mut map = struct_with(56, &[(0, owner.client), (4, owner.device), (8, memory), (48, fd.cast_unsigned())]);
-        assert_eq!(thief.rm(fd, 0x4e, &mut map, 40), Err(Status::INVALID_CLIENT));
-    }
-    assert_eq!((victims.used(0), thieves.used(0)), (MIB, 0));
-    owner.free(memory).unwrap();
-}
-
-#[test]
-fn channels_of_others_cannot_be_stopped() {
-    let machine = Machine::new(1);
-    let (victims, attackers) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let (victim, attacker) = (victims.program(), attackers.program());
-    let (target, own) = (victim.context(0), attacker.context(0));
-    let disable = |clients: &[u32], count: u32| {
-        let mut params = vec![0; 536];
-        params[0] = 1;
-        assert!(write_u32(&mut params, 4, count));
-        for (at, client) in clients.iter().enumerate() {
-            assert!(write_u32(&mut params, 24 + 4 * at, *client));
-        }
-        own.subdevice_control(NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &mut params)
-    };
-    assert_eq!(disable(&[target.client], 1), Err(Status::INVALID_CLIENT));
-    assert_eq!(disable(&[own.client, target.client], 2), Err(Status::INVALID_CLIENT));
-    assert_eq!(disable(&[own.client], 65), Err(Status::INVALID_ARGUMENT));
-    assert_ne!(disable(&[own.client], 1), Err(Status::INVALID_CLIENT));
 }
 
 /// Allocates memory of `size`, while another thread overwrites the class once the struct is read,

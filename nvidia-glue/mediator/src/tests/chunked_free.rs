@@ -1,15 +1,11 @@
 //! Large frees: in pieces, between which others have their turn at the driver's lock.
 
-use abi::{
-    Handle, Status,
-    classes::{HOPPER_CHANNEL_GPFIFO_A, NV01_MEMORY_SYSTEM},
-    layout::read_u32,
-};
+use abi::{Handle, Status, layout::read_u32};
 
 use super::{
     alone::{OneContext, OneProgram},
     spy::{GR, Spy},
-    world::{Context, MIB, host_memory_params, struct_with},
+    world::{Context, MIB},
 };
 
 const MANY: usize = 1500;
@@ -68,9 +64,8 @@ fn what_is_told_of_a_channel_that_stays_is_no_piece() {
     let OneContext { spy, container, context, .. } = OneContext::new();
     // One before it and one after it, whichever is freed first.
     let [_, stays, _] = [(); 3].map(|()| context.group(GR));
-    let notifier = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
-    let mut params = struct_with(368, &[(0, notifier)]);
-    context.object_below(stays, HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
+    let notifier = context.host_memory(4096).unwrap();
+    context.channel_with(stays, &[(0, notifier)]).unwrap();
     for _ in 0..MANY {
         context.memory(4096).unwrap();
     }

@@ -3,7 +3,7 @@
 
 use abi::{
     Handle,
-    classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM},
+    classes::{KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_LOCAL_USER},
     layout::read_u32,
 };
 use std::{sync::mpsc, time::Duration};
@@ -53,7 +53,7 @@ fn loops_of_them_wait_and_what_takes_no_memory_of_a_card_does_not() {
         assert!(clock.now() > Duration::from_secs(1), "loop {at}: {:?}", clock.now());
         let before = clock.now();
         (0..1000).for_each(|_| {
-            let memory = context.object(NV01_MEMORY_SYSTEM, &mut super::world::host_memory_params(1 << 20)).unwrap();
+            let memory = context.host_memory(1 << 20).unwrap();
             context.free(memory).unwrap();
         });
         assert_eq!(clock.now(), before, "memory of the host");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use abi::{
     DriverRelease, Node, Status,
-    classes::{NV01_DEVICE_0, NV01_MEMORY_SYSTEM, NV20_SUBDEVICE_0, NV50_MEMORY_VIRTUAL},
+    classes::{NV01_DEVICE_0, NV20_SUBDEVICE_0, NV50_MEMORY_VIRTUAL},
     controls::{NV00F8_CTRL_CMD_ATTACH_MEM, NV00F8_CTRL_CMD_DETACH_MEM},
     encode,
     layout::{read_u32, write_u32, write_u64},
@@ -18,7 +18,7 @@ use super::{
     alone::{OneContext, OneProgram},
     exports::{export, import},
     spy::Spy,
-    world::{Container, Context, GIB, MIB, Machine, device_params, host_memory_params, memory_params, words},
+    world::{Container, Context, GIB, MIB, Machine, device_params, memory_params, words},
 };
 
 const CLASS: u32 = 0xf8;
@@ -86,7 +86,7 @@ fn only_known_memory_of_the_card_gets_them() {
     const READ_ONLY: u32 = 8;
     let OneContext { context, .. } = OneContext::within(64 * MIB);
     let memory = context.memory(2 * MIB).unwrap();
-    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(2 * MIB)).unwrap();
+    let host = context.host_memory(2 * MIB).unwrap();
     for (of, flags, status) in [
         (memory, FLEXIBLE, Status::NOT_SUPPORTED),
         (memory, READ_ONLY, Status::NOT_SUPPORTED),
@@ -291,12 +291,12 @@ fn only_charged_memory_of_the_card_is_attached() {
     let (context, other, elsewhere) = (program.context(0), program.context(0), program.context(1));
     let chunk = flexible(&context, (CHUNK, FLEXIBLE)).unwrap();
     let memory = context.memory(BLOCK).unwrap();
-    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(BLOCK)).unwrap();
+    let host = context.host_memory(BLOCK).unwrap();
     let space = context.object(NV50_MEMORY_VIRTUAL, &mut memory_params(BLOCK)).unwrap();
     let of_another_card = elsewhere.memory(BLOCK).unwrap();
     let of_card_1 = (elsewhere.client, of_another_card);
     let of_card_1 = program.dup(context.control, (context.client, context.device), of_card_1).unwrap();
-    let of_others = other.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(BLOCK)).unwrap();
+    let of_others = other.host_memory(BLOCK).unwrap();
     spy.seen();
     for unfit in [0, 0xdead, context.client, context.device, host, of_card_1, of_others, chunk] {
         let pieces = [(memory, 0), (unfit, BLOCK)];

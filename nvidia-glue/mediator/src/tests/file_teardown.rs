@@ -25,8 +25,7 @@ use crate::locks::lock;
 
 /// A channel whose USERD is in that memory (`hUserdMemory[0]`).
 fn channel_with_userd(context: &Context, parent: u32, memory: u32) -> Result<u32, Status> {
-    let mut params = struct_with(368, &[(32, memory), (128, GR)]);
-    context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
+    context.channel_with(parent, &[(32, memory), (128, GR)])
 }
 
 /// The driver goes on running it: to believe otherwise would give the container the card for
@@ -58,18 +57,13 @@ fn a_channel_outlives_the_memory_of_its_userd_and_keeps_it() {
         context.free(channel).unwrap();
         assert_eq!((gate.channels(), container.used(0)), (0, before));
     }
-}
-
-#[test]
-fn a_channel_keeps_memory_of_the_hosts_too() {
-    let OneContext { container, context, .. } = OneContext::new();
-    let host = || container.host_used();
-    let memory = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
+    // So it does with memory of the host's.
+    let memory = context.host_memory(MIB).unwrap();
     let channel = channel_with_userd(&context, context.device, memory).unwrap();
     context.free(memory).unwrap();
-    assert_eq!(host(), MIB);
+    assert_eq!(container.host_used(), MIB);
     context.free(channel).unwrap();
-    assert_eq!(host(), 0);
+    assert_eq!(container.host_used(), 0);
 }
 
 /// Pinned memory is made without the mediator. A channel goes with it in newer drivers, which would
@@ -93,7 +87,7 @@ fn a_userd_in_memory_that_nobody_knows_is_refused() {
 fn a_userd_lies_in_its_memory() {
     let OneContext { spy, context, .. } = OneContext::new();
     // One page, though more is charged for it.
-    let host = context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
+    let host = context.host_memory(4096).unwrap();
     let video = context.memory(2 * MIB).unwrap();
     let channel = |memory: u32, offset: u64, others: (usize, u32, u64)| {
         let mut params = struct_with(368, &[(32, memory), (128, GR)]);
@@ -131,11 +125,9 @@ fn a_userd_lies_in_its_memory() {
 #[test]
 fn what_is_told_of_a_channels_errors_outlives_it() {
     let OneContext { spy, container, program, context, .. } = OneContext::new();
-    let notifier = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(4096)).unwrap();
-    let channel_telling = |parent: u32, (at, notifier): (usize, u32)| {
-        let mut params = struct_with(368, &[(at, notifier), (128, GR)]);
-        context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
-    };
+    let notifier = || context.host_memory(4096).unwrap();
+    let channel_telling =
+        |parent: u32, (at, notifier): (usize, u32)| context.channel_with(parent, &[(at, notifier), (128, GR)]);
     for at in [0, 140] {
         let memory = notifier();
         let channel = channel_telling(context.device, (at, memory)).unwrap();

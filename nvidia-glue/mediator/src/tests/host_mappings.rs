@@ -3,7 +3,6 @@
 
 use abi::{
     Node, Status,
-    classes::NV01_MEMORY_SYSTEM,
     layout::{read_u32, write_u64},
 };
 
@@ -12,7 +11,7 @@ use base::Bytes;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, Context, MIB, OWNER, host_memory_params, result, struct_with},
+    world::{Container, Context, MIB, OWNER, result, struct_with},
 };
 
 /// Bytes that one container may have of the host's memory here.
@@ -23,10 +22,6 @@ fn limited(limits: ObjectLimits) -> OneProgram {
 }
 
 impl Context {
-    fn host_memory(&self, size: u64) -> Result<u32, Status> {
-        self.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size))
-    }
-
     /// The same by `NV_ESC_RM_VID_HEAP_CONTROL` (`NVOS32_FUNCTION_ALLOC_SIZE`), with
     /// `NVOS32_ATTR_LOCATION_ANY`.
     fn host_memory_by_heap(&self, size: u64) -> Result<u32, Status> {

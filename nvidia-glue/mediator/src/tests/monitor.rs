@@ -2,7 +2,7 @@
 
 use abi::{
     Status,
-    classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A, NV01_MEMORY_SYSTEM},
+    classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, KEPLER_CHANNEL_GROUP_A},
     controls::{NV2080_CTRL_CMD_FB_GET_INFO_V2, NV2080_CTRL_CMD_GPU_GET_PIDS},
     layout::read_u32,
 };
@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     replay::{Replay, machine_of},
-    world::{Container, GIB, MIB, Machine, host_memory_params, struct_with, uuid_bytes},
+    world::{Container, GIB, MIB, Machine, struct_with, uuid_bytes},
 };
 use crate::{Answer, locks::lock};
 
@@ -69,7 +69,7 @@ fn it_can_have_nothing() {
         assert_eq!(program.mmap(uvm, 0x7f00_0000_0000, 4096, 0x7f00_0000_0000), Answer::Errno(libc::ENOMEM));
         assert_eq!(program.create_range(uvm, 0x7000_0000, MIB), Err(refused));
         // Nor of the host's memory: the ledger counts none for it.
-        assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
+        assert_eq!(context.host_memory(MIB), Err(Status::NO_MEMORY));
     });
 }
 

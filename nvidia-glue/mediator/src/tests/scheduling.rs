@@ -33,8 +33,6 @@ use super::{
     world::{Context, Machine, struct_with, words},
 };
 
-const PREEMPT: u32 = NVA06C_CTRL_CMD_PREEMPT;
-
 #[test]
 fn a_program_cannot_put_itself_back_in_the_off_time() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
@@ -232,20 +230,15 @@ fn a_slice_that_changes_in_the_middle_of_a_call_has_the_last_word() {
 }
 
 #[test]
-fn nobody_says_how_long_the_driver_waits_for_a_preemption() {
-    let OneContext { spy, context, .. } = OneContext::new();
-    let group = context.group(GR);
-    let mut params = [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0];
-    spy.seen();
-    let _ = context.control(group, PREEMPT, &mut params);
-    assert_eq!(spy.seen()[0].params, [1, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(params, [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0]);
-}
-
-#[test]
-fn nobody_makes_the_driver_wait_for_channels_that_have_work() {
+fn nobody_makes_the_driver_wait_for_a_preemption_or_for_channels_that_have_work() {
     let OneContext { spy, program, context, .. } = OneContext::new();
     let channel = context.scheduled(GR, 1)[0];
+    // Not for as long as the program says.
+    let mut preempt = [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0];
+    spy.seen();
+    let _ = context.control(context.group(GR), NVA06C_CTRL_CMD_PREEMPT, &mut preempt);
+    assert_eq!(spy.seen()[0].params, [1, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(preempt, [1, 1, 0, 0, 0x40, 0x42, 0x0f, 0]);
     // {numChannels, hChannels[4096], flags, timeout}
     let mut params = struct_with(16396, &[(0, 1), (4, channel), (16392, u32::MAX)]);
     let given = params.clone();

@@ -1,13 +1,13 @@
 //! Refusals for want of something that is no card memory of the container's: none is without a
 //! word, and none floods a log.
 
-use abi::{Status, classes::NV01_MEMORY_SYSTEM, controls::NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR};
+use abi::{Status, controls::NV9096_CTRL_CMD_SET_ZBC_COLOR_CLEAR};
 use account::ObjectLimits;
 use base::Bytes;
 
 use super::{
     alone::OneContext,
-    world::{Container, GIB, MIB, Machine, host_memory_params, result, words},
+    world::{Container, GIB, MIB, Machine, result, words},
 };
 use crate::{Answer, locks::lock};
 
@@ -40,7 +40,7 @@ fn a_bound_is_told_at_once_and_then_in_sums() {
 fn pinned_memory_and_managed_ranges_are_told_by_name() {
     let limits = ObjectLimits { host_memory: Bytes(4 * MIB), managed_ranges: 0, ..ObjectLimits::default() };
     let OneContext { container, program, context, .. } = OneContext::limited(GIB, limits);
-    let pinned = || context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(8 * MIB));
+    let pinned = || context.host_memory(8 * MIB);
     assert_eq!((pinned(), pinned()), (Err(Status::NO_MEMORY), Err(Status::NO_MEMORY)));
     let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
     assert!(text.contains("more of the host's memory") && text.contains("4MiB"), "{text}");

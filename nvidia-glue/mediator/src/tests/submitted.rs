@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use schedule::Submitted;
 
 use super::{
-    alone::{OneContext, OneProgram},
-    spy::{COPY, GR, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, GIB, MIB, Machine, host_memory_params, memory_params, struct_with},
+    alone::{OneContext, OneProgram, TwoContexts},
+    spy::{COPY, GR, SCHEDULE_GROUP},
+    world::{Container, Context, GIB, MIB, memory_params, struct_with},
 };
 use crate::locks::lock;
 
@@ -49,11 +49,8 @@ fn pending(puts: u64) -> Option<Submitted> {
 
 #[test]
 fn work_is_seen_until_it_is_fetched() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     assert_eq!(submitted(&container), NONE, "no channels, no work");
-    let context = container.program().context(0);
     let (_, _, channels) = context.at_work(GR, 2);
     assert_eq!(spy.duplicates(), 0, "nobody has asked");
     assert_eq!(submitted(&container), NONE);
@@ -175,7 +172,7 @@ fn what_is_not_mapped_is_not_known() {
     context.write_userd(channels[0], 0, 1);
     let group = context.group(GR);
     let freed = context.memory(2 * MIB).unwrap();
-    let host = context.object(abi::classes::NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
+    let host = context.host_memory(MIB).unwrap();
     // Memory of the driver's own, of the host's, and a handle that is gone before anybody asks.
     let bare = context.channel(group, 0).unwrap();
     let in_host = context.channel_in(group, (host, 0)).unwrap();
@@ -197,11 +194,7 @@ fn what_is_not_mapped_is_not_known() {
 
 #[test]
 fn another_containers_memory_is_not_mapped() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let (victims, attackers) = (spy.container(&machine), spy.container(&machine));
-    let (victim, attacker) = (victims.program(), attackers.program());
-    let (theirs, own) = (victim.context(0), attacker.context(0));
+    let TwoContexts { spy, neighbour: attackers, context: theirs, foreign: own, .. } = TwoContexts::within(8 * GIB);
     let memory = theirs.memory(2 * MIB).unwrap();
     let (_, mine, _) = own.at_work(GR, 1);
     let group = own.group(GR);

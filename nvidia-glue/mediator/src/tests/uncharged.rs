@@ -2,7 +2,7 @@
 
 use abi::{
     Node, Status,
-    classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV01_MEMORY_SYSTEM, NV50_MEMORY_VIRTUAL},
+    classes::{NV_SEMAPHORE_SURFACE, NV01_CONTEXT_DMA, NV50_MEMORY_VIRTUAL},
     layout::{write_u32, write_u64},
 };
 
@@ -11,7 +11,7 @@ use base::Bytes;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, Context, MIB, host_memory_params, memory_params, result, struct_with, uuid_bytes, words},
+    world::{Container, Context, MIB, memory_params, result, struct_with, uuid_bytes, words},
 };
 use crate::{Answer, locks::lock};
 
@@ -188,10 +188,9 @@ fn page_tables_that_are_made_at_once_are_charged() {
 fn memory_of_the_hosts_is_bounded() {
     let OneContext { container, program, context, .. } =
         OneContext::limited(LIMIT, ObjectLimits { host_memory: Bytes(64 * MIB), ..ObjectLimits::default() });
-    let pieces: Vec<u32> =
-        (0..4).map(|_| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap()).collect();
-    assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)), Err(Status::NO_MEMORY));
-    assert_eq!(context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(u64::MAX)), Err(Status::NO_MEMORY));
+    let pieces: Vec<u32> = (0..4).map(|_| context.host_memory(16 * MIB).unwrap()).collect();
+    assert_eq!(context.host_memory(MIB), Err(Status::NO_MEMORY));
+    assert_eq!(context.host_memory(u64::MAX), Err(Status::NO_MEMORY));
     assert_eq!((container.used(0), container.session.usage().denials), (0, 0), "nothing of a card's");
     assert_eq!(*lock(&container.observed.over_memory), [], "nor what a process is killed for");
     // A duplicate is the same memory, which stays with it.
@@ -202,7 +201,7 @@ fn memory_of_the_hosts_is_bounded() {
     assert_eq!(container.host_used(), 64 * MIB);
     other.free(duplicate).unwrap();
     assert_eq!(container.host_used(), 48 * MIB);
-    context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(16 * MIB)).unwrap();
+    context.host_memory(16 * MIB).unwrap();
     context.free(context.client).unwrap();
     assert_eq!(container.host_used(), 0);
     assert!(container.session.usage().processes.iter().all(|process| process.cards.is_empty()));
@@ -342,7 +341,7 @@ fn groups_of_ranges_are_limited_in_number() {
 fn objects_that_the_kernel_maps_memory_for_are_over_little_of_it() {
     const MOST: u64 = 4 << 20;
     let OneContext { spy, program, context, .. } = OneContext::new();
-    let memory = |size| context.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size)).unwrap();
+    let memory = |size| context.host_memory(size).unwrap();
     let (little, much) = (memory(MOST), memory(1 << 30));
     let much_again = context.dup(&context, much).unwrap();
     spy.escapes(0);

@@ -3,7 +3,10 @@
 
 use abi::{
     Abi, DriverRelease, Node, Status,
-    classes::{FERMI_VASPACE_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_ROOT_CLIENT, NV20_SUBDEVICE_0},
+    classes::{
+        FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM,
+        NV01_ROOT_CLIENT, NV20_SUBDEVICE_0,
+    },
     layout::{read_u32, write_u32, write_u64},
 };
 use std::{
@@ -706,6 +709,16 @@ impl Context {
 
     pub(super) fn object_below(&self, parent: u32, class: u32, params: &mut [u8]) -> Result<u32, Status> {
         self.program.alloc(self.control, (self.client, parent, 0), class, params)
+    }
+
+    /// Memory of the host's.
+    pub(super) fn host_memory(&self, size: u64) -> Result<u32, Status> {
+        self.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size))
+    }
+
+    /// A channel below a group or the device, with words at these offsets of its parameters.
+    pub(super) fn channel_with(&self, parent: u32, words: &[(usize, u32)]) -> Result<u32, Status> {
+        self.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut struct_with(368, words))
     }
 
     /// Duplicates an object of `owner`'s below the device.

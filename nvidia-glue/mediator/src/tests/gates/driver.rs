@@ -2,20 +2,19 @@
 
 use abi::{
     Status,
-    classes::{FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, HOPPER_DMA_COPY_A},
+    classes::{FERMI_VASPACE_A, HOPPER_DMA_COPY_A},
     controls::NV0080_CTRL_CMD_FB_GET_CAPS_V2,
 };
 use std::time::Duration;
 
 use schedule::{Edge, EdgeError};
 
-use super::put_on;
 use crate::{
-    clock::{Clock as _, tests::TestClock},
+    clock::Clock as _,
     tests::{
         alone::{OneContext, OneProgram},
         spy::{DISABLE, GR, SET_TIMESLICE, Spy},
-        world::{Machine, struct_with},
+        world::{Context, Machine},
     },
 };
 
@@ -85,27 +84,6 @@ fn a_gate_keeps_no_file_and_nobody_alive() {
 }
 
 #[test]
-fn a_channel_that_has_gone_has_nobody_put_on_while_the_gate_closes() {
-    let OneProgram { spy, container, program: staying, .. } = OneProgram::new();
-    let leaving = container.program();
-    let context = staying.context(0);
-    let gone = leaving.context(0);
-    let mut channels = context.scheduled(GR, 40);
-    gone.scheduled(GR, 3);
-    channels.extend(context.scheduled(GR, 10));
-    leaving.close(gone.control);
-    let gate = container.gate();
-    for _ in 0..3 {
-        spy.seen();
-        gate.close().unwrap();
-        assert_eq!(put_on(&spy.seen()), []);
-        assert!(spy.none_works(&context, &channels));
-        gate.open().unwrap();
-        assert!(spy.all_work(&context, &channels));
-    }
-}
-
-#[test]
 fn what_a_call_that_failed_may_have_done_is_undone() {
     let OneContext { spy, context, gate, .. } = OneContext::new();
     let channels = context.scheduled(GR, 2);
@@ -124,10 +102,7 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
     let OneContext { spy, context, .. } = OneContext::new();
     let space = context.object(FERMI_VASPACE_A, &mut [0; 56]).unwrap();
     let group = context.group(GR);
-    let ask = |parent: u32, share: u32, space: u32| {
-        let mut params = struct_with(368, &[(24, share), (28, space)]);
-        context.object_below(parent, HOPPER_CHANNEL_GPFIFO_A, &mut params)
-    };
+    let ask = |parent: u32, share: u32, space: u32| context.channel_with(parent, &[(24, share), (28, space)]);
     spy.escapes(0);
     for (parent, share, space) in [(context.device, 0x77, space), (group, 0x77, space), (group, 0, space)] {
         assert_eq!(ask(parent, share, space), Err(Status::INVALID_ARGUMENT));
@@ -136,37 +111,27 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
     ask(context.device, 0, space).unwrap();
 }
 
-/// So many cost nothing, and after them so many a second.
-#[track_caller]
-fn is_slowed_down(clock: &TestClock, free: u32, a_second: u32, ask: impl Fn()) {
-    (0..free).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::ZERO);
-    (0..a_second).for_each(|_| ask());
-    assert_eq!(clock.now(), Duration::from_secs(1));
-}
-
-/// For some of them the driver writes a line into the kernel's log.
+/// For some of them the driver writes a line into the kernel's log, as for many controls: "size
+/// mismatch: client 0x0 rm 0x3".
 #[test]
-fn a_loop_of_objects_that_the_driver_does_not_make_is_slowed_down() {
-    let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
-    let context = program.context(0);
+fn a_loop_of_calls_that_the_driver_refuses_is_slowed_down() {
     // No engine hangs from a device.
-    let ask = || assert!(context.object(HOPPER_DMA_COPY_A, &mut [0; 8]).is_err());
-    is_slowed_down(&clock, 1024, 20, ask);
-}
-
-/// As for many controls: "size mismatch: client 0x0 rm 0x3".
-#[test]
-fn a_loop_of_other_calls_that_the_driver_refuses_is_slowed_down() {
-    const FB_GET_CAPS_V2: u32 = NV0080_CTRL_CMD_FB_GET_CAPS_V2;
-    let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
-    let context = program.context(0);
-    let ask = || {
-        let answer = context.control(0xdead, FB_GET_CAPS_V2, &mut [0; 4]);
+    let makes_nothing = |context: &Context| assert!(context.object(HOPPER_DMA_COPY_A, &mut [0; 8]).is_err());
+    let asks_nobody = |context: &Context| {
+        let answer = context.control(0xdead, NV0080_CTRL_CMD_FB_GET_CAPS_V2, &mut [0; 4]);
         assert_eq!(answer, Err(Status::OBJECT_NOT_FOUND));
     };
-    is_slowed_down(&clock, 5 * 1024, 100, ask);
-    // What it takes is not slowed down.
-    program.context(0);
-    assert_eq!(clock.now(), Duration::from_secs(1));
+    // So many cost nothing, and after them so many a second.
+    let loops: [(&dyn Fn(&Context), u32, u32); 2] = [(&makes_nothing, 1024, 20), (&asks_nobody, 5 * 1024, 100)];
+    for (ask, free, a_second) in loops {
+        let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
+        let context = program.context(0);
+        (0..free).for_each(|_| ask(&context));
+        assert_eq!(clock.now(), Duration::ZERO);
+        (0..a_second).for_each(|_| ask(&context));
+        assert_eq!(clock.now(), Duration::from_secs(1));
+        // What it takes is not slowed down.
+        program.context(0);
+        assert_eq!(clock.now(), Duration::from_secs(1));
+    }
 }

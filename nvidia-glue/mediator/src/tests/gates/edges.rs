@@ -11,7 +11,7 @@ use std::{
 
 use schedule::{Calls, Edge};
 
-use super::named;
+use super::{named, put_on};
 use crate::{
     locks::lock,
     tests::{
@@ -91,27 +91,31 @@ fn compute_is_the_first_to_go_and_the_last_to_come() {
 }
 
 #[test]
-fn what_is_gone_keeps_nobody_on_the_card() {
-    let OneProgram { spy, container, program: staying, .. } = OneProgram::new();
-    let leaving = container.program();
-    let context = staying.context(0);
-    let gone = leaving.context(0);
-    // Before, in the middle and after in the order of names.
-    let mut channels = context.scheduled(GR, 40);
-    gone.scheduled(GR, 30);
-    channels.extend(context.scheduled(GR, 10));
-    // Its file closes, and nobody tells.
-    leaving.close(gone.control);
-    let gate = container.gate();
-    assert_eq!(gate.channels(), 80);
-    let edge = gate.close().unwrap();
-    assert!(spy.none_works(&context, &channels));
-    assert!(edge.calls <= 4, "{edge:?}");
-    gate.open().unwrap();
-    assert!(spy.all_work(&context, &channels));
-    container.session.process_ended(leaving.exit());
-    assert_eq!(gate.channels(), 50);
-    assert_eq!(gate.close().unwrap(), Edge { channels: 50, calls: 1 });
+fn what_is_gone_keeps_nobody_on_the_card_and_has_nobody_put_on() {
+    for gone in [3, 30] {
+        let OneContext { spy, container, context, gate, .. } = OneContext::new();
+        let leaving = container.program();
+        let left = leaving.context(0);
+        // Before, in the middle and after in the order of names.
+        let mut channels = context.scheduled(GR, 40);
+        left.scheduled(GR, gone);
+        channels.extend(context.scheduled(GR, 10));
+        // Its file closes, and nobody tells.
+        leaving.close(left.control);
+        assert_eq!(gate.channels(), 50 + gone);
+        for _ in 0..3 {
+            spy.seen();
+            let edge = gate.close().unwrap();
+            assert_eq!(put_on(&spy.seen()), []);
+            assert!(spy.none_works(&context, &channels));
+            assert!(edge.calls <= 4, "{edge:?}");
+            gate.open().unwrap();
+            assert!(spy.all_work(&context, &channels));
+        }
+        container.session.process_ended(leaving.exit());
+        assert_eq!(gate.channels(), 50);
+        assert_eq!(gate.close().unwrap(), Edge { channels: 50, calls: 1 });
+    }
 }
 
 #[test]
