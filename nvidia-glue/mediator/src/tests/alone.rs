@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use abi::DriverRelease;
 use account::{Accounts, ObjectLimits};
 use base::{Bytes, OverMemory};
 use driver::Driver;
@@ -51,6 +52,11 @@ impl OneProgram {
     /// One that has the driver capability `graphics`.
     pub(super) fn that_may_draw(cards: u32) -> Self {
         Self::of((cards, 8 * GIB), OverMemory::Deny, Container::may_draw)
+    }
+
+    /// One beside a driver of that release.
+    pub(super) fn beside(release: DriverRelease) -> Self {
+        Self::of((1, 8 * GIB), OverMemory::Deny, |container| container.beside(release))
     }
 
     /// One whose time passes as the test says, and with each look for its processes by so much.

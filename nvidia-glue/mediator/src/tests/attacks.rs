@@ -13,7 +13,7 @@ use abi::{
         NV2080_CTRL_CMD_GR_CTXSW_SMPC_MODE, NV2080_CTRL_CMD_GR_GET_CTX_BUFFER_SIZE,
         NV2080_CTRL_CMD_GR_PC_SAMPLING_MODE,
     },
-    escapes::{self, NV_ESC_RM_ALLOC, NV_ESC_RM_FREE, command},
+    escapes::{NV_ESC_RM_ALLOC, NV_ESC_RM_FREE},
     layout::{read_u32, write_u32},
     params::{NVOS00_PARAMETERS, NVOS21_PARAMETERS},
 };
@@ -168,11 +168,7 @@ fn alloc_in_a_race(context: &Context, size: u64, then: u64) -> Result<u64, Statu
             }
         }
     });
-    let stopped = Trapped::Ioctl {
-        fd: context.control,
-        command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE),
-        argument: args_at,
-    };
+    let stopped = Trapped::escape(context.control, (NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), args_at);
     let answer = program.handle(stopped);
     program.no_race();
     let args = program.take(args_at);
@@ -200,9 +196,10 @@ fn memory_that_is_not_there_is_an_error_of_the_caller_alone() {
         let mut args =
             control_args((context.client, context.subdevice), NV2080_CTRL_CMD_FB_GET_INFO_V2, (pointer, 1028));
         assert_eq!(program.escape(context.control, 0x2a, &mut args), Answer::Errno(libc::EFAULT));
-        let command = escapes::command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE);
-        let stopped = Trapped::Ioctl { fd: context.control, command, argument: pointer };
-        assert_eq!(program.handle(stopped), Answer::Errno(libc::EFAULT));
+        assert_eq!(
+            program.handle(Trapped::escape(context.control, (NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), pointer)),
+            Answer::Errno(libc::EFAULT)
+        );
     }
     let mut huge = words(&[context.client, context.subdevice, NV2080_CTRL_CMD_FB_GET_INFO_V2, 0]);
     huge.extend(program.put(&[0; 16]).to_le_bytes());
@@ -281,8 +278,7 @@ fn an_answer_that_nobody_took_is_undone() {
     let OneContext { container, program, context, .. } = OneContext::within(LIMIT);
     let args = alloc_args((context.client, context.device, 0), 0x40, program.put(&memory_params(LIMIT)));
     let argument = program.put(&args);
-    let stopped =
-        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument };
+    let stopped = Trapped::escape(context.control, (NV_ESC_RM_ALLOC, NVOS21_PARAMETERS::SIZE), argument);
     for _ in 0..3 {
         let (answer, sequel) = container.session.handle_with_sequel(&*program, &stopped);
         assert_eq!(answer, Answer::Return(0));
@@ -293,11 +289,7 @@ fn an_answer_that_nobody_took_is_undone() {
         program.poke(args_params(&args), &memory_params(LIMIT));
     }
     let free = program.put(&words(&[context.client, context.client, context.device, 0]));
-    let stopped = Trapped::Ioctl {
-        fd: context.control,
-        command: command(NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE),
-        argument: free,
-    };
+    let stopped = Trapped::escape(context.control, (NV_ESC_RM_FREE, NVOS00_PARAMETERS::SIZE), free);
     assert!(container.session.handle_with_sequel(&*program, &stopped).1.is_none());
 }
 

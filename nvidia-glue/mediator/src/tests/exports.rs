@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{
     alone::{OneContext, OneProgram, TwoContexts},
-    world::{Context, MIB, Machine, device_params, struct_with},
+    world::{Context, MIB, device_params, struct_with},
 };
 
 const LIMIT: u64 = 64 * MIB;
@@ -166,8 +166,7 @@ fn a_token_may_be_on_its_way_for_a_while() {
     let memory = context.memory(MIB).unwrap();
     let token = exported(&context, memory);
     let in_a_socket = program.file_of(token);
-    program.close(token);
-    container.session.reconcile();
+    program.close_and_reconcile(token);
     container.session.reconcile();
     let received = program.give(in_a_socket);
     import(&context, received).unwrap();
@@ -179,10 +178,8 @@ fn a_token_may_be_on_its_way_for_a_while() {
 
 #[test]
 fn memory_that_only_an_export_holds_goes_sooner_than_the_rest_and_is_waited_for() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
+    let OneProgram { container, program, .. } = OneProgram::within(LIMIT);
     assert!(!container.session.holds_anything());
-    let program = container.program();
     let context = program.context(0);
     let (kept, freed) = (context.memory(MIB).unwrap(), context.memory(MIB).unwrap());
     // The one that is freed twice: exports do not keep each other.

@@ -18,7 +18,7 @@ use super::{
     alone::{OneContext, OneProgram},
     exports::{export, import},
     spy::Spy,
-    world::{Container, Context, GIB, MIB, Machine, device_params, memory_params, words},
+    world::{Container, Context, GIB, MIB, device_params, memory_params, words},
 };
 
 const CLASS: u32 = 0xf8;
@@ -106,10 +106,8 @@ fn only_known_memory_of_the_card_gets_them() {
 #[test]
 fn drivers_before_535_give_none() {
     for (release, reaches_driver) in [((525, 147, 5), false), ((535, 0, 0), true)] {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
-        let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
-        let context = container.program().context(0);
+        let release = DriverRelease::new(release.0, release.1, release.2);
+        let OneContext { spy, context, .. } = OneProgram::beside(release).with_context();
         let memory = context.memory(2 * MIB).unwrap();
         // What became of it stands elsewhere in an older call.
         let _ = fabric(&context, memory, (2 * MIB, 0));
@@ -330,10 +328,8 @@ fn drivers_before_570_have_no_flexible_addresses() {
     for (release, reaches_driver) in
         [((525, 147, 5), false), ((565, 77, 0), false), ((570, 86, 15), true), ((595, 45, 4), true)]
     {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
-        let container = spy.container(&machine).beside(DriverRelease::new(release.0, release.1, release.2));
-        let context = container.program().context(0);
+        let release = DriverRelease::new(release.0, release.1, release.2);
+        let OneContext { spy, context, .. } = OneProgram::beside(release).with_context();
         let _ = flexible(&context, (CHUNK, FLEXIBLE));
         assert_eq!(spy.last_params(CLASS).is_some(), reaches_driver, "{release:?}");
     }

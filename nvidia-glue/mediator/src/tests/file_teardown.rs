@@ -202,8 +202,7 @@ fn what_a_registered_channel_keeps_stays_charged_and_counted() {
         &|_| unregister_card(26).unwrap(),
         &|_| unregister_card(38).unwrap(),
         &|_| {
-            program.close(uvm);
-            container.session.reconcile();
+            program.close_and_reconcile(uvm);
         },
     ];
     for (at, end) in ends.into_iter().enumerate() {

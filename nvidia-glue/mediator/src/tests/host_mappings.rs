@@ -1,17 +1,15 @@
 //! Memory of the host's that is freed while it is mapped for the processor: charged until the file
 //! of the mapping is gone.
 
-use abi::{
-    Node, Status,
-    layout::{read_u32, write_u64},
-};
+use abi::{Node, Status, layout::read_u32};
 
 use account::ObjectLimits;
 use base::Bytes;
 
 use super::{
     alone::{OneContext, OneProgram},
-    world::{Container, Context, MIB, OWNER, result, struct_with},
+    pinned::{card_of, pin},
+    world::{Container, Context, MIB, OWNER},
 };
 
 /// Bytes that one container may have of the host's memory here.
@@ -108,13 +106,11 @@ fn what_is_mapped_and_not_freed_is_charged_once() {
     let second = program.open(Node::Control);
     context.map_on(second, (context.device, memory), 4096).unwrap();
     assert_eq!(container.host_used(), 16 * MIB);
-    program.close(first);
-    container.session.reconcile();
+    program.close_and_reconcile(first);
     context.free(memory).unwrap();
     container.session.reconcile();
     assert_eq!(container.host_used(), 16 * MIB, "the other file may map it");
-    program.close(second);
-    container.session.reconcile();
+    program.close_and_reconcile(second);
     assert_eq!(container.host_used(), 0);
     let (memory, file) = context.mapped(16 * MIB).unwrap();
     program.close(file);
@@ -142,8 +138,7 @@ fn every_way_to_the_same_memory_follows_its_charge() {
     container.session.process_ended(program.exit());
     container.session.reconcile();
     assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (16 * MIB, 16 * MIB));
-    heir.close(inherited);
-    container.session.reconcile();
+    heir.close_and_reconcile(inherited);
     assert_eq!((container.host_used(), machine.driver.host_memory_used().unwrap()), (0, 0));
     container.assert_nothing_left();
 }
@@ -151,14 +146,10 @@ fn every_way_to_the_same_memory_follows_its_charge() {
 impl Context {
     /// Pins some of the program's memory, the driver does not say which.
     fn pin(&self, object: u32, length: u64) -> Result<(), Status> {
-        let program = &self.program;
-        let card = program.open(Node::Card(program.container.machine.inventory.cards[0].minor));
-        program.escape(card, 0xc9, &mut self.control.to_le_bytes());
-        let mut args = struct_with(56, &[(0, self.client), (4, self.device), (8, object), (12, 0x71), (48, u32::MAX)]);
-        assert!(write_u64(&mut args, 32, length - 1));
-        let answer = program.escape(card, 0x27, &mut args);
-        program.close(card);
-        result(answer, &args, 40)
+        let card = card_of(self);
+        let made = pin(self, card, object, length);
+        self.program.close(card);
+        made
     }
 }
 
@@ -178,8 +169,7 @@ fn what_was_pinned_while_it_was_mapped_counts_against_a_bound() {
         };
         context.pin(0x100 + count, 16 * MIB).unwrap();
         context.free(memory).unwrap();
-        program.close(file);
-        container.session.reconcile();
+        program.close_and_reconcile(file);
         count += 1;
         assert!(count <= 8, "{count}");
     };
@@ -192,8 +182,7 @@ fn what_was_pinned_while_it_was_mapped_counts_against_a_bound() {
     (0..count).for_each(|pin| context.free(0x100 + pin).unwrap());
     let (memory, file) = context.mapped(16 * MIB).unwrap();
     context.free(memory).unwrap();
-    program.close(file);
-    container.session.reconcile();
+    program.close_and_reconcile(file);
     assert_eq!((kept(&container), container.host_used()), (0, 0));
 }
 
@@ -211,8 +200,7 @@ fn what_programs_pin_keeps_nothing() {
         pool.pin(0x200 + round, 4096).unwrap();
         program.close(file);
         context.free(context.client).unwrap();
-        program.close(context.control);
-        container.session.reconcile();
+        program.close_and_reconcile(context.control);
         assert_eq!(kept(&container), u64::from(round + 1) * (4096 + (64 << 10)));
     }
 }
@@ -234,8 +222,7 @@ fn a_file_that_is_named_twice_is_watched_for_its_first_mapping() {
     context.free(first).unwrap();
     container.session.reconcile();
     assert_eq!(container.host_used(), 16 * MIB);
-    program.close(file);
-    container.session.reconcile();
+    program.close_and_reconcile(file);
     assert_eq!((container.host_used(), container.accounts().counts().abandoned), (0, 0));
 }
 

@@ -246,8 +246,7 @@ fn a_file_that_is_kept_by_another_one_keeps_what_outlives_its_process() {
     container.session.process_ended(one.exit());
     container.session.reconcile();
     assert_eq!(container.used(0), LIMIT, "no descriptor of it is left, but it is there");
-    other.close(keeper);
-    container.session.reconcile();
+    other.close_and_reconcile(keeper);
     assert_eq!(container.used(0), 0);
 }
 

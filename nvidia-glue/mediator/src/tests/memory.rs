@@ -53,15 +53,13 @@ fn the_last_that_fits_fits_and_the_next_is_refused_in_the_drivers_own_way() {
 
 #[test]
 fn what_the_card_gives_counts_and_not_what_is_asked() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], LIMIT);
+    let OneContext { container, context, .. } = OneContext::within(LIMIT);
     let given = charged(&container, |context| {
         let mut params = memory_params(4_325_376);
         context.object(NV01_MEMORY_LOCAL_USER, &mut params).unwrap();
         assert_eq!(read_u64(&params, 64), Some(6 * MIB), "the caller is told");
     });
     assert_eq!(given, 6 * MIB);
-    let context = container.program().context(0);
     let mut huge = memory_params(4096);
     assert!(write_u32(&mut huge, 24, 3 << 23) && write_u32(&mut huge, 28, 2 << 20));
     assert_eq!(context.object(NV01_MEMORY_LOCAL_USER, &mut huge), Err(Status::NO_MEMORY), "one page of 512 MiB");

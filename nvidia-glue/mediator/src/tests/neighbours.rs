@@ -16,7 +16,7 @@ use abi::{
 use std::sync::Arc;
 
 use super::{
-    alone::{OneContext, OneProgram},
+    alone::{OneContext, OneProgram, TwoContexts},
     spy::{GR, Spy},
     world::{Context, GIB, MIB, Machine, Program, struct_with, words},
 };
@@ -52,17 +52,16 @@ fn inside(program: &Arc<Program>) -> u32 {
 
 #[test]
 fn only_the_containers_own_processes_are_on_the_card_by_their_own_pids() {
-    let machine = Machine::new(1);
-    let (container, neighbours) = (machine.container(&[0], LIMIT), machine.container(&[0], LIMIT));
-    let stranger = neighbours.program();
-    stranger.context(0).memory(GIB).unwrap();
-    let (one, other) = (container.program(), container.program());
-    one.context(0).memory(GIB).unwrap();
+    // The other container has the lower numbers.
+    let TwoContexts { context: foreign, neighbour: container, foreign: first, .. } = TwoContexts::within(LIMIT);
+    foreign.memory(GIB).unwrap();
+    first.memory(GIB).unwrap();
+    let (one, other) = (&first.program, container.program());
     let context = other.context(0);
     context.memory(2 * MIB).unwrap();
     assert_eq!(pids(&context, SUBDEVICE), [inside(&one), inside(&other)]);
     let nobody = (Status::OBJECT_NOT_FOUND.0, 0);
-    let told = used(&context, &[inside(&one), inside(&other), inside(&stranger), 1]);
+    let told = used(&context, &[inside(one), inside(&other), inside(&foreign.program), 1]);
     assert_eq!(told, [(0, GIB), (0, 2 * MIB), nobody, nobody]);
 }
 
@@ -158,13 +157,10 @@ fn a_failed_question_comes_back_as_it_was() {
 #[test]
 fn nobody_elses_encoders_are_told() {
     for sums in [NV2080_CTRL_GPU_GET_NVENC_SW_SESSION_STATS, NV2080_CTRL_GPU_GET_NVFBC_SW_SESSION_STATS] {
-        let machine = Machine::new(1);
-        let spy = Spy::new(&machine);
+        let OneContext { spy, context, .. } = OneContext::new();
         spy.answer(sums, words(&[3, 60, 1000]));
-        let container = spy.container(&machine);
-        let program = container.program();
         let mut params = [1; 12];
-        program.context(0).subdevice_control(sums, &mut params).unwrap();
+        context.subdevice_control(sums, &mut params).unwrap();
         assert_eq!(params, [0; 12], "{sums:#x}");
     }
 }
@@ -233,12 +229,9 @@ fn memory_for_confidential_computing_is_the_quota() {
 #[test]
 fn how_the_card_could_be_cut_is_not_told() {
     const DESCRIBE_PARTITIONS: u32 = NV2080_CTRL_CMD_GPU_DESCRIBE_PARTITIONS;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
+    let OneContext { spy, context, .. } = OneContext::new();
     spy.answer(DESCRIBE_PARTITIONS, vec![1; 640]);
-    let container = spy.container(&machine);
-    let program = container.program();
     let mut params = vec![0; 640];
-    assert_eq!(program.context(0).subdevice_control(DESCRIBE_PARTITIONS, &mut params), Err(Status::NOT_SUPPORTED));
+    assert_eq!(context.subdevice_control(DESCRIBE_PARTITIONS, &mut params), Err(Status::NOT_SUPPORTED));
     assert_eq!(params, vec![0; 640]);
 }

@@ -7,7 +7,7 @@ use base::Bytes;
 
 use super::{
     alone::OneContext,
-    world::{Container, GIB, MIB, Machine, result, words},
+    world::{Container, GIB, MIB, result, words},
 };
 use crate::{Answer, locks::lock};
 
@@ -52,10 +52,8 @@ fn pinned_memory_and_managed_ranges_are_told_by_name() {
 
 #[test]
 fn a_mediator_that_has_as_much_memory_as_it_may_refuses_what_it_would_have_to_remember() {
-    let machine = Machine::new(1);
-    let container = machine.container(&[0], GIB);
-    let (session, program) = (&container.session, container.program());
-    let context = program.context(0);
+    let OneContext { container, program, context, .. } = OneContext::within(GIB);
+    let session = &container.session;
     let (uvm, memory) = (program.uvm_file(), context.memory(MIB).unwrap());
     session.set_own_memory(Bytes(session.own_memory_limit().0 + 1));
     assert_eq!(context.memory(MIB), Err(Status::NO_MEMORY));
@@ -72,10 +70,8 @@ fn a_mediator_that_has_as_much_memory_as_it_may_refuses_what_it_would_have_to_re
 
 #[test]
 fn the_drivers_own_refusal_is_said_to_be_the_drivers() {
-    let machine = Machine::new(1);
     // More than the card has.
-    let container = machine.container(&[0], 1 << 40);
-    let context = container.program().context(0);
+    let OneContext { container, context, .. } = OneContext::within(1 << 40);
     (0..3).for_each(|_| assert_eq!(context.memory(512 * GIB), Err(Status::NO_MEMORY)));
     let [(text, 1)] = &told(&container)[..] else { panic!("told once") };
     assert!(text.starts_with("the driver itself refused NV_ESC_RM_ALLOC of NV01_MEMORY_LOCAL_USER"), "{text}");

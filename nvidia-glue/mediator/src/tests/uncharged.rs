@@ -48,8 +48,7 @@ fn page_tables_of_mappings_are_bounded() {
         program.free_range(uvm, place(at), 2 * MIB).unwrap();
     }
     context.map(uvm, place(mapped), 2 * MIB, memory).unwrap();
-    program.close(uvm);
-    container.session.reconcile();
+    program.close_and_reconcile(uvm);
     assert_eq!(tables(&container), 0);
 }
 
@@ -226,8 +225,7 @@ fn pools_of_semaphores_are_the_hosts_memory_and_refused_where_their_mapping_woul
     assert_eq!(container.host_used(), 0);
     assert_eq!(program.pool(uvm, base + LIMIT, u64::MAX), Err(Status::NO_MEMORY));
     container.session.reconcile();
-    program.close(uvm);
-    container.session.reconcile();
+    program.close_and_reconcile(uvm);
     assert_eq!(container.host_used(), 0);
 }
 
@@ -331,8 +329,7 @@ fn groups_of_ranges_are_limited_in_number() {
     let uvm = program.uvm_file();
     create(uvm).unwrap();
     assert_eq!(count(), 1);
-    program.close(uvm);
-    container.session.reconcile();
+    program.close_and_reconcile(uvm);
     assert_eq!(count(), 0);
 }
 

@@ -13,8 +13,7 @@ use abi::{
 use std::os::unix::fs::FileExt;
 
 use super::{
-    alone::OneContext,
-    spy::Spy,
+    alone::{OneContext, TwoContexts},
     world::{Context, GIB, MIB, Machine, OWNER, WHOLE, struct_with, words},
 };
 
@@ -53,14 +52,9 @@ fn the_card_has_the_size_of_the_grant() {
 
 #[test]
 fn a_whole_card_is_shown_as_it_is() {
-    let machine = Machine::new(1);
-    let total = machine.inventory.cards[0].memory.0;
-    let container = machine.container(&[0], WHOLE);
-    let program = container.program();
-    let real = machine.container(&[0], WHOLE);
-    let neighbour = real.program();
-    neighbour.context(0).memory(10 * GIB).unwrap();
-    let context = program.context(0);
+    let TwoContexts { container, context, foreign, .. } = TwoContexts::within(WHOLE);
+    let total = container.machine.inventory.cards[0].memory.0;
+    foreign.memory(10 * GIB).unwrap();
     let shown = fb_info(&context, &[0x08, 0x16]);
     assert!(u64::from(shown[0]) <= total >> 10);
     assert!(u64::from(shown[1]) <= (total - 10 * GIB) >> 10, "the neighbour's memory is not free");
@@ -71,9 +65,8 @@ fn where_grants_exceed_the_card_each_container_sees_its_own() {
     let machine = Machine::new(1);
     let card = machine.inventory.cards[0].memory.0;
     let kib = |bytes: u64| u32::try_from(bytes >> 10).unwrap();
-    let neighbours = machine.container(&[0], 105 * GIB);
-    let neighbour = neighbours.program();
-    neighbour.context(0).memory(103 * GIB).unwrap();
+    let neighbour = machine.container(&[0], 105 * GIB).program().context(0);
+    neighbour.memory(103 * GIB).unwrap();
     // Less than the card, but more than is free on it; the card's own size; more.
     for limit in [105 * GIB, card, card * 3 / 2] {
         let container = machine.container(&[0], limit);
@@ -102,18 +95,15 @@ fn an_old_allocation_tells_of_the_grant() {
 #[test]
 fn regions_of_the_card_are_as_large_as_the_grant() {
     const REGIONS: u32 = NV2080_CTRL_CMD_FB_GET_FB_REGION_INFO;
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
+    let OneContext { spy, context, .. } = OneContext::new();
     // Two: base, last byte.
     let mut told = struct_with(904, &[(0, 2)]);
     for (at, value) in [(8, 0), (16, 6 * GIB - 1), (64, 6 * GIB), (72, 140 * GIB - 1)] {
         assert!(write_u64(&mut told, at, value));
     }
     spy.answer(REGIONS, told);
-    let container = spy.container(&machine);
-    let program = container.program();
     let mut params = vec![0; 904];
-    program.context(0).subdevice_control(REGIONS, &mut params).unwrap();
+    context.subdevice_control(REGIONS, &mut params).unwrap();
     let last = [16, 72].map(|at| read_u64(&params, at).unwrap());
     assert_eq!(last, [6 * GIB - 1, 8 * GIB - 1]);
 }

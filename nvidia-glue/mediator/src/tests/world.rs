@@ -7,6 +7,7 @@ use abi::{
         FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM,
         NV01_ROOT_CLIENT, NV20_SUBDEVICE_0,
     },
+    escapes::command,
     layout::{read_u32, write_u32, write_u64},
 };
 use std::{
@@ -351,9 +352,8 @@ impl Container {
     }
 
     /// It is beside a driver of that release.
-    pub(super) fn beside(mut self: Arc<Self>, release: DriverRelease) -> Arc<Self> {
-        Arc::get_mut(&mut self).unwrap().session.abi = Abi::of(release).unwrap();
-        self
+    pub(super) fn beside(&mut self, release: DriverRelease) {
+        self.session.abi = Abi::of(release).unwrap();
     }
 
     /// It has the driver capability `graphics`.
@@ -444,6 +444,12 @@ impl Program {
 
     pub(super) fn close(&self, fd: i32) {
         lock(&self.process.files).remove(&fd).unwrap();
+    }
+
+    /// It closes a file, and the mediator looks for what has gone.
+    pub(super) fn close_and_reconcile(&self, fd: i32) {
+        self.close(fd);
+        self.container.session.reconcile();
     }
 
     pub(super) fn map_uvm(&self, address: u64, length: u64) {
@@ -791,6 +797,13 @@ impl Context {
             assert!(write_u32(&mut register, at, value));
         }
         self.program.uvm(uvm, 25, &mut register, 28).unwrap();
+    }
+}
+
+impl Trapped {
+    /// An escape of that number and size, whose struct is at `argument`.
+    pub(super) fn escape(fd: i32, (number, size): (u8, usize), argument: u64) -> Self {
+        Self::Ioctl { fd, command: command(number, size), argument }
     }
 }
 

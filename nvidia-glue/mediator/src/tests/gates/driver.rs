@@ -13,19 +13,16 @@ use crate::{
     clock::Clock as _,
     tests::{
         alone::{OneContext, OneProgram},
-        spy::{DISABLE, GR, SET_TIMESLICE, Spy},
+        spy::{DISABLE, GR, SET_TIMESLICE},
         world::{Context, Machine},
     },
 };
 
 #[test]
 fn a_card_that_cannot_take_channels_off_says_so() {
-    let machine = Machine::new(1);
-    let spy = Spy::new(&machine);
-    let container = spy.container(&machine);
+    let OneContext { spy, container, context, .. } = OneContext::new();
     let uuid = &container.machine.inventory.cards[0].uuid;
     assert_eq!((container.session.can_close(uuid), container.session.can_close("GPU-other")), (Some(true), None));
-    let context = container.program().context(0);
     context.scheduled(GR, 2);
     // With GSP the empty list is refused for what it is.
     spy.refuse(DISABLE, Status(0x3a));
@@ -77,8 +74,7 @@ fn a_gate_keeps_no_file_and_nobody_alive() {
     gate.set_slice(Some(500)).unwrap();
     gate.close().unwrap();
     assert!(spy.count(SET_TIMESLICE) == 1 && container.used(0) > 0);
-    program.close(context.control);
-    container.session.reconcile();
+    program.close_and_reconcile(context.control);
     container.assert_nothing_left();
     assert_eq!(spy.duplicates(), 0);
 }

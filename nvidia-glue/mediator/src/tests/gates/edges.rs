@@ -162,8 +162,7 @@ fn channels_go_with_what_they_hang_from() {
         match doomed {
             Some(object) => context.free(object).unwrap(),
             None => {
-                program.close(context.control);
-                container.session.reconcile();
+                program.close_and_reconcile(context.control);
             }
         }
         assert_eq!(gate.channels(), 0, "{free}");

@@ -3,7 +3,7 @@
 
 use abi::{
     classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
-    escapes::{NV_ESC_RM_CONTROL, command},
+    escapes::NV_ESC_RM_CONTROL,
     params::NVOS54_PARAMETERS,
 };
 use std::{
@@ -252,9 +252,10 @@ fn a_caller_that_is_gone_waits_for_nothing() {
     let argument = program.put(&args);
     // Both are read; then it is killed.
     program.goes_after_reads(2);
-    let stopped =
-        Trapped::Ioctl { fd: context.control, command: command(NV_ESC_RM_CONTROL, NVOS54_PARAMETERS::SIZE), argument };
-    assert_eq!(program.handle(stopped), Answer::Errno(libc::EINTR));
+    assert_eq!(
+        program.handle(Trapped::escape(context.control, (NV_ESC_RM_CONTROL, NVOS54_PARAMETERS::SIZE), argument)),
+        Answer::Errno(libc::EINTR)
+    );
     assert_eq!(spy.count(SCHEDULE_GROUP), 0);
 }
 
