@@ -28,15 +28,16 @@ use simulator::SimulatedDriver;
 use super::{
     alone::{OneContext, OneProgram, TwoContexts},
     spy::like_the_driver_behind,
-    world::{Context, MIB, Machine, Program, memory_params, struct_with, words},
+    world::{Context, MIB, Machine, memory_params, struct_with, words},
 };
 use crate::{Answer, locks::lock, objects::open_files::MOST_UVM};
 
 const LIMIT: u64 = 64 * MIB;
 
 /// `NV_ESC_RM_IDLE_CHANNELS` of a channel in each of these clients.
-fn idle(program: &Program, context: &Context, clients: &[u32]) -> Result<(), Status> {
+fn idle(context: &Context, clients: &[u32]) -> Result<(), Status> {
     let count = u32::try_from(clients.len()).unwrap();
+    let program = &context.program;
     let (list, others) = (program.put(&words(clients)), program.put(&vec![0; 4 * clients.len()]));
     let mut args = words(&[context.client, context.device, context.device, count]);
     for address in [list, others, others] {
@@ -49,10 +50,9 @@ fn idle(program: &Program, context: &Context, clients: &[u32]) -> Result<(), Sta
 #[test]
 fn nobody_waits_for_another_containers_channels() {
     let TwoContexts { context, foreign, .. } = TwoContexts::within(LIMIT);
-    let program = &context.program;
-    assert_eq!(idle(program, &context, &[context.client]), Ok(()));
-    assert_eq!(idle(program, &context, &[]), Ok(()));
-    assert_eq!(idle(program, &context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
+    assert_eq!(idle(&context, &[context.client]), Ok(()));
+    assert_eq!(idle(&context, &[]), Ok(()));
+    assert_eq!(idle(&context, &[context.client, foreign.client]), Err(Status::INVALID_CLIENT));
 }
 
 /// Each control whose parameters name a client, with a neighbour's that lives: in each place where
@@ -124,7 +124,8 @@ fn memory_is_registered_as_pinned_memory_of_an_own_client_only() {
 
 /// A page on which the driver tells about the card, and a try to map it; whether zeros are what is
 /// mapped.
-fn is_zeros(program: &Program, context: &Context, page: u32) -> bool {
+fn is_zeros(context: &Context, page: u32) -> bool {
+    let program = &context.program;
     let file = program.open(Node::Control);
     context.map_on(file, (context.subdevice, page), 2608).unwrap();
     program.file_of(file).metadata().unwrap().len() == 1 << 16
@@ -135,15 +136,13 @@ fn a_duplicate_of_the_drivers_page_is_hidden_like_the_page() {
     let OneContext { program, context, .. } = OneContext::within(LIMIT);
     let page = context.object_below(context.subdevice, RM_USER_SHARED_DATA, &mut [0; 8]).unwrap();
     let duplicate = program.dup(context.control, (context.client, context.subdevice), (context.client, page)).unwrap();
-    assert!(is_zeros(&program, &context, page));
-    assert!(is_zeros(&program, &context, duplicate));
+    assert!(is_zeros(&context, page));
+    assert!(is_zeros(&context, duplicate));
     // The handle is somebody else's then.
     context.free(duplicate).unwrap();
-    let plain = program
-        .alloc(context.control, (context.client, context.subdevice, duplicate), GF100_SUBDEVICE_MASTER, &mut [])
-        .unwrap();
+    let plain = context.object_named((context.subdevice, duplicate), GF100_SUBDEVICE_MASTER, &mut []).unwrap();
     assert_eq!(plain, duplicate);
-    assert!(!is_zeros(&program, &context, plain));
+    assert!(!is_zeros(&context, plain));
     // Exported, it could be mapped by whoever takes it in.
     let file = program.open(Node::Control);
     let mut export =

@@ -59,7 +59,7 @@ fn only_the_containers_own_processes_are_on_the_card_by_their_own_pids() {
     let (one, other) = (&first.program, container.program());
     let context = other.context(0);
     context.memory(2 * MIB).unwrap();
-    assert_eq!(pids(&context, SUBDEVICE), [inside(&one), inside(&other)]);
+    assert_eq!(pids(&context, SUBDEVICE), [inside(one), inside(&other)]);
     let nobody = (Status::OBJECT_NOT_FOUND.0, 0);
     let told = used(&context, &[inside(one), inside(&other), inside(&foreign.program), 1]);
     assert_eq!(told, [(0, GIB), (0, 2 * MIB), nobody, nobody]);

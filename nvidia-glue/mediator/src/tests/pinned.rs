@@ -187,9 +187,7 @@ fn nothing_is_hidden_under_another_name() {
     let (context, second) = (program.context(0), program.context(1));
     let card = card_of(&context);
     // Memory that was asked for, under a handle lower than any other.
-    program
-        .alloc(context.control, (context.client, context.device, 1), NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB))
-        .unwrap();
+    context.object_named((context.device, 1), NV01_MEMORY_SYSTEM, &mut host_memory_params(MIB)).unwrap();
     // What the kernel makes for others is below the other device, and below this one.
     pin(&second, card_of(&second), 0x70, MIB).unwrap();
     pin(&context, card, 0x71, MIB).unwrap();

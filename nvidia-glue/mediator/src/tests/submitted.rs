@@ -118,7 +118,7 @@ fn a_page_goes_with_its_channel_whatever_that_goes_with() {
 
 #[test]
 fn memory_may_be_freed_before_and_after_its_channel() {
-    let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
+    let OneContext { machine, spy, container, context, .. } = OneContext::new();
     let (_, memory, channels) = context.at_work(GR, 1);
     assert_eq!(submitted(&container), NONE);
     // The channel keeps its memory, and the page its own handle.
@@ -139,8 +139,7 @@ fn memory_may_be_freed_before_and_after_its_channel() {
     context.free(channels[0]).unwrap();
     let group = context.group(GR);
     let mut params = struct_with(368, &[(32, memory)]);
-    let names = (context.client, group, channels[0]);
-    program.alloc(context.control, names, HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
+    context.object_named((group, channels[0]), HOPPER_CHANNEL_GPFIFO_A, &mut params).unwrap();
     context.schedule(group, SCHEDULE_GROUP).unwrap();
     context.write_userd(channels[0], 1, 2);
     assert_eq!(submitted(&container), pending(2));
@@ -148,15 +147,14 @@ fn memory_may_be_freed_before_and_after_its_channel() {
 
 #[test]
 fn memory_that_has_the_handle_of_another_is_not_kept() {
-    let OneContext { machine, spy, container, program, context, .. } = OneContext::new();
+    let OneContext { machine, spy, container, context, .. } = OneContext::new();
     for is_mapped in [false, true] {
         let (_, memory, channels) = context.at_work(GR, 1);
         if is_mapped {
             assert_eq!((submitted(&container), spy.duplicates()), (NONE, 1));
         }
         context.free(memory).unwrap();
-        let names = (context.client, context.device, memory);
-        program.alloc(context.control, names, NV01_MEMORY_LOCAL_USER, &mut memory_params(GIB)).unwrap();
+        context.object_named((context.device, memory), NV01_MEMORY_LOCAL_USER, &mut memory_params(GIB)).unwrap();
         assert_eq!((submitted(&container), spy.duplicates()), (None, 0));
         context.free(memory).unwrap();
         assert!(container.session.compare().is_empty(), "nothing of it is left");
@@ -232,8 +230,7 @@ fn a_page_that_goes_while_it_is_asked_for_is_not_kept() {
             let context = program.context(0);
             let (_, memory, channels) = context.at_work(GR, 4);
             context.free(memory).unwrap();
-            let names = (context.client, context.device, memory);
-            program.alloc(context.control, names, NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB)).unwrap();
+            context.object_named((context.device, memory), NV01_MEMORY_LOCAL_USER, &mut memory_params(MIB)).unwrap();
             context.free(channels[0]).unwrap();
             context.free(context.client).unwrap();
         }

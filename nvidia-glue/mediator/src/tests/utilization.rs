@@ -191,15 +191,15 @@ fn a_busy_neighbour_does_not_show() {
         for (known, share_ppm) in [(None, 1_000_000), (Some(0), 250_000)] {
             assert_eq!(used(container, known, share_ppm, true), Some(0));
             for engine in 0..6 {
-                assert_eq!(newest(&context, engine), (0, NO_PID), "engine {engine}");
+                assert_eq!(newest(context, engine), (0, NO_PID), "engine {engine}");
             }
-            page.poll(&context, 2);
+            page.poll(context, 2);
             let (at_ns, card, video) = page.load();
             assert!(at_ns > 0 && at_ns <= real_time_ns());
             assert_eq!((card, video), ([0, 0], [0; 4]));
         }
         for engine in 1..=4_u32 {
-            assert_eq!(video_sample(&context, engine), 0);
+            assert_eq!(video_sample(context, engine), 0);
         }
     });
 }
@@ -217,10 +217,10 @@ fn what_is_used_of_a_cap_is_the_utilization() {
             driver.is_busy(10_000, STRANGER);
             let told = used(container, Some(used_ppm), share_ppm, true).unwrap();
             assert!(told.abs_diff(percent * 10_000) <= 100, "{told} of {used_ppm} in {share_ppm}");
-            let (busy, pid) = newest(&context, COMPUTE);
+            let (busy, pid) = newest(context, COMPUTE);
             assert!(busy.abs_diff(percent * 100) <= 5, "{busy} of {used_ppm} in {share_ppm}");
             assert_eq!(pid == NO_PID, percent == 0);
-            page.poll(&context, 0x1e);
+            page.poll(context, 0x1e);
             let (_, [card, memory], video) = page.load();
             assert!(card.abs_diff(percent) <= 1, "{card} of {used_ppm} in {share_ppm}");
             assert_eq!((memory, video), (0, [0; 4]), "of a neighbour's work");
@@ -244,10 +244,10 @@ fn who_stays_on_the_card_without_work_is_not_busy() {
 fn what_nobody_measures_is_as_the_driver_says() {
     looking_at_its_page(LIMIT, |driver, container, context, page| {
         driver.is_busy(4_000, std::process::id());
-        assert_eq!(newest(&context, COMPUTE), (4_000, 1));
-        page.poll(&context, 2);
+        assert_eq!(newest(context, COMPUTE), (4_000, 1));
+        page.poll(context, 2);
         assert_eq!((page.load().1, page.load().2), ([40, 40], [40; 4]));
-        assert_eq!(video_sample(&context, 2), 40);
+        assert_eq!(video_sample(context, 2), 40);
         // Of half a card, known by its samples only.
         assert_eq!(used(container, None, 500_000, true), Some(800_000));
     });

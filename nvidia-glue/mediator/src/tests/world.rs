@@ -717,6 +717,16 @@ impl Context {
         self.program.alloc(self.control, (self.client, parent, 0), class, params)
     }
 
+    /// One below `parent` whose handle the program chooses.
+    pub(super) fn object_named(
+        &self,
+        (parent, object): (u32, u32),
+        class: u32,
+        params: &mut [u8],
+    ) -> Result<u32, Status> {
+        self.program.alloc(self.control, (self.client, parent, object), class, params)
+    }
+
     /// Memory of the host's.
     pub(super) fn host_memory(&self, size: u64) -> Result<u32, Status> {
         self.object(NV01_MEMORY_SYSTEM, &mut host_memory_params(size))

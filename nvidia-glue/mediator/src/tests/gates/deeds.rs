@@ -5,14 +5,12 @@ use abi::{
     classes::{GT200_DEBUGGER, HOPPER_COMPUTE_A},
     controls::NVA06F_CTRL_CMD_BIND,
 };
-use std::sync::Arc;
-
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use super::{RESET, RESUME, STOP, SUSPEND, put_on};
 use crate::tests::{
     spy::{COPY, DISABLE, GR, NVDEC, SCHEDULE_CHANNEL, SCHEDULE_GROUP, Spy},
-    world::{Container, Context, Machine, Program, words},
+    world::{Container, Context, Machine, words},
 };
 
 /// Deeds of programs and the scheduler, in any order.
@@ -88,7 +86,6 @@ struct Known {
 struct Play<'a> {
     spy: &'a Spy,
     container: &'a Container,
-    program: Arc<Program>,
     context: Context,
     /// Handles of groups: which group each is, and whether that is throttled.
     groups: Vec<(u32, u32, bool)>,
@@ -117,7 +114,7 @@ impl Play<'_> {
             }
             Deed::Duplicate(at) if !self.groups.is_empty() => {
                 let (handle, group, throttled) = *at.get(&self.groups);
-                let same = context.dup(&context, handle).unwrap();
+                let same = context.dup(context, handle).unwrap();
                 self.groups.push((same, group, throttled));
             }
             Deed::Schedule(at) if !self.channels.is_empty() => {
@@ -146,7 +143,7 @@ impl Play<'_> {
             Deed::Object(at) if !self.channels.is_empty() => {
                 let at = at.index(self.channels.len());
                 let place = (context.client, self.channels[at].channel, 0);
-                if self.program.alloc(context.control, place, HOPPER_COMPUTE_A, &mut [0; 8]).is_ok() {
+                if context.program.alloc(context.control, place, HOPPER_COMPUTE_A, &mut [0; 8]).is_ok() {
                     self.is_found_throttled(at);
                 }
             }
@@ -216,7 +213,6 @@ proptest! {
         let mut play = Play {
             spy: &spy,
             container: &container,
-            program: Arc::clone(&program),
             context,
             groups: Vec::new(),
             channels: Vec::new(),

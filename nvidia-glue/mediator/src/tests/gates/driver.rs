@@ -111,6 +111,7 @@ fn a_channel_of_two_address_spaces_does_not_reach_the_driver() {
 /// mismatch: client 0x0 rm 0x3".
 #[test]
 fn a_loop_of_calls_that_the_driver_refuses_is_slowed_down() {
+    type Ask = fn(&Context);
     // No engine hangs from a device.
     let makes_nothing = |context: &Context| assert!(context.object(HOPPER_DMA_COPY_A, &mut [0; 8]).is_err());
     let asks_nobody = |context: &Context| {
@@ -118,7 +119,7 @@ fn a_loop_of_calls_that_the_driver_refuses_is_slowed_down() {
         assert_eq!(answer, Err(Status::OBJECT_NOT_FOUND));
     };
     // So many cost nothing, and after them so many a second.
-    let loops: [(&dyn Fn(&Context), u32, u32); 2] = [(&makes_nothing, 1024, 20), (&asks_nobody, 5 * 1024, 100)];
+    let loops: [(Ask, u32, u32); 2] = [(makes_nothing, 1024, 20), (asks_nobody, 5 * 1024, 100)];
     for (ask, free, a_second) in loops {
         let (clock, OneProgram { program, .. }) = OneProgram::by_a_clock(1 << 30, Duration::ZERO);
         let context = program.context(0);
