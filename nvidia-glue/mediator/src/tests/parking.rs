@@ -75,7 +75,7 @@ fn memory_that_only_uvm_maps_leaves_and_comes_back() {
 
 #[test]
 fn a_copy_that_fails_leaves_everything_where_it_was() {
-    let OneContext { container, program, context, .. } = OneContext::within(4 * GIB);
+    let OneContext { container, context, .. } = OneContext::within(4 * GIB);
     let uvm = context.uvm_file();
     let memory = context.memory(8 * MIB).unwrap();
     context.map(uvm, GIB, 8 * MIB, memory).unwrap();
