@@ -116,7 +116,7 @@ fn looking_at_its_page(limit: u64, test: impl FnOnce(&Sampling, &Container, &Con
     });
 }
 
-/// What the driver says of a kind of video engines.
+/// Answer of the driver about a kind of video engines.
 fn video_sample(context: &Context, kind: u32) -> u32 {
     let mut params = words(&[kind, 0, 0]);
     context.subdevice_control(GET_VIDEO_SAMPLE, &mut params).unwrap();
