@@ -9,11 +9,11 @@ use std::{
 };
 
 use runtime::cgroup::{Cgroup, CgroupsPath, LocateError};
-use runtime_config::request::PodContainer;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, value::RawValue};
 use sha2::{Digest, Sha256};
 
+pub use crate::gpu::WithoutGpu;
 use crate::{gpu::NotedGrant, process_instance::ProcessInstance};
 
 const NOTE: &str = "egpu.json";
@@ -90,17 +90,6 @@ pub struct Note {
     /// Version of egpu that runs it, for people; `None`: one that did not say.
     #[serde(default)]
     pub egpu_version: Option<String>,
-}
-
-/// The reason why a container that seemed to ask for a GPU has none.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WithoutGpu {
-    /// Its names in Kubernetes.
-    pub pod: Option<PodContainer>,
-    /// The request, as `NAME=value`.
-    pub asked: Vec<String>,
-    /// The reason, and what to do.
-    pub why: String,
 }
 
 impl Note {

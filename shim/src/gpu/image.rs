@@ -8,8 +8,7 @@ use ledger::{ContainerKey, ContainerName, decision_log::DecisionLog};
 use runtime::{RuntimeClient, protocol::ImageVariable};
 use runtime_config::request::{GpuRequest, PodContainer};
 
-use super::{GpuError, PreparedGrant, new_container::NewContainer};
-use crate::bundle::WithoutGpu;
+use super::{GpuError, PreparedGrant, WithoutGpu, new_container::NewContainer};
 
 const REMEDY: &str = "to give it one, set EGPU_DEVICES=all (or the annotation egpu.io/devices) in its pod, or \
                       accept_nvidia_visible_devices_of_images_in_pods = true in the node's configuration";

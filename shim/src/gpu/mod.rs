@@ -41,7 +41,7 @@ pub use self::{
     error::GpuError,
     grant_note::{GrantNote, NotedGrant},
     mediation::{ExcessRules, MediationPlan},
-    prepared_grant::{ExecRules, PreparedGrant},
+    prepared_grant::{ExecRules, PreparedGrant, WithoutGpu},
 };
 use self::{claim::ClaimUse, new_container::NewContainer};
 

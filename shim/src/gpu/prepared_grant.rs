@@ -4,11 +4,11 @@ use nvidia_glue::{
     inject::{self, Injection},
     spec,
 };
-use runtime_config::request::Privileges;
+use runtime_config::request::{PodContainer, Privileges};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{GpuError, grant_note::GrantNote, mediation::MediationPlan};
-use crate::bundle::WithoutGpu;
 
 /// Result of admission: what the helper is to do about a grant, or its absence.
 #[derive(Debug, Default)]
@@ -25,6 +25,17 @@ pub struct PreparedGrant {
     pub without_gpu: Option<WithoutGpu>,
     /// The ledger that has the grant; `None`: it was granted nothing.
     pub grant: Option<GrantNote>,
+}
+
+/// The reason why a container that seemed to ask for a GPU has none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithoutGpu {
+    /// Its names in Kubernetes.
+    pub pod: Option<PodContainer>,
+    /// The request, as `NAME=value`.
+    pub asked: Vec<String>,
+    /// The reason, and what to do.
+    pub why: String,
 }
 
 /// Rules of a grant for processes that are executed in the container later.
