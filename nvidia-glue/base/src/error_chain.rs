@@ -17,3 +17,24 @@ pub fn error_chain(error: &dyn Error) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Outer {
+        text: &'static str,
+        source: io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        for (text, told) in [("cannot read", "cannot read: why"), ("cannot read: why", "cannot read: why")] {
+            assert_eq!(error_chain(&Outer { text, source: io::Error::other("why") }), told);
+        }
+    }
+}

@@ -22,7 +22,7 @@ use std::{
 
 use account::ObjectName;
 use base::OverMemory;
-use driver::{DeviceFile, Driver, DriverCall, Raw};
+use driver::{DeviceFile, Driver, DriverCall};
 use simulator::SimulatedDriver;
 
 use super::{
@@ -183,11 +183,7 @@ fn the_kernels_log_is_not_filled_with_clients_that_are_gone() {
     let control = program.open(Node::Control);
     for _ in 0..5 {
         let context = program.context(0);
-        // The driver has ended it for a reason of its own.
-        let file = DeviceFile { node: Node::Control, file: Arc::new(program.file_of(context.control)) };
-        let client = Handle(context.client);
-        let raw = Raw { driver: driver.as_ref(), abi: container.session.abi, file: &file, client };
-        assert_eq!(raw.free(client).unwrap(), Status::OK);
+        context.ended_by_the_driver();
         for _ in 0..5 {
             let asked = program.control(
                 control,

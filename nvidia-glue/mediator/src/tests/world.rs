@@ -2,7 +2,7 @@
 //! session.
 
 use abi::{
-    Abi, DriverRelease, Node, Status,
+    Abi, DriverRelease, Handle, Node, Status,
     classes::{
         FERMI_VASPACE_A, HOPPER_CHANNEL_GPFIFO_A, NV01_DEVICE_0, NV01_MEMORY_LOCAL_USER, NV01_MEMORY_SYSTEM,
         NV01_ROOT_CLIENT, NV20_SUBDEVICE_0,
@@ -24,7 +24,7 @@ use std::{
 use account::{Accounts, Card};
 use base::{Bytes, OverMemory, Pid, Throttle};
 use cards::Inventory;
-use driver::{Driver, same_open_file};
+use driver::{DeviceFile, Driver, Raw, same_open_file};
 use runtime_config::config::{Config, DriverKind, SimulatedCards};
 use simulator::SimulatedDriver;
 use tempfile::TempDir;
@@ -698,6 +698,15 @@ pub(super) struct Context {
 }
 
 impl Context {
+    /// The driver ends its client for a reason of its own, and tells nobody.
+    pub(super) fn ended_by_the_driver(&self) {
+        let file = DeviceFile { node: Node::Control, file: Arc::new(self.program.file_of(self.control)) };
+        let session = &self.program.container.session;
+        let client = Handle(self.client);
+        let raw = Raw { driver: session.driver.as_ref(), abi: session.abi, file: &file, client };
+        assert_eq!(raw.free(client).unwrap(), Status::OK);
+    }
+
     /// The same, of another process, which has its file.
     pub(super) fn lent_to(&self, other: &Arc<Program>) -> Self {
         let control = other.give(self.program.file_of(self.control));

@@ -100,7 +100,8 @@ fn what_is_gone_keeps_nobody_on_the_card_and_has_nobody_put_on() {
         let mut channels = context.scheduled(GR, 40);
         left.scheduled(GR, gone);
         channels.extend(context.scheduled(GR, 10));
-        // Its file closes, and nobody tells.
+        // Its file closes, what it had is gone, and nobody tells.
+        left.ended_by_the_driver();
         leaving.close(left.control);
         assert_eq!(gate.channels(), 50 + gone);
         for _ in 0..3 {
