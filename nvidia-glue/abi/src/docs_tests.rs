@@ -1,7 +1,7 @@
 //! Generator and check of docs/driver-calls.md, which shows the tables to people, one row a call.
 //! `EGPU_WRITE_DOCS=1 cargo test -p abi driver_calls` writes it anew.
 
-use std::{fmt::Write, fs};
+use std::fmt::Write;
 
 use super::{
     DriverRelease,
@@ -17,13 +17,7 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/driver-calls
 
 #[test]
 fn driver_calls_md_is_what_the_tables_say() {
-    let text = document();
-    if std::env::var_os("EGPU_WRITE_DOCS").is_some() {
-        fs::write(PATH, &text).unwrap();
-    }
-    let committed = fs::read_to_string(PATH).unwrap_or_default();
-    let first = text.lines().zip(committed.lines()).find(|(now, then)| now != then);
-    assert!(committed == text, "docs/driver-calls.md is stale, first at {first:?}; EGPU_WRITE_DOCS=1 writes it anew");
+    testing::is_document(PATH, |_| document());
 }
 
 const INTRODUCTION: &str = "\

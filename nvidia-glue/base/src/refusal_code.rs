@@ -239,7 +239,7 @@ impl fmt::Display for RefusalCode {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, env, fs, path::Path};
+    use std::{collections::BTreeSet, fs, path::Path};
 
     use super::*;
 
@@ -264,25 +264,18 @@ mod tests {
         }
     }
 
-    /// `EGPU_WRITE_DOCS=1 cargo test -p base troubleshooting` writes its table anew.
+    /// `EGPU_WRITE_DOCS=1 cargo test -p base troubleshooting` writes its last table anew.
     #[test]
     fn troubleshooting_md_has_every_code() {
         const HEAD: &str = "| code | it is | do |\n|---|---|---|\n";
-        let path = Path::new(DOCS).join("troubleshooting.md");
-        let committed = fs::read_to_string(&path).unwrap();
         let row = |Explanation { code, meaning, remedy, document }: Explanation| {
             let more = if document == "troubleshooting.md" { String::new() } else { format!(" ([more]({document}))") };
             format!("| `{code}` | {meaning}{more} | {remedy} |\n")
         };
         let table: String = RefusalCode::ALL.iter().map(|code| row(code.explanation())).collect();
-        let (above, below) = committed.split_once(HEAD).unwrap();
-        let rest = below.split_once("\n\n").map_or("", |(_, rest)| rest);
-        let text =
-            if rest.is_empty() { format!("{above}{HEAD}{table}") } else { format!("{above}{HEAD}{table}\n{rest}") };
-        if env::var_os("EGPU_WRITE_DOCS").is_some() {
-            fs::write(&path, text).unwrap();
-            return;
-        }
-        assert!(committed == text, "docs/troubleshooting.md is stale; EGPU_WRITE_DOCS=1 writes it anew");
+        testing::is_document(&format!("{DOCS}/troubleshooting.md"), |committed| {
+            let (above, _) = committed.split_once(HEAD).unwrap();
+            format!("{above}{HEAD}{table}")
+        });
     }
 }

@@ -12,6 +12,6 @@ mod skipped;
 
 pub use fake_driver_files::{EM_386, EM_AARCH64, EM_X86_64, fake_host, fake_library, put};
 pub use fake_node::FakeNode;
-pub use fixtures::{fixture, is_fixture};
+pub use fixtures::{fixture, is_document, is_fixture};
 pub use forks::{NoForks, fork};
 pub use skipped::skipped;

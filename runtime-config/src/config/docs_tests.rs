@@ -10,15 +10,10 @@ const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/configuration.m
 /// Its introduction, all that is above the first section, is written by hand.
 #[test]
 fn configuration_md_is_what_the_default_file_says() {
-    let committed = fs::read_to_string(PATH).unwrap();
-    let introduction = committed.split("\n## ").next().unwrap().trim_end();
-    let text = format!("{introduction}\n{}", sections());
-    if std::env::var_os("EGPU_WRITE_DOCS").is_some() {
-        fs::write(PATH, text).unwrap();
-        return;
-    }
-    let first = text.lines().zip(committed.lines()).find(|(now, then)| now != then);
-    assert!(committed == text, "docs/configuration.md is stale, first at {first:?}; EGPU_WRITE_DOCS=1 writes it anew");
+    testing::is_document(PATH, |committed| {
+        let introduction = committed.split("\n## ").next().unwrap().trim_end();
+        format!("{introduction}\n{}", sections())
+    });
 }
 
 /// A section for each part of the file and each of its tables, with a row for each key. The example
