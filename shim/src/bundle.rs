@@ -186,8 +186,7 @@ pub struct Spec {
 impl Spec {
     /// Reads `config.json`.
     pub fn read(bundle: &Path) -> Result<Self, BundleError> {
-        let path = bundle.join(SPEC);
-        let text = fs::read_to_string(&path).map_err(|source| BundleError::Read { path: path.clone(), source })?;
+        let (path, text) = read_spec(bundle)?;
         let parse = || {
             let text = RawValue::from_string(text)?;
             let document: Value = serde_json::from_str(text.get())?;
@@ -195,6 +194,15 @@ impl Spec {
             Ok(Self { text, document: Arc::new(document), view })
         };
         parse().map_err(|source| BundleError::Malformed { path, source })
+    }
+}
+
+/// Returns the path and the content of the bundle's `config.json`.
+fn read_spec(bundle: &Path) -> Result<(PathBuf, String), BundleError> {
+    let path = bundle.join(SPEC);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok((path, text)),
+        Err(source) => Err(BundleError::Read { path, source }),
     }
 }
 
@@ -256,7 +264,8 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D)
 impl SpecView {
     /// Reads `config.json`.
     pub fn read(bundle: &Path) -> Result<Self, BundleError> {
-        Spec::read(bundle).map(|spec| spec.view)
+        let (path, text) = read_spec(bundle)?;
+        serde_json::from_str(&text).map_err(|source| BundleError::Malformed { path, source })
     }
 
     /// The group whose shim this container belongs to.

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use base::error_chain;
 use sys::{frame, spans};
 
 use super::{
@@ -56,7 +55,7 @@ fn serve(shim: i32, operation: OwnedFd, fds: Vec<OwnedFd>, reply: &OwnedFd) -> R
     let log = LogCapture::capture().map_err(internal)?;
     let answer = match operation {
         Ok(operation) => perform(&operation, fds, reply).unwrap_or_else(|failure| with_log(failure, &log)),
-        Err(e) => WorkerReply::Failed(Failure { kind: FailureKind::Invalid, message: error_chain(&e) }).into(),
+        Err(e) => WorkerReply::Failed(Failure::new(FailureKind::Invalid, &e)).into(),
     };
     spans::mark("worker answers", "");
     let beside: Vec<BorrowedFd<'_>> = answer.beside.iter().map(AsFd::as_fd).collect();

@@ -30,15 +30,19 @@ impl ClaimUse {
     }
 
     /// Notes that the container uses its claims, and plans what that puts into it.
-    pub(super) fn attach(&self, container: &NewContainer, inventory: &Inventory) -> Result<PreparedGrant, GpuError> {
+    pub(super) fn attach(
+        &self,
+        container: &NewContainer,
+        inventory: &Inventory,
+        note: &GrantNote,
+    ) -> Result<PreparedGrant, GpuError> {
         let key = &container.key;
         let (shim, zygote) = container.creators()?;
-        let requests = self.requests();
-        let note = GrantNote::new(&container.config).using(requests.clone());
+        let requests = &note.claims;
         let (ledger, log) = note.open()?;
-        self.check_privileges(&ledger, &log, container, &requests)?;
+        self.check_privileges(&ledger, &log, container, requests)?;
         let attachment = Attachment {
-            requests: &requests,
+            requests,
             pod_uid: &self.pod_uid,
             pod_namespace: &self.pod.namespace,
             container: key,
@@ -59,8 +63,8 @@ impl ClaimUse {
         for warning in &self.request.warnings {
             tracing::warn!(container = %key, "{warning}");
         }
-        container.prepared(&record, note, inventory).inspect_err(|_| {
-            if let Err(error) = ledger.detach(&requests, key, &log) {
+        container.prepared(&record, note.clone(), inventory).inspect_err(|_| {
+            if let Err(error) = ledger.detach(requests, key, &log) {
                 tracing::error!(container = %key, error = error_chain(&error), "its use of a claim is still in the ledger");
             }
         })

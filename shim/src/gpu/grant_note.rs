@@ -55,6 +55,15 @@ impl NotedGrant {
     /// When a former build's file cannot be read, or the bundle that had it is gone and the
     /// configuration, or its ledger, cannot be read.
     pub(crate) fn of(&self, key: &ContainerKey, bundle: &Path) -> Result<Option<GrantNote>, GpuError> {
+        self.of_node(key, bundle, configuration)
+    }
+
+    fn of_node(
+        &self,
+        key: &ContainerKey,
+        bundle: &Path,
+        configuration: impl FnOnce() -> Result<Config, GpuError>,
+    ) -> Result<Option<GrantNote>, GpuError> {
         match self {
             Self::Nothing => Ok(None),
             Self::At(note) => Ok(Some(note.clone())),
@@ -119,5 +128,13 @@ mod tests {
         assert!(note.state_dir.ends_with("egpu") && note.log_file.ends_with("egpu.log"));
         assert_eq!(NotedGrant::At(note.clone()).of(&key, bundle.path()).unwrap(), Some(note));
         assert_eq!(NotedGrant::Nothing.of(&key, bundle.path()).unwrap(), None);
+        // It is damaged, or its bundle is gone.
+        fs::write(bundle.path().join(FORMER_NOTE), &file[1..]).unwrap();
+        for bundle in [bundle.path(), Path::new("/no/such/bundle")] {
+            let state = tempfile::tempdir().unwrap();
+            let config = Config { state_dir: state.path().to_owned(), ..Config::default() };
+            let note = NotedGrant::Former.of_node(&key, bundle, || Ok(config)).unwrap().unwrap();
+            assert_eq!(note.state_dir, state.path());
+        }
     }
 }

@@ -69,17 +69,19 @@ enum Asked {
 pub struct Understood {
     container: NewContainer,
     asked: Asked,
+    /// The node's cards, where they are cached.
+    inventory: Option<Inventory>,
+    /// The ledger that may come to have its grant.
+    note: GrantNote,
 }
 
 impl Understood {
     /// Returns the ledger that may come to have its grant: `delete` must know it before there is
     /// one.
-    pub fn grant(&self) -> Option<GrantNote> {
-        let note = GrantNote::new(&self.container.config);
+    pub fn grant(&self) -> Option<&GrantNote> {
         match &self.asked {
             Asked::Nothing(_) => None,
-            Asked::Cards(_) => Some(note),
-            Asked::Claims(claims) => Some(note.using(claims.requests())),
+            Asked::Cards(_) | Asked::Claims(_) => Some(&self.note),
         }
     }
 
@@ -89,11 +91,24 @@ impl Understood {
     /// # Errors
     /// When that is not to be had; nothing is reserved then.
     pub async fn reserve(self, runtime: &RuntimeClient, wait: &AdmissionWait) -> Result<PreparedGrant, GpuError> {
-        let Self { container, asked } = self;
+        let Self { container, asked, inventory: cached, note } = self;
         match asked {
             Asked::Nothing(prepared) => Ok(*prepared),
-            Asked::Claims(claims) => attach(runtime, container, claims).await,
-            Asked::Cards(request) => admit(runtime, container, *request, wait.clone()).await,
+            Asked::Claims(claims) => {
+                let shared = Arc::new((container, claims, inventory(runtime, cached).await?, note));
+                once_freed(runtime, || {
+                    let shared = Arc::clone(&shared);
+                    blocking(move || shared.1.attach(&shared.0, &shared.2, &shared.3))
+                })
+                .await
+            }
+            Asked::Cards(request) => {
+                if let Some(why) = image::image_only_reason(runtime, &container.key, &request).await? {
+                    return blocking(move || Ok(image::without_gpu(&container, request.pod, request.asked, why))).await;
+                }
+                let (inventory, wait) = (inventory(runtime, cached).await?, wait.clone());
+                blocking(move || container.admit(&request, &inventory, note, &wait)).await
+            }
         }
     }
 }
@@ -132,7 +147,13 @@ impl Gpu {
             let (config, privileges) = (configuration()?, read.source.privileges);
             let container = NewContainer { key, cgroups, zygote_pid, config, privileges };
             let asked = understand(&container, read)?;
-            Ok(Understood { container, asked })
+            let note = GrantNote::new(&container.config);
+            let (inventory, note) = match &asked {
+                Asked::Nothing(_) => (None, note),
+                Asked::Cards(_) => (cards::cached(&container.config), note),
+                Asked::Claims(claims) => (cards::cached(&container.config), note.using(claims.requests())),
+            };
+            Ok(Understood { container, asked, inventory, note })
         })
         .await
     }
@@ -150,19 +171,16 @@ impl Gpu {
         mediator: Option<ProcessId>,
         cgroup: &Cgroup,
     ) -> Result<(), GpuError> {
-        let Some(note) = grant.cloned() else { return Ok(()) };
-        let key = self.key(id);
         let cgroups: Vec<PathBuf> = cgroup.directories().map(Path::to_owned).collect();
-        blocking(move || {
+        self.with_ledger(id, grant, move |ledger, log, key, claims| {
             let init = ProcessId::of(init_pid).map_err(|source| GpuError::Process { pid: init_pid, source })?;
-            let (ledger, log) = note.open()?;
-            if note.claims.is_empty() {
-                ledger.bind(&key, init, mediator, &cgroups, &log).map_err(|source| GpuError::Bind(Box::new(source)))?;
+            if claims.is_empty() {
+                let bound = ledger.bind(key, init, mediator, &cgroups, log);
+                bound.map(drop).map_err(|source| GpuError::Bind(Box::new(source)))
             } else {
-                let bound = ledger.bind_attached(&note.claims, &key, init, mediator, &cgroups);
-                bound.map_err(|source| GpuError::Attach(Box::new(source)))?;
+                let bound = ledger.bind_attached(claims, key, init, mediator, &cgroups);
+                bound.map_err(|source| GpuError::Attach(Box::new(source)))
             }
-            Ok(())
         })
         .await
     }
@@ -222,19 +240,19 @@ impl Gpu {
     /// # Errors
     /// When the ledger cannot be read or written.
     pub async fn set_leaving(&self, id: &str, grant: Option<&GrantNote>, init_pid: i32) -> Result<(), GpuError> {
-        let Some(note) = grant.cloned() else { return Ok(()) };
+        if grant.is_none() {
+            return Ok(());
+        }
         // Read now: the caller may give up waiting, and the next container may have this id when it
         // is done.
         let init = match ProcessId::of(init_pid) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             init => init.map_err(|source| GpuError::Process { pid: init_pid, source })?,
         };
-        let key = self.key(id);
-        blocking(move || {
-            let (ledger, _) = note.open()?;
-            let noted = match note.claims.as_slice() {
-                [] => ledger.set_leaving(&key, init),
-                claims => ledger.set_attached_leaving(claims, &key, init),
+        self.with_ledger(id, grant, move |ledger, _, key, claims| {
+            let noted = match claims {
+                [] => ledger.set_leaving(key, init),
+                claims => ledger.set_attached_leaving(claims, key, init),
             };
             noted.map_err(|source| GpuError::Leaving(Box::new(source)))
         })
@@ -247,13 +265,10 @@ impl Gpu {
     /// # Errors
     /// When that cannot be read.
     pub async fn is_recorded(&self, id: &str, grant: Option<&GrantNote>) -> Result<Option<bool>, GpuError> {
-        let Some(note) = grant.cloned() else { return Ok(None) };
-        let key = self.key(id);
-        blocking(move || {
-            let (ledger, _) = note.open()?;
-            let recorded = match note.claims.as_slice() {
-                [] => ledger.record(&key).map(|record| record.is_some()),
-                claims => ledger.is_attached(claims, &key),
+        self.with_ledger(id, grant, move |ledger, _, key, claims| {
+            let recorded = match claims {
+                [] => ledger.record(key).map(|record| record.is_some()),
+                claims => ledger.is_attached(claims, key),
             };
             recorded.map(Some).map_err(|source| GpuError::Ledger(Box::new(source)))
         })
@@ -268,12 +283,26 @@ impl Gpu {
         grant: Option<&GrantNote>,
         work: impl Fn(&Ledger, &ContainerKey, &DecisionLog) -> Result<(), GpuError> + Send + 'static,
     ) -> Result<(), GpuError> {
-        let Some(note) = grant.cloned() else { return Ok(()) };
+        self.with_ledger(id, grant, move |ledger, log, key, claims| {
+            let keys = if claims.is_empty() { std::slice::from_ref(key) } else { claims };
+            keys.iter().try_for_each(|key| work(ledger, key, log))
+        })
+        .await
+    }
+
+    /// Runs `work` on the ledger that has a grant, the container's key and the requests of claims
+    /// that it uses; for a container that was granted nothing, the result is `T`'s default.
+    async fn with_ledger<T: Default + Send + 'static>(
+        &self,
+        id: &str,
+        grant: Option<&GrantNote>,
+        work: impl FnOnce(&Ledger, &DecisionLog, &ContainerKey, &[ContainerKey]) -> Result<T, GpuError> + Send + 'static,
+    ) -> Result<T, GpuError> {
+        let Some(note) = grant.cloned() else { return Ok(T::default()) };
         let key = self.key(id);
         blocking(move || {
             let (ledger, log) = note.open()?;
-            let keys = if note.claims.is_empty() { std::slice::from_ref(&key) } else { &note.claims };
-            keys.iter().try_for_each(|key| work(&ledger, key, &log))
+            work(&ledger, &log, &key, &note.claims)
         })
         .await
     }
@@ -306,16 +335,25 @@ pub async fn release(
     reason: ReleaseReason,
 ) -> Result<(), GpuError> {
     let Some(note) = grant else { return Ok(()) };
-    let release = || {
+    once_freed(runtime, || {
         let (key, note) = (key.clone(), note.clone());
         blocking(move || release_if_freed(&key, &note, reason))
-    };
-    let freed = match release().await {
+    })
+    .await
+}
+
+/// Does the work; once more, where the memory of a mediator that was killed has to be looked at
+/// before.
+async fn once_freed<T, F: Future<Output = Result<T, GpuError>>>(
+    runtime: &RuntimeClient,
+    work: impl Fn() -> F,
+) -> Result<T, GpuError> {
+    let freed = match work().await {
         Err(GpuError::NotFreed(freed)) => freed,
-        released => return released,
+        done => return done,
     };
     runtime.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
-    release().await
+    work().await
 }
 
 fn release_if_freed(key: &ContainerKey, note: &GrantNote, reason: ReleaseReason) -> Result<(), GpuError> {
@@ -415,44 +453,9 @@ fn understand(new: &NewContainer, container: ContainerSpec) -> Result<Asked, Gpu
     }
 }
 
-/// Notes that the container uses its claims. The memory of a claim whose mediator was killed is
-/// looked at before.
-async fn attach(
-    runtime: &RuntimeClient,
-    container: NewContainer,
-    claims: Box<ClaimUse>,
-) -> Result<PreparedGrant, GpuError> {
-    let inventory = inventory(runtime, &container).await?;
-    let shared = Arc::new((container, claims, inventory));
-    let attach = || {
-        let shared = Arc::clone(&shared);
-        blocking(move || shared.1.attach(&shared.0, &shared.2))
-    };
-    let freed = match attach().await {
-        Err(GpuError::NotFreed(freed)) => freed,
-        attached => return attached,
-    };
-    runtime.freed(freed).await.map_err(|source| GpuError::StillHeld(Box::new(source)))?;
-    attach().await
-}
-
-/// Reserves cards, unless only the container's image asks for them.
-async fn admit(
-    runtime: &RuntimeClient,
-    container: NewContainer,
-    request: GpuRequest,
-    wait: AdmissionWait,
-) -> Result<PreparedGrant, GpuError> {
-    if let Some(why) = image::image_only_reason(runtime, &container.key, &request).await? {
-        return blocking(move || Ok(image::without_gpu(&container, request.pod, request.asked, why))).await;
-    }
-    let inventory = inventory(runtime, &container).await?;
-    blocking(move || container.admit(&request, &inventory, &wait)).await
-}
-
 /// The node's cards, as cached or as the helper finds them.
-async fn inventory(runtime: &RuntimeClient, container: &NewContainer) -> Result<Inventory, GpuError> {
-    match cards::cached(&container.config) {
+async fn inventory(runtime: &RuntimeClient, cached: Option<Inventory>) -> Result<Inventory, GpuError> {
+    match cached {
         Some(inventory) => Ok(inventory),
         None => runtime.inventory().await.map_err(|source| GpuError::Inventory(Box::new(source))),
     }

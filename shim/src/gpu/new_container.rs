@@ -52,10 +52,10 @@ impl NewContainer {
         &self,
         request: &GpuRequest,
         inventory: &Inventory,
+        note: GrantNote,
         wait: &AdmissionWait,
     ) -> Result<PreparedGrant, GpuError> {
         let (shim, zygote) = self.creators()?;
-        let note = GrantNote::new(&self.config);
         let (ledger, log) = note.open()?;
         let admission = Admission {
             inventory,

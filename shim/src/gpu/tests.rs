@@ -45,7 +45,8 @@ fn prepared_by(settings: &str, environment: &[&str], edit: impl FnOnce(&mut Valu
     match understand(&container, read)? {
         Asked::Nothing(prepared) => Ok(*prepared),
         Asked::Cards(request) => {
-            container.admit(&request, &cards::cached(&container.config).unwrap(), &AdmissionWait::default())
+            let (inventory, note) = (cards::cached(&container.config).unwrap(), GrantNote::new(&container.config));
+            container.admit(&request, &inventory, note, &AdmissionWait::default())
         }
         Asked::Claims(claims) => panic!("{claims:?}"),
     }

@@ -64,7 +64,7 @@ pub(super) async fn create(
     let created = async {
         let understood = plan.understand(&context).await?;
         // Before the reservation: a `delete` that finds one must know where.
-        plan.note.grant = understood.grant().into();
+        plan.note.grant = understood.grant().cloned().into();
         plan.write_note(&context, plan.note.clone()).await?;
         spans::mark("note written", &plan.id);
         let prepared = understood.reserve(&context.runtime, &wait).await.map_err(TaskError::Gpu)?;
