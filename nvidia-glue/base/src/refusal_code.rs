@@ -69,31 +69,31 @@ codes! {
         "limits.md#shares-of-time",
     }
     NoWeight = "no-weight" {
-        "The card is divided into max_inst parts, and fewer are free than the container's weight.",
+        "The card is divided into max_inst parts, and fewer of them are free than the container's weight.",
         "Ask for a smaller weight, or wait until a container of this card ends; `egpu cards` shows the free \
          weight.",
         "requests.md#policies",
     }
     NoRemainder = "no-remainder" {
-        "Containers without a cap must keep a part of the card's time, and caps would take it.",
+        "Containers without a cap must keep a part of the card's time, which the caps would take.",
         "Give each container of the card a cap, or ask for a smaller one.",
         "requests.md#policies",
     }
     NoWindows = "no-windows" {
-        "The shares would fit in sum, but no order of turns gives each container its own, on all its cards \
-         at the same time.",
+        "The sum of the shares fits, but no order of turns gives each container its share on all its cards at \
+         the same time.",
         "Ask for smaller shares or fewer cards, or for a longer period: `egpu policy CARD --period 200ms`.",
         "limits.md#shares-of-time",
     }
     TooManyContainers = "too-many-containers" {
-        "The card has as many containers as device_split_count in the configuration allows.",
+        "The card already has as many containers as device_split_count in the configuration allows.",
         "Use another card, wait until a container ends, or raise device_split_count.",
         "configuration.md",
     }
     NoChannels = "no-channels" {
         "The card has too few free channels for one more program: each container is promised some.",
-        "Use another card, wait until a container ends, or lower device_split_count, so that each may have \
-         more.",
+        "Use another card, wait until a container ends, or lower device_split_count, so that each container \
+         may have more.",
         "limits.md#channels-and-pinned-host-memory",
     }
     NoPinnedMemory = "no-pinned-memory" {
@@ -102,7 +102,7 @@ codes! {
         "limits.md#host-memory-that-is-pinned",
     }
     CardInUse = "card-in-use" {
-        "The container asked for a whole card, and other containers have parts of it.",
+        "The container asked for a whole card, but other containers have parts of it.",
         "Ask for a share, name another card, or wait until its containers have ended; `egpu ps` lists them.",
         "limits.md#waiting-for-room",
     }
@@ -117,109 +117,107 @@ codes! {
         "requests.md#nvidia",
     }
     OtherPolicy = "other-policy" {
-        "The container needs another policy of sharing than the one that the card's containers have.",
+        "The container needs a different sharing policy than the card has.",
         "Use another card, leave the policy out of the request, or change the card's: `egpu policy CARD \
          POLICY`.",
         "requests.md#policies",
     }
     CapNeedsFixed = "cap-needs-fixed" {
-        "A cap on time was asked for on a card whose policy has weights only.",
+        "The container asked for a cap on time, but the card's policy has weights only.",
         "Set a weight instead, or the card's policy to fixed: `egpu policy CARD fixed`.",
         "requests.md#policies",
     }
     NoHardCaps = "no-hard-caps" {
-        "A cap on time was asked for, and this card cannot take a running container off.",
+        "The container asked for a cap on time, but this card cannot take a running container off.",
         "Ask for a weight with policy soft, use another card, or let caps count as weights: \
          hard_caps_unavailable = \"degrade\".",
         "limits.md#shares-of-time",
     }
     NoRoom = "no-room" {
-        "No card of the node, or no set of cards together, has room for the container; the reasons differ \
-         from card to card.",
-        "The message names the reason of each card. Ask for less or for fewer cards, or wait until \
+        "No card of the node, or no set of cards, has room for the container; the reasons differ by card.",
+        "The message gives the reason for each card. Ask for less or for fewer cards, or wait until \
          containers end.",
         "limits.md#waiting-for-room",
     }
     RoomKept = "room-kept" {
-        "There is room, and it is kept for a container that has waited for it longer.",
-        "Wait: the other one starts as soon as those have ended that are ending.",
+        "There is room, but it is kept for a container that has waited longer.",
+        "Wait: the other container starts as soon as the containers that are ending have ended.",
         "limits.md#waiting-for-room",
     }
     TooManyWaiting = "too-many-waiting" {
-        "As many containers wait for room as may.",
-        "Try again when fewer do; `egpu ps` lists them.",
+        "The maximum number of containers already wait for room.",
+        "Try again when fewer wait; `egpu ps` lists them.",
         "limits.md#waiting-for-room",
     }
     WaitEnded = "wait-ended" {
-        "The container waited for room until it was killed or deleted, or nobody asked for it any more.",
+        "The container waited for room until it was killed or deleted, or its caller went away.",
         "Nothing is wrong with the node. Start it again when there is room.",
         "limits.md#waiting-for-room",
     }
     NotOnThisNode = "not-on-this-node" {
-        "The request cannot be met on this node, whoever else is there: a card that it does not have or \
-         offer, more cards than it has, or more memory than any has.",
+        "The request can never be met on this node: it names a card that the node does not have or offer, \
+         more cards than the node has, or more memory than any card has.",
         "The message names what is missing; `egpu cards` lists the cards, `egpu doctor` says why one is not \
          offered.",
         "requests.md",
     }
     InvalidValue = "invalid-value" {
         "A variable, annotation or option has a value that is not accepted.",
-        "The message names it and what is accepted: correct it.",
+        "Correct it: the message names it and what is accepted.",
         "requests.md",
     }
     Contradiction = "contradiction" {
-        "Two parts of the request cannot both hold, or it speaks two languages of other systems.",
-        "The message names both: leave one of them out.",
+        "Two parts of the request contradict each other, or it uses the languages of two other systems.",
+        "Leave one of them out: the message names both.",
         "requests.md",
     }
     NotAllowed = "not-allowed" {
         "The node's configuration does not allow the container to ask in this way.",
-        "The message names the setting that would allow it; it is the node's administrator who decides.",
+        "The message names the setting that would allow it; the node's administrator decides.",
         "requests.md#who-is-believed",
     }
     Privileged = "privileged" {
-        "The container has rights with which it could get around its quota.",
-        "Take the rights away that the message names, ask for whole cards, or set allow_privileged_quota in \
+        "The container has privileges with which it could get around its quota.",
+        "Remove the privileges that the message names, ask for whole cards, or set allow_privileged_quota in \
          the configuration.",
         "limits.md#what-a-share-refuses",
     }
     SeccompListener = "seccomp-listener" {
-        "The container's seccomp profile has a listener of its own, and the kernel allows only one, which \
-         egpu needs.",
-        "Take it out of the profile, or ask for whole cards.",
+        "The container's seccomp profile has its own listener, but the kernel allows only one, and egpu needs \
+         it.",
+        "Remove it from the profile, or ask for whole cards.",
         "limits.md#what-a-share-refuses",
     }
     MigQuota = "mig-quota" {
-        "A quota was asked for on a MIG device, which is given whole.",
+        "The container asked for a quota on a MIG device, but MIG devices are given only whole.",
         "Ask for the MIG device without a quota, or for a card without MIG.",
         "requests.md#nvidia",
     }
     Claim = "claim" {
-        "The container names a claim of Kubernetes that it cannot use: it is another pod's, is not prepared, \
-         or is in use.",
-        "Name the claim in the pod's resources and nowhere else, and use a ResourceClaimTemplate, which \
-         makes one for each pod.",
+        "The container names a Kubernetes claim that it cannot use: the claim is another pod's, not \
+         prepared, or in use.",
+        "Name the claim only in the pod's resources, and use a ResourceClaimTemplate, which makes one for \
+         each pod.",
         "limits.md#claims-of-kubernetes",
     }
     AlreadyGranted = "already-granted" {
-        "A container of this name has cards already.",
+        "A container of this name already has cards.",
         "Delete that one first; `egpu inspect ID` says what it is.",
         "troubleshooting.md",
     }
     Cgroup = "cgroup" {
-        "The container would have no cgroup for itself, so nobody could tell its processes from others'.",
+        "The container would have no cgroup of its own, so its processes could not be told from others'.",
         "Give it a cgroupsPath of its own.",
         "limits.md#containers-and-hosts",
     }
     NotChangeable = "not-changeable" {
-        "The container has nothing that can be changed while it runs: whole cards, or a request that forbids \
-         it.",
-        "Start it anew with other limits.",
+        "The container cannot be changed while it runs: it has whole cards, or its request forbids changes.",
+        "Restart it with other limits.",
         "requests.md#while-containers-run",
     }
     NodeFailure = "node-failure" {
-        "The node is at fault, and not the request: its configuration, driver, disk or state directory.",
-        "`egpu doctor` says what is wrong; the node's log of decisions has the error with its causes.",
+        "The node is at fault, not the request: its configuration, driver, disk or state directory.",
+        "`egpu doctor` says what is wrong; the node's decision log has the error with its causes.",
         "troubleshooting.md",
     }
 }
@@ -267,7 +265,7 @@ mod tests {
     /// `EGPU_WRITE_DOCS=1 cargo test -p base troubleshooting` writes its last table anew.
     #[test]
     fn troubleshooting_md_has_every_code() {
-        const HEAD: &str = "| code | it is | do |\n|---|---|---|\n";
+        const HEAD: &str = "| code | cause | remedy |\n|---|---|---|\n";
         let row = |Explanation { code, meaning, remedy, document }: Explanation| {
             let more = if document == "troubleshooting.md" { String::new() } else { format!(" ([more]({document}))") };
             format!("| `{code}` | {meaning}{more} | {remedy} |\n")
