@@ -15,15 +15,15 @@ DOCS = os.path.realpath(f"{os.path.dirname(__file__)}/../../../../docs")
 DOCUMENT = f"{DOCS}/compatibility.md"
 HEAD = """# Programs that were tried in a share
 
-Each row compares a program, or a suite of tests of other people, in a share with the same outside:
-the same command, on the same cards. Made of the results of runs by `make compatibility`; a test
-holds that. `EGPU_GPU_ONLY=programs` makes such results ([how](../CONTRIBUTING.md#a-real-card)).
+Each row compares a program, or a third-party test suite, in a share with the same command outside,
+on the same cards. `make compatibility` generates this page from the results of runs, and a test
+checks it. `EGPU_GPU_ONLY=programs` makes such results ([how](../CONTRIBUTING.md#a-real-card)).
 
-- **works**: what works outside works in a share, test by test.
-- **a limit**: what fails only in a share is named in the [limits](limits.md#what-a-share-refuses).
+- **works**: everything that works outside works in a share, test by test.
+- **a limit**: everything that fails only in a share is a known [limit](limits.md#what-a-share-refuses).
 - **fails inside**: something else fails only in a share.
-- **fails outside, too**: nothing can be said of a share.
-- **not run**: the column beside it says why.
+- **fails outside, too**: the result says nothing about shares.
+- **not run**: the next column says why.
 """
 COLUMNS = ("program", "version", "driver", "card", "cards", "verdict", "what differs, or was tried",
            "run, build")
