@@ -302,7 +302,8 @@ fn policy(terms: &Terms, compute: &PerCard<ComputeShare>, config: &Config) -> Re
     }
     if let Some(heaviest) = heaviest.filter(|weight| *weight > Weight::ONE) {
         if !rules(*policy).takes_weights {
-            let reason = "weights have a meaning under the policies weighted, fixed and soft only";
+            let takes_weights = CardPolicy::listed("and", |policy| rules(policy).takes_weights);
+            let reason = format!("weights have a meaning under the policies {takes_weights} only");
             return Err(RequestError::contradiction(said.clone(), compute_said.clone(), reason));
         }
         if rules(*policy).counts_slices && heaviest.get() > config.max_inst {
