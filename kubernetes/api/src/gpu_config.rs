@@ -1,5 +1,6 @@
 //! The configuration that a class or a claim may carry.
 
+pub use base::CardPolicy as Policy;
 use serde::{Deserialize, Serialize};
 
 use crate::names::{CONFIG_API_VERSION, CONFIG_KIND};
@@ -42,24 +43,6 @@ macro_rules! words {
             }
         }
     };
-}
-
-words! {
-    /// A policy by which a card is shared.
-    Policy {
-        /// Equal parts, also alone.
-        Fair = "fair",
-        /// Equal among those that have the card open.
-        Preemptive = "preemptive",
-        /// By weight among those that exist.
-        Weighted = "weighted",
-        /// Hard caps.
-        Fixed = "fixed",
-        /// By weight among those that have work.
-        Soft = "soft",
-        /// The driver's own.
-        Native = "native",
-    }
 }
 
 words! {

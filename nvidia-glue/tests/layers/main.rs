@@ -42,7 +42,7 @@ use UnsafeCode::{Allowed, Forbidden, InSys};
 const LAYERS: &[Layer] = &[
     Layer { name: "base", folder: "nvidia-glue/base", may_use: &[], unsafe_code: Forbidden },
     Layer { name: "abi", folder: "nvidia-glue/abi", may_use: &[], unsafe_code: Forbidden },
-    Layer { name: "kubernetes-api", folder: "kubernetes/api", may_use: &[], unsafe_code: Forbidden },
+    Layer { name: "kubernetes-api", folder: "kubernetes/api", may_use: &["base"], unsafe_code: Forbidden },
     Layer { name: "account", folder: "nvidia-glue/account", may_use: &["abi", "base"], unsafe_code: Forbidden },
     Layer { name: "schedule", folder: "nvidia-glue/schedule", may_use: &["abi", "base"], unsafe_code: Forbidden },
     Layer { name: "runtime-config", folder: "runtime-config", may_use: &["base", "kubernetes-api", "schedule"], unsafe_code: Forbidden },

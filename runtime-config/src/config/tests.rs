@@ -17,6 +17,15 @@ fn the_default_file_is_the_defaults_with_and_without_its_comments() {
 }
 
 #[test]
+fn the_default_file_lists_every_policy() {
+    assert_eq!(Config::default().requested_policies, CardPolicies::ALL);
+    let (_, comment) = DEFAULT_TOML.split_once("# Policy of a card").unwrap();
+    let (comment, _) = comment.split_once("#default_policy").unwrap();
+    let listed: Vec<&str> = comment.split('"').skip(1).step_by(2).collect();
+    assert_eq!(listed, CardPolicy::NAMES);
+}
+
+#[test]
 fn the_example_of_simulated_cards_is_read() {
     let example: Vec<&str> = DEFAULT_TOML.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
     let cards = Config::from_toml(&example.join("\n"), "example").unwrap().driver.simulated;

@@ -20,24 +20,17 @@ use super::{
 
 /// Arguments of `egpu policy`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
-Policies:
-  fair        each container has the same fixed part of the time, 1/max_inst, also when it is alone
-  preemptive  the same for all that have a process with the card open
-  weighted    by weight among the containers that exist
-  fixed       each has the percentage, or the slices of max_inst, that it asked for; the others share the rest
-  soft        by weight among those that have work; idle time goes to those that want it
-  native      as the driver does it; only memory is limited
-
-A policy under which one of the card's containers could not have what it was granted is refused. What is set holds for the \
-containers that the card has and for those to come, until the machine restarts.")]
+#[command(after_help = help())]
 pub(super) struct PolicyArguments {
     /// The card: its index, its UUID or enough of its beginning (GPU-...), or its PCI address
     /// [default: list all]
     #[arg(value_name = "CARD")]
     card: Option<DeviceSelector>,
-    /// Policy of sharing: fair, preemptive, weighted, fixed, soft or native
-    #[arg(value_name = "POLICY", value_parser = value_parsers::policy_parser())]
+    #[arg(
+        value_name = "POLICY",
+        value_parser = value_parsers::policy_parser(),
+        help = format!("Policy of sharing: {}", CardPolicy::listed("or", |_| true)),
+    )]
     policy: Option<CardPolicy>,
     /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
     #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
@@ -47,6 +40,15 @@ pub(super) struct PolicyArguments {
     wait: bool,
     #[command(flatten)]
     listing: ListingOptions,
+}
+
+fn help() -> String {
+    let mut help = "Policies:\n".to_owned();
+    for policy in CardPolicy::ALL {
+        help += &format!("  {:<12}{}\n", policy.name(), rules(*policy).meaning);
+    }
+    help + "\nA policy under which one of the card's containers could not have what it was granted is refused. What is set \
+            holds for the containers that the card has and for those to come, until the machine restarts."
 }
 
 pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {

@@ -4,7 +4,7 @@ use base::amounts::human;
 use ledger::{CardGrant, Change, ComputeEnforcement, ContainerName, Limits, Record, decision_log::DecisionLog};
 use runtime_config::{
     Bytes, Percent, Weight,
-    request::{ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
+    request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, PodContainer, Priority},
 };
 use schedule::policy::rules;
 use serde::Serialize;
@@ -45,16 +45,21 @@ pub(super) struct SetArguments {
     /// Its weight among the containers of each card: 1 to 1000, or a list
     #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = value_parsers::weight)]
     weight: Option<PerCard<ComputeShare>>,
-    /// Priority: high, or low (runs only in time that others do not use). Has no effect where a
-    /// container has a part of the card's time to itself: a percent, or a share of the policies
-    /// fair, preemptive and weighted
-    #[arg(long, value_name = "PRIORITY", value_parser = value_parsers::priority)]
+    #[arg(long, value_name = "PRIORITY", value_parser = value_parsers::priority, help = priority_help())]
     priority: Option<Priority>,
     /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
     output: Output,
+}
+
+fn priority_help() -> String {
+    let policies = CardPolicy::listed("and", |policy| rules(policy).promises_time());
+    format!(
+        "Priority: high, or low (runs only in time that others do not use). Has no effect where a container has a part of the \
+         card's time to itself: a percent, or a share of the policies {policies}"
+    )
 }
 
 pub(super) fn run(arguments: &SetArguments) -> Result<Exit, CliError> {
@@ -265,7 +270,6 @@ impl LimitChange {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use runtime_config::request::CardPolicy;
 
     use super::*;
     use crate::test_support;

@@ -84,7 +84,7 @@ pub(super) fn policy(text: &str) -> Result<CardPolicy, String> {
 
 /// Parses the name of a policy; completions know them all.
 pub(super) fn policy_parser() -> impl TypedValueParser<Value = CardPolicy> {
-    PossibleValuesParser::new(CardPolicy::all_names()).try_map(|name| policy(&name))
+    PossibleValuesParser::new(CardPolicy::NAMES).try_map(|name| policy(&name))
 }
 
 /// Parses the code of a refusal; completions know them all.

@@ -1,7 +1,7 @@
 //! egpu's own annotations, in pods without a claim. They are read as a node reads them.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use kubernetes_api::{GpuConfig, Isolation, Oom, Policy, Priority, names::NODE_PLACEMENT_ANNOTATION};
+use kubernetes_api::{GpuConfig, Isolation, Oom, Priority, names::NODE_PLACEMENT_ANNOTATION};
 use runtime_config::{
     Config, ContainerRequest, GpuRequest,
     request::{
@@ -82,7 +82,8 @@ fn place(demands: &mut Vec<Demand>, demand: Demand, may_join: bool) -> usize {
 
 /// The demand of a request, or why a claim cannot say it.
 fn of_request(request: &GpuRequest, container: &Container) -> Result<Demand, &'static str> {
-    if request.dialect != Dialect::Native || request.within.is_some() || request.whole_cards != CardRequest::None {
+    if request.dialect != Dialect::Native.into() || request.within.is_some() || request.whole_cards != CardRequest::None
+    {
         return Err("it asks in another language as well, of which the tighter holds there");
     }
     if container
@@ -96,7 +97,7 @@ fn of_request(request: &GpuRequest, container: &Container) -> Result<Demand, &'s
     let (cards, mut selectors) = cards(&request.cards)?;
     // A cap needs no word: cards of other policies publish no percents.
     let needed = request.policy.filter(|policy| *policy != CardPolicy::Fixed || !has_cap(&request.share));
-    let mut config = GpuConfig { policy: needed.map(policy), ..GpuConfig::default() };
+    let mut config = GpuConfig { policy: needed, ..GpuConfig::default() };
     config.priority = (request.priority == request::Priority::Low).then_some(Priority::Low);
     config.oom = (request.over_memory == OverMemory::Kill).then_some(Oom::Kill);
     if let Some(policy) = config.policy {
@@ -168,17 +169,6 @@ fn cards(asked: &CardRequest) -> Result<(u32, Vec<String>), &'static str> {
         uuids.push(uuid.as_str());
     }
     Ok((most(uuids.len()).ok_or(too_many)?, vec![selectors::of_uuids(uuids)]))
-}
-
-fn policy(policy: CardPolicy) -> Policy {
-    match policy {
-        CardPolicy::Fair => Policy::Fair,
-        CardPolicy::Preemptive => Policy::Preemptive,
-        CardPolicy::Weighted => Policy::Weighted,
-        CardPolicy::Fixed => Policy::Fixed,
-        CardPolicy::Soft => Policy::Soft,
-        CardPolicy::Native => Policy::Native,
-    }
 }
 
 /// Notes on what the request says and a claim cannot.

@@ -546,14 +546,7 @@ enum Step {
 }
 
 fn policies() -> impl Strategy<Value = CardPolicy> {
-    prop::sample::select(vec![
-        CardPolicy::Fair,
-        CardPolicy::Preemptive,
-        CardPolicy::Weighted,
-        CardPolicy::Fixed,
-        CardPolicy::Soft,
-        CardPolicy::Native,
-    ])
+    prop::sample::select(CardPolicy::ALL)
 }
 
 fn computes() -> impl Strategy<Value = ComputeShare> {

@@ -176,14 +176,7 @@ fn costs_are_no_matter_of_caps() {
 }
 
 fn policies() -> impl Strategy<Value = CardPolicy> {
-    prop::sample::select(vec![
-        CardPolicy::Fair,
-        CardPolicy::Preemptive,
-        CardPolicy::Weighted,
-        CardPolicy::Fixed,
-        CardPolicy::Soft,
-        CardPolicy::Native,
-    ])
+    prop::sample::select(CardPolicy::ALL)
 }
 
 fn computes() -> impl Strategy<Value = ComputeShare> {

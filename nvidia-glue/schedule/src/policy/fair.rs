@@ -6,6 +6,7 @@ use super::{RoomUnit, Rules, Sharer};
 use crate::layout::ratio_parts;
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "each container has the same fixed part of the time, 1/max_inst, also when it is alone",
     takes_caps: false,
     takes_weights: false,
     counts_slices: true,

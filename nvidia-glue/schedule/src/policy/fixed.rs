@@ -7,6 +7,7 @@ use super::{Hold, RoomUnit, Rules, Sharer};
 use crate::layout::{percent_parts, ratio_parts};
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "each has the percentage, or the slices of max_inst, that it asked for; the others share the rest",
     takes_caps: true,
     takes_weights: true,
     counts_slices: true,

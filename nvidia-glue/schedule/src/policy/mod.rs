@@ -15,6 +15,8 @@ use crate::layout::ratio_parts;
 /// Decisions of a policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
+    /// Its meaning, for people.
+    pub meaning: &'static str,
     /// A percentage is a hard cap, and what caps leave is shared by those without one.
     pub takes_caps: bool,
     /// A weight of more than one has a meaning.

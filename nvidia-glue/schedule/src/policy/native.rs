@@ -5,6 +5,7 @@ use base::ComputeEnforcement;
 use super::{Hold, RoomUnit, Rules};
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "as the driver does it; only memory is limited",
     takes_caps: false,
     takes_weights: false,
     counts_slices: false,

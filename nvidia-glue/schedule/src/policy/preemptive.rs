@@ -5,6 +5,7 @@ use base::ComputeEnforcement;
 use super::{Hold, RoomUnit, Rules, Sharer};
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "the same for all that have a process with the card open",
     takes_caps: false,
     takes_weights: false,
     counts_slices: true,

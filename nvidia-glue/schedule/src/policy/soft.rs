@@ -5,6 +5,7 @@ use base::ComputeEnforcement;
 use super::{Hold, RoomUnit, Rules, weight_or_one};
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "by weight among those that have work; idle time goes to those that want it",
     takes_caps: false,
     takes_weights: true,
     counts_slices: false,

@@ -6,6 +6,7 @@ use super::{Hold, RoomUnit, Rules, weight_or_one};
 use crate::layout::ratio_parts;
 
 pub(super) const RULES: Rules = Rules {
+    meaning: "by weight among the containers that exist",
     takes_caps: false,
     takes_weights: true,
     counts_slices: true,

@@ -1,5 +1,7 @@
 //! Changes of limits and policies from the screen, by the ways of `egpu set` and `egpu policy`.
 
+use std::borrow::Cow;
+
 use base::error_chain;
 use cards::Card;
 use ledger::{CardSetting, Change, ContainerKey, Record};
@@ -55,14 +57,15 @@ impl Field {
     }
 
     /// Values that are accepted.
-    pub(super) fn hint(self) -> &'static str {
-        match self {
+    pub(super) fn hint(self) -> Cow<'static, str> {
+        let hint = match self {
             Self::Memory => "6GiB, 40%, or one for each card: 3GiB,4GiB",
             Self::Compute => "30%, none, or one for each card: 30%,50%",
             Self::Weight => "1 to 1000, or one for each card: 1,2",
             Self::Priority => "high or low",
-            Self::Policy => "fair, preemptive, weighted, fixed, soft or native",
-        }
+            Self::Policy => return CardPolicy::listed("or", |_| true).into(),
+        };
+        hint.into()
     }
 }
 
