@@ -4,7 +4,15 @@ mod named;
 
 pub use named::*;
 
-use super::Status;
+use super::{
+    Status,
+    params::{
+        NV_CHANNEL_ALLOC_PARAMS, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS, NV_CONTEXT_DMA_ALLOCATION_PARAMS,
+        NV_CTXSHARE_ALLOCATION_PARAMETERS, NV_MEMORY_ALLOCATION_PARAMS, NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS,
+        NV_VASPACE_ALLOCATION_PARAMETERS, NV00DE_ALLOC_PARAMETERS, NV00F8_ALLOCATION_PARAMETERS,
+        NV0005_ALLOC_PARAMETERS, NV0080_ALLOC_PARAMETERS, NV83DE_ALLOC_PARAMETERS, NV2080_ALLOC_PARAMETERS,
+    },
+};
 
 /// One class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +163,10 @@ pub fn classes() -> impl Iterator<Item = Class> {
 
 include!(concat!(env!("OUT_DIR"), "/refused_classes.rs"));
 
-const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: u16) -> Class {
+const fn row(id: u32, name: &'static str, kind: ClassKind, params_size: usize) -> Class {
+    assert!(params_size <= u16::MAX as usize, "larger than any parameters");
+    #[expect(clippy::cast_possible_truncation, reason = "it is less")]
+    let params_size = params_size as u16;
     Class { id, name, kind, params_size }
 }
 
@@ -168,45 +179,45 @@ use ClassKind::{
 /// Every class that is not refused, by number. With `classes/refused.txt` it is every class that a
 /// driver from 525 to 595 gives to user space or knows by that name: the union of
 /// `src/nvidia/src/kernel/rmapi/resource_list.h` over those releases, with the engines of cards
-/// that only the closed modules drive. Sizes are the largest of those releases. Headers are
-/// src/common/sdk/nvidia/inc/class/clXXXX.h.
+/// that only the closed modules drive. Sizes are the largest of those releases; a struct that code
+/// reads has its own in `params/classes.rs`. Headers are src/common/sdk/nvidia/inc/class/clXXXX.h.
 pub(super) const CLASSES: &[Class] = &[
     row(0x0000, "NV01_ROOT", Root, 120),
     row(0x0001, "NV01_ROOT_NON_PRIV", Root, 120),
-    row(0x0002, "NV01_CONTEXT_DMA", ContextDma, 32),
-    row(0x0005, "NV01_EVENT", Event(EventKind::ByClass), 24),
-    row(0x003e, "NV01_MEMORY_SYSTEM", SystemMemory, 128),
-    row(0x0040, "NV01_MEMORY_LOCAL_USER", VideoMemory, 128),
+    row(0x0002, "NV01_CONTEXT_DMA", ContextDma, NV_CONTEXT_DMA_ALLOCATION_PARAMS::SIZE),
+    row(0x0005, "NV01_EVENT", Event(EventKind::ByClass), NV0005_ALLOC_PARAMETERS::SIZE),
+    row(0x003e, "NV01_MEMORY_SYSTEM", SystemMemory, NV_MEMORY_ALLOCATION_PARAMS::SIZE),
+    row(0x0040, "NV01_MEMORY_LOCAL_USER", VideoMemory, NV_MEMORY_ALLOCATION_PARAMS::SIZE),
     row(0x0041, "NV01_ROOT_CLIENT", Root, 120),
     row(0x0070, "NV01_MEMORY_VIRTUAL", VirtualMemory, 24),
     row(0x0073, "NV04_DISPLAY_COMMON", Plain, 0),
-    row(0x0079, "NV01_EVENT_OS_EVENT", Event(EventKind::OsEvent), 24),
-    row(0x0080, "NV01_DEVICE_0", Device, 56),
-    row(0x00da, "NV_SEMAPHORE_SURFACE", MemoryReference, 16),
-    row(0x00de, "RM_USER_SHARED_DATA", UserSharedData, 8),
-    row(0x00f8, "NV_MEMORY_FABRIC", FabricMemory, 48),
-    row(0x2080, "NV20_SUBDEVICE_0", Subdevice, 4),
+    row(0x0079, "NV01_EVENT_OS_EVENT", Event(EventKind::OsEvent), NV0005_ALLOC_PARAMETERS::SIZE),
+    row(0x0080, "NV01_DEVICE_0", Device, NV0080_ALLOC_PARAMETERS::SIZE),
+    row(0x00da, "NV_SEMAPHORE_SURFACE", MemoryReference, NV_SEMAPHORE_SURFACE_ALLOC_PARAMETERS::SIZE),
+    row(0x00de, "RM_USER_SHARED_DATA", UserSharedData, NV00DE_ALLOC_PARAMETERS::SIZE),
+    row(0x00f8, "NV_MEMORY_FABRIC", FabricMemory, NV00F8_ALLOCATION_PARAMETERS::SIZE),
+    row(0x2080, "NV20_SUBDEVICE_0", Subdevice, NV2080_ALLOC_PARAMETERS::SIZE),
     row(0x2081, "NV2081_BINAPI", Plain, 4),
     row(0x208f, "NV20_SUBDEVICE_DIAG", Plain, 0),
     row(0x503b, "NV50_P2P", PeerToPeer, 88),
-    row(0x50a0, "NV50_MEMORY_VIRTUAL", VirtualMemory, 128),
-    row(0x83de, "GT200_DEBUGGER", Debugger, 12),
+    row(0x50a0, "NV50_MEMORY_VIRTUAL", VirtualMemory, NV_MEMORY_ALLOCATION_PARAMS::SIZE),
+    row(0x83de, "GT200_DEBUGGER", Debugger, NV83DE_ALLOC_PARAMETERS::SIZE),
     row(0x900e, "MPS_COMPUTE", Mps, 0),
     row(0x902d, "FERMI_TWOD_A", Engine(EngineKind::TwoD), 16),
-    row(0x9067, "FERMI_CONTEXT_SHARE_A", ContextShare, 12),
-    row(0x906f, "GF100_CHANNEL_GPFIFO", Channel, 368),
+    row(0x9067, "FERMI_CONTEXT_SHARE_A", ContextShare, NV_CTXSHARE_ALLOCATION_PARAMETERS::SIZE),
+    row(0x906f, "GF100_CHANNEL_GPFIFO", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0x9072, "GF100_DISP_SW", Plain, 12),
     row(0x9096, "GF100_ZBC_CLEAR", Plain, 0),
     row(0x90e6, "GF100_SUBDEVICE_MASTER", Plain, 0),
     row(0x90e7, "GF100_SUBDEVICE_INFOROM", Plain, 0),
-    row(0x90f1, "FERMI_VASPACE_A", AddressSpace, 56),
-    row(0xa06c, "KEPLER_CHANNEL_GROUP_A", ChannelGroup, 20),
-    row(0xa06f, "KEPLER_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0x90f1, "FERMI_VASPACE_A", AddressSpace, NV_VASPACE_ALLOCATION_PARAMETERS::SIZE),
+    row(0xa06c, "KEPLER_CHANNEL_GROUP_A", ChannelGroup, NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS::SIZE),
+    row(0xa06f, "KEPLER_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xa0bc, "NVENC_SW_SESSION", Plain, 20),
     row(0xa0bd, "NVFBC_SW_SESSION", Plain, 20),
     row(0xa140, "KEPLER_INLINE_TO_MEMORY_B", Engine(EngineKind::InlineToMemory), 16),
-    row(0xa16f, "KEPLER_CHANNEL_GPFIFO_B", Channel, 368),
-    row(0xb06f, "MAXWELL_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xa16f, "KEPLER_CHANNEL_GPFIFO_B", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
+    row(0xb06f, "MAXWELL_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xb097, "MAXWELL_A", Engine(EngineKind::Graphics), 16),
     row(0xb0b5, "MAXWELL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
     row(0xb0c0, "MAXWELL_COMPUTE_A", Engine(EngineKind::Compute), 16),
@@ -216,7 +227,7 @@ pub(super) const CLASSES: &[Class] = &[
     row(0xb8b0, "NVB8B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
     row(0xb8d1, "NVB8D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
     row(0xb8fa, "NVB8FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
-    row(0xc06f, "PASCAL_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc06f, "PASCAL_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc097, "PASCAL_A", Engine(EngineKind::Graphics), 16),
     row(0xc0b5, "PASCAL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
     row(0xc0c0, "PASCAL_COMPUTE_A", Engine(EngineKind::Compute), 16),
@@ -224,17 +235,17 @@ pub(super) const CLASSES: &[Class] = &[
     row(0xc1b5, "PASCAL_DMA_COPY_B", Engine(EngineKind::Copy), 8),
     row(0xc1c0, "PASCAL_COMPUTE_B", Engine(EngineKind::Compute), 16),
     row(0xc361, "VOLTA_USERMODE_A", Plain, 0),
-    row(0xc36f, "VOLTA_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc36f, "VOLTA_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc397, "VOLTA_A", Engine(EngineKind::Graphics), 16),
     row(0xc3b5, "VOLTA_DMA_COPY_A", Engine(EngineKind::Copy), 8),
     row(0xc3c0, "VOLTA_COMPUTE_A", Engine(EngineKind::Compute), 16),
     row(0xc461, "TURING_USERMODE_A", Plain, 0),
-    row(0xc46f, "TURING_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc46f, "TURING_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc4b0, "NVC4B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
     row(0xc4b7, "NVC4B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
     row(0xc4d1, "NVC4D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
     row(0xc561, "AMPERE_USERMODE_A", Plain, 0),
-    row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc56f, "AMPERE_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc597, "TURING_A", Engine(EngineKind::Graphics), 16),
     row(0xc5b5, "TURING_DMA_COPY_A", Engine(EngineKind::Copy), 8),
     row(0xc5c0, "TURING_COMPUTE_A", Engine(EngineKind::Compute), 16),
@@ -269,9 +280,9 @@ pub(super) const CLASSES: &[Class] = &[
     row(0xc7b7, "NVC7B7_VIDEO_ENCODER", Engine(EngineKind::Video), 12),
     row(0xc7c0, "AMPERE_COMPUTE_B", Engine(EngineKind::Compute), 16),
     row(0xc7fa, "NVC7FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
-    row(0xc86f, "HOPPER_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc86f, "HOPPER_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc8b5, "HOPPER_DMA_COPY_A", Engine(EngineKind::Copy), 8),
-    row(0xc96f, "BLACKWELL_CHANNEL_GPFIFO_A", Channel, 368),
+    row(0xc96f, "BLACKWELL_CHANNEL_GPFIFO_A", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xc997, "ADA_A", Engine(EngineKind::Graphics), 16),
     row(0xc9b0, "NVC9B0_VIDEO_DECODER", Engine(EngineKind::Video), 12),
     row(0xc9b5, "BLACKWELL_DMA_COPY_A", Engine(EngineKind::Copy), 8),
@@ -279,7 +290,7 @@ pub(super) const CLASSES: &[Class] = &[
     row(0xc9c0, "ADA_COMPUTE_A", Engine(EngineKind::Compute), 16),
     row(0xc9d1, "NVC9D1_VIDEO_NVJPG", Engine(EngineKind::Video), 12),
     row(0xc9fa, "NVC9FA_VIDEO_OFA", Engine(EngineKind::Video), 12),
-    row(0xca6f, "BLACKWELL_CHANNEL_GPFIFO_B", Channel, 368),
+    row(0xca6f, "BLACKWELL_CHANNEL_GPFIFO_B", Channel, NV_CHANNEL_ALLOC_PARAMS::SIZE),
     row(0xcab5, "BLACKWELL_DMA_COPY_B", Engine(EngineKind::Copy), 8),
     row(0xcb33, "NV_CONFIDENTIAL_COMPUTE", Plain, 4),
     row(0xcb97, "HOPPER_A", Engine(EngineKind::Graphics), 16),

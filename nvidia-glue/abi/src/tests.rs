@@ -259,6 +259,20 @@ pub(super) const PLAIN: &[(&str, &[u32])] = &[
     ),
 ];
 
+/// Rows are all that has the bytes of a struct that no code reads.
+#[test]
+fn classes_of_one_kind_have_parameters_of_one_size() {
+    let rows = || {
+        let decided = CLASSES.iter().filter(|row| !matches!(row.kind, ClassKind::Plain | ClassKind::Answered(..)));
+        // NV01_MEMORY_VIRTUAL and HOPPER_SEC2_WORK_LAUNCH_A have others.
+        decided.filter(|row| !matches!(row.id, 0x0070 | 0xcba2))
+    };
+    for row in rows() {
+        let first = rows().find(|first| first.kind == row.kind).unwrap();
+        assert_eq!(row.params_size, first.params_size, "{} and {}", row.name, first.name);
+    }
+}
+
 #[test]
 fn classes_that_nothing_is_decided_about_have_a_reason() {
     let plain: Vec<u32> = CLASSES.iter().filter(|class| class.kind == ClassKind::Plain).map(|class| class.id).collect();
