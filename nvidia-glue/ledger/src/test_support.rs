@@ -90,7 +90,7 @@ pub(crate) fn weight(value: u16) -> ComputeShare {
 /// A request for `cards` with `share` and nothing special.
 pub(crate) fn request(cards: CardRequest, share: Share) -> GpuRequest {
     GpuRequest {
-        dialect: Dialect::Native,
+        dialect: Dialect::Native.into(),
         cards,
         whole_cards: CardRequest::None,
         within: None,

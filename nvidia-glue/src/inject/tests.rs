@@ -259,7 +259,7 @@ pub(super) fn record(share: Share) -> Record {
         leaving_since_us: None,
         claim: None,
         request: GpuRequest {
-            dialect: Dialect::Nvidia,
+            dialect: Dialect::Nvidia.into(),
             cards: CardRequest::All,
             whole_cards: CardRequest::None,
             within: None,

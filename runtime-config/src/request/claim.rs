@@ -7,7 +7,7 @@ use kubernetes_api::ClaimVariable;
 
 use super::{
     DriverCapabilities, RequestError, Source,
-    dialect::{nvidia, nvidia::Namer},
+    dialect::{is_annotation_of_a_request, is_of_a_request, nvidia, nvidia::Namer},
     error::Shown,
     statements::Statements,
 };
@@ -58,12 +58,11 @@ pub(super) fn parse(
         return Ok(None);
     }
     let driver_capabilities = nvidia::capabilities(source, env, Namer::Environment, config)?;
-    let is_annotation = |name: &&str| super::parse::is_annotation_of_a_request(name, annotations);
+    let is_annotation = |name: &&str| is_annotation_of_a_request(name, annotations);
     let mut ignored: Vec<String> = annotations.names().filter(is_annotation).map(shown).collect();
     // Images set NVIDIA's own.
-    let is_ignored = |name: &&str| {
-        super::parse::is_of_a_request(name) && !name.starts_with("NVIDIA_") && !name.starts_with("EGPU_CLAIM_")
-    };
+    let is_ignored =
+        |name: &&str| is_of_a_request(name) && !name.starts_with("NVIDIA_") && !name.starts_with("EGPU_CLAIM_");
     ignored.extend(env.names().filter(is_ignored).map(shown));
     let warnings =
         ignored.into_iter().map(|name| format!("{name} does not count: the container has a claim")).collect();

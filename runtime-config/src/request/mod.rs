@@ -20,8 +20,9 @@ use std::{fmt, path::PathBuf};
 
 pub use base::{CardPolicy, ComputeShare, OverMemory, PciBusId, Priority};
 pub use claim::ClaimRequest;
+pub use dialect::is_of_a_request;
 pub use error::{AsWritten, RequestError, Shown, is_control_or_format};
-pub use parse::{asked, is_of_a_request, parse};
+pub use parse::{asked, parse};
 pub use per_card::{CardCountError, PerCard};
 pub use requirement::{Platform, UnsatisfiedRequirement};
 pub use selector::{DeviceSelector, ParseSelectorError};
@@ -78,6 +79,32 @@ pub enum Dialect {
     Kai,
 }
 
+/// The language of a request that was written down, perhaps by another build. The language decides
+/// nothing any more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WrittenDialect {
+    /// One of this build's.
+    Known(Dialect),
+    /// Another one, by its name.
+    Unknown(String),
+}
+
+impl From<Dialect> for WrittenDialect {
+    fn from(dialect: Dialect) -> Self {
+        Self::Known(dialect)
+    }
+}
+
+impl fmt::Display for WrittenDialect {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(dialect) => dialect.fmt(formatter),
+            Self::Unknown(name) => name.fmt(formatter),
+        }
+    }
+}
+
 impl fmt::Display for Dialect {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -97,7 +124,7 @@ impl fmt::Display for Dialect {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct GpuRequest {
     /// The language of the limits. Where native and a foreign one both spoke, the foreign one.
-    pub dialect: Dialect,
+    pub dialect: WrittenDialect,
     /// The cards asked for.
     pub cards: CardRequest,
     /// Cards given whole beside those: what this names that `cards` does not (cGPU:

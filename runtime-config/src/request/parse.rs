@@ -3,7 +3,6 @@
 //! Who speaks (native, one foreign language, NVIDIA) -> their terms joined -> which cards -> what
 //! share -> leave to have it.
 
-use kubernetes_api::names::NODE_PLACEMENT_ANNOTATION;
 use schedule::policy::rules;
 
 use super::{
@@ -12,11 +11,10 @@ use super::{
     cards::{self, Cards},
     claim,
     dialect::{
-        self, Foreign, alibaba_egpu, kai, native,
+        self, Foreign, alibaba_egpu, is_annotation_of_a_request, is_of_a_request, native,
         native::Native,
         nvidia,
         nvidia::{Namer, Visible},
-        nvidia_fractions,
     },
     error::AsWritten,
     statements::Statements,
@@ -141,7 +139,7 @@ impl Spoken<'_> {
         warnings.extend(cards.warnings);
         warnings.append(&mut terms.warnings);
         Ok(GpuRequest {
-            dialect,
+            dialect: dialect.into(),
             cards: cards.cards,
             whole_cards: cards.whole_cards,
             within: cards.within,
@@ -355,45 +353,4 @@ fn require_short(env: &Statements<'_>, annotations: &Statements<'_>) -> Result<(
         }
     }
     Ok(())
-}
-
-/// Those of NVIDIA's fractions name the container that they are for.
-pub(super) fn is_annotation_of_a_request(name: &str, annotations: &Statements<'_>) -> bool {
-    let is_prefixed = ["egpu.io/", "hami.io/vgpu-devices-allocated"].iter().any(|prefix| name.starts_with(prefix));
-    (is_prefixed && name != NODE_PLACEMENT_ANNOTATION)
-        || kai::ANNOTATIONS.contains(&name)
-        || nvidia_fractions::is_own(name, annotations)
-}
-
-/// Returns whether a variable of this name may be about GPUs, in one of the languages.
-pub fn is_of_a_request(name: &str) -> bool {
-    const NAMES: [&str; 16] = [
-        "EGPU",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "NVIDIA_DISABLE_REQUIRE",
-        "NVIDIA_IMEX_CHANNELS",
-        "GPU_MEM_PER_DEVICE",
-        "GPU_UTIL_PER_DEVICE",
-        "CGPU_DISABLE",
-        "GPU_CORE_UTILIZATION_POLICY",
-        "CUDA_TASK_PRIORITY",
-        "ACTIVE_OOM_KILLER",
-        "CUDA_OVERSUBSCRIBE",
-        "CUDA_DISABLE_CONTROL",
-        "GPU_PORTION",
-        "RUNAI_GPU_MEMORY_LIMIT",
-        "RUNAI_NUM_OF_GPUS",
-    ];
-    const PREFIXES: [&str; 8] = [
-        "EGPU_",
-        "NVIDIA_REQUIRE_",
-        "NVIDIA_MIG_",
-        "ALIYUN_COM_GPU_",
-        "AMP_",
-        "CUDA_DEVICE_MEMORY_",
-        "CUDA_DEVICE_SM_",
-        "NVIDIA_GPU_MEMORY_",
-    ];
-    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }

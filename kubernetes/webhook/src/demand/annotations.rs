@@ -82,7 +82,8 @@ fn place(demands: &mut Vec<Demand>, demand: Demand, may_join: bool) -> usize {
 
 /// The demand of a request, or why a claim cannot say it.
 fn of_request(request: &GpuRequest, container: &Container) -> Result<Demand, &'static str> {
-    if request.dialect != Dialect::Native || request.within.is_some() || request.whole_cards != CardRequest::None {
+    if request.dialect != Dialect::Native.into() || request.within.is_some() || request.whole_cards != CardRequest::None
+    {
         return Err("it asks in another language as well, of which the tighter holds there");
     }
     if container

@@ -39,7 +39,7 @@ fn is_newest(name: &str, format: Format, value: &impl serde::Serialize) {
 /// Every field, and none at its default.
 fn full_request() -> GpuRequest {
     GpuRequest {
-        dialect: Dialect::Native,
+        dialect: Dialect::Native.into(),
         cards: CardRequest::Devices(vec![DeviceSelector::Index(0), DeviceSelector::Uuid(CARD.to_owned())]),
         whole_cards: CardRequest::Count(1),
         within: Some(CardRequest::PresentNodes { cards: vec![0], capabilities: vec![3] }),

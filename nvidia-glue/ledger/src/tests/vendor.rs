@@ -10,7 +10,7 @@ fn ctyun(memory_mib: &[u64], compute: ComputeShare) -> GpuRequest {
     let cards: Vec<u32> = (0..u32::try_from(memory_mib.len()).unwrap()).collect();
     let groups = memory_mib.iter().zip(&cards).map(|(mib, card)| format!(":PGPU={card},MEM={mib}"));
     GpuRequest {
-        dialect: Dialect::CtyunEgpu,
+        dialect: Dialect::CtyunEgpu.into(),
         asked: vec![format!("EGPU=POLICY=0,ONLINE=0,TYPE=DOCKER{}", groups.collect::<String>())],
         ..request(devices(&cards), parts(memory_mib, compute))
     }

@@ -2,7 +2,7 @@
 //! slices of the card.
 
 use super::{
-    Foreign, ForeignCards,
+    Foreign, ForeignCards, Names,
     alibaba_egpu::{CONTAINER, DEVICE},
     takes_limits_off,
 };
@@ -21,7 +21,8 @@ const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
 const DEVICES: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
 const DISABLE: &str = "CGPU_DISABLE";
 /// Variables that eGPU does not know.
-pub(super) const OWN: [&str; 2] = [WEIGHT, DEVICES];
+pub(super) const OWN: &[&str] = &[WEIGHT, DEVICES];
+pub(super) const NAMES: Names = Names { variables: &["ALIYUN_COM_GPU_", DISABLE], is_annotation: |_, _| false };
 /// The vendor's most slices for one container, whatever `max_inst` is.
 const MOST_SLICES: u16 = 16;
 

@@ -2,7 +2,7 @@
 //!
 //! Over its memory a process is ended, after the script if there is one.
 
-use super::{Foreign, ForeignCards};
+use super::{Foreign, ForeignCards, Names};
 use crate::{
     request::{
         ComputeShare, Dialect, MemoryLimit, OverMemory, PerCard, RequestError,
@@ -19,6 +19,8 @@ pub(super) const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
 pub(super) const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
 const UTILIZATION: &str = "GPU_UTIL_PER_DEVICE";
 const SCRIPT: &str = "ALIYUN_COM_GPU_OOM_SCRIPT";
+pub(super) const NAMES: Names =
+    Names { variables: &["AMP_", "ALIYUN_COM_GPU_", BYTES, UTILIZATION], is_annotation: |_, _| false };
 /// Taken off unless [`RESERVED`] says otherwise, in MiB.
 const DEFAULT_RESERVED_MIB: u64 = 10;
 /// Largest percentage with compute control.

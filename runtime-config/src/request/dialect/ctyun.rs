@@ -5,7 +5,7 @@
 //! POLICY 0 hard caps, 1 weights, 2 memory only; ONLINE 1 lets the quota be changed while the
 //! container runs; TYPE has no effect.
 
-use super::{Foreign, ForeignCards};
+use super::{Foreign, ForeignCards, Names};
 use crate::{
     request::{
         CardPolicy, ComputeShare, DeviceSelector, Dialect, Isolation, MemoryLimit, PerCard, RequestError,
@@ -17,6 +17,7 @@ use crate::{
 };
 
 const VARIABLE: &str = "EGPU";
+pub(super) const NAMES: Names = Names { variables: &[VARIABLE], is_annotation: |_, _| false };
 const SHAPE: &str = "like POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10";
 
 /// The variable, where it is set.

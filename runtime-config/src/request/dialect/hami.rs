@@ -1,6 +1,6 @@
 //! HAMi: `CUDA_DEVICE_*`, as its device plugin sets them or somebody by hand.
 
-use super::{Foreign, ForeignCards, takes_limits_off};
+use super::{Foreign, ForeignCards, Names, takes_limits_off};
 use crate::{
     config::{Config, HamiDefaults},
     request::{
@@ -21,6 +21,10 @@ const OOM_KILLER: &str = "ACTIVE_OOM_KILLER";
 const OVERSUBSCRIBE: &str = "CUDA_OVERSUBSCRIBE";
 const DISABLE: &str = "CUDA_DISABLE_CONTROL";
 const ALLOCATED: &str = "hami.io/vgpu-devices-allocated";
+pub(super) const NAMES: Names = Names {
+    variables: &["CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_", CAP_POLICY, PRIORITY, OOM_KILLER, OVERSUBSCRIBE, DISABLE],
+    is_annotation: |name, _| name.starts_with(ALLOCATED),
+};
 /// The highest card number in `CUDA_DEVICE_..._<i>`.
 const MAX_POSITION: usize = 63;
 

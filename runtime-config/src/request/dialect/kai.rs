@@ -1,7 +1,7 @@
 //! KAI's scheduler and Run:ai: the pod's annotations `gpu-fraction` and `gpu-memory`, and
 //! `GPU_PORTION`, which the scheduler's binder reckons from them.
 
-use super::{Foreign, ForeignCards, nvidia_fractions, unused};
+use super::{Foreign, ForeignCards, Names, nvidia_fractions, unused};
 use crate::{
     request::{
         Dialect, MemoryLimit, PerCard, RequestError,
@@ -21,8 +21,10 @@ const MEMORY: &str = "gpu-memory";
 const CARDS: &str = "gpu-fraction-num-devices";
 /// The container that the annotations are for, where it is not the pod's first.
 const CONTAINER: &str = "gpu-fraction-container-name";
-/// Annotations of this language.
-pub(in crate::request) const ANNOTATIONS: [&str; 4] = [FRACTION, MEMORY, CARDS, CONTAINER];
+pub(super) const NAMES: Names = Names {
+    variables: &[PORTION, NUMBER, LIMIT],
+    is_annotation: |name, _| [FRACTION, MEMORY, CARDS, CONTAINER].contains(&name),
+};
 /// The scheduler's mark on a pod: it sets `GPU_PORTION` in the container that the share is for.
 const SCHEDULED: &str = "runai/shared-gpu-configmap";
 /// Most cards of a request, as of egpu's own.

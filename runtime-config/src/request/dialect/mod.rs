@@ -20,6 +20,38 @@ use super::{
 };
 use crate::config::Config;
 
+/// Names of what a language reads: all that is bounded in length, and logged for a request that is
+/// refused.
+pub(super) struct Names {
+    /// Variables; one that ends in `_` stands for all that begin with it.
+    variables: &'static [&'static str],
+    /// Returns whether an annotation, of these, is one.
+    is_annotation: fn(&str, &Statements<'_>) -> bool,
+}
+
+/// Names of every language.
+const NAMES: &[Names] = &[
+    native::NAMES,
+    nvidia::NAMES,
+    alibaba_egpu::NAMES,
+    alibaba_cgpu::NAMES,
+    ctyun::NAMES,
+    hami::NAMES,
+    nvidia_fractions::NAMES,
+    kai::NAMES,
+];
+
+/// Returns whether an annotation of this name may be about GPUs, in one of the languages.
+pub(super) fn is_annotation_of_a_request(name: &str, annotations: &Statements<'_>) -> bool {
+    NAMES.iter().any(|names| (names.is_annotation)(name, annotations))
+}
+
+/// Returns whether a variable of this name may be about GPUs, in one of the languages.
+pub fn is_of_a_request(name: &str) -> bool {
+    let mut all = NAMES.iter().flat_map(|names| names.variables);
+    all.any(|known| name == *known || (known.ends_with('_') && name.starts_with(known)))
+}
+
 /// A request in a foreign language.
 #[derive(Debug)]
 pub(super) struct Foreign {
@@ -52,7 +84,7 @@ pub(super) fn foreign(
     config: &Config,
 ) -> Result<Option<Foreign>, RequestError> {
     let egpu = alibaba_egpu::selected_by(env)?;
-    let candidates: [(Dialect, Option<Statement<'_>>); 6] = [
+    let candidates = [
         (Dialect::AlibabaEgpu, egpu),
         (Dialect::AlibabaCgpu, if egpu.is_none() { alibaba_cgpu::selected_by(env)? } else { None }),
         (Dialect::CtyunEgpu, ctyun::selected_by(env)),

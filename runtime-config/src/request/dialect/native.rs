@@ -12,6 +12,7 @@ use super::super::{
     statements::{self, Statement, Statements},
     terms::{Terms, lower_priority, stricter_over_memory, tighter_isolation},
 };
+use super::Names;
 use crate::{
     config::nearest,
     units::{Bytes, Percent, Weight},
@@ -19,15 +20,19 @@ use crate::{
 
 const ANNOTATION_PREFIX: &str = "egpu.io/";
 const VARIABLE_PREFIX: &str = "EGPU_";
+pub(super) const NAMES: Names = Names {
+    variables: &[VARIABLE_PREFIX],
+    is_annotation: |name, _| name.starts_with(ANNOTATION_PREFIX) && name != NODE_PLACEMENT_ANNOTATION,
+};
 /// Variables of the `egpu` command, not of a request.
-const NOT_A_REQUEST: [&str; 1] = ["EGPU_CONFIG"];
-const PLACEMENTS: [(&str, Placement); 2] = [("binpack", Placement::Binpack), ("spread", Placement::Spread)];
+const NOT_A_REQUEST: &[&str] = &["EGPU_CONFIG"];
+const PLACEMENTS: &[(&str, Placement)] = &[("binpack", Placement::Binpack), ("spread", Placement::Spread)];
 /// Most cards of a request, more than any node has.
 const MAX_CARDS: u64 = 1024;
 const MAX_GROUP_LENGTH: usize = 253;
 
 /// Every key: the annotation's name after the prefix.
-const KEYS: [&str; 13] = [
+const KEYS: &[&str] = &[
     CARDS,
     DEVICES,
     MEMORY,
@@ -118,7 +123,7 @@ pub(in crate::request) fn parse(
 ) -> Result<Option<Native>, RequestError> {
     let source = NativeStatements { env, annotations };
     for statement in annotations.all(NODE_PLACEMENT_ANNOTATION) {
-        statement.word(&PLACEMENTS)?;
+        statement.word(PLACEMENTS)?;
     }
     let first = KEYS.iter().find_map(|key| source.any(key));
     refuse_unknown(&source, first.is_some())?;
@@ -174,11 +179,11 @@ fn variable(key: &str) -> String {
 fn refuse_unknown(source: &NativeStatements<'_, '_>, spoken: bool) -> Result<(), RequestError> {
     for (name, key) in source.annotations.with_prefix(ANNOTATION_PREFIX) {
         if !KEYS.contains(&key) && name != NODE_PLACEMENT_ANNOTATION {
-            let suggestion = nearest(key, KEYS.into_iter()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
+            let suggestion = nearest(key, KEYS.iter().copied()).map(|near| format!("{ANNOTATION_PREFIX}{near}"));
             return Err(RequestError::UnknownName { name: Shown::new(name), suggestion });
         }
     }
-    let variables = KEYS.map(variable);
+    let variables: Vec<_> = KEYS.iter().map(|key| variable(key)).collect();
     for (name, _) in source.env.with_prefix(VARIABLE_PREFIX) {
         if variables.iter().any(|known| known == name) || NOT_A_REQUEST.contains(&name) {
             continue;
@@ -264,7 +269,7 @@ fn read_wishes(source: &NativeStatements<'_, '_>, terms: &mut Terms) -> Result<(
         terms.policy = Some((policy, statement.into()));
     }
     if let Some(statement) = source.one("placement")? {
-        terms.placement = statement.word(&PLACEMENTS)?;
+        terms.placement = statement.word(PLACEMENTS)?;
     }
     let priorities = [("high", Priority::High), ("low", Priority::Low)];
     let priority = source.joined("priority", |statement| statement.word(&priorities), lower_priority)?;

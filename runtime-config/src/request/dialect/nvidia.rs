@@ -8,6 +8,7 @@ use super::super::{
     selector::{DeviceList, ParseSelectorError},
     statements::{Statement, Statements},
 };
+use super::Names;
 use crate::config::Config;
 
 pub(in crate::request) const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -23,6 +24,10 @@ const MIG_CONFIG: &str = "NVIDIA_MIG_CONFIG_DEVICES";
 const MIG_MONITOR: &str = "NVIDIA_MIG_MONITOR_DEVICES";
 const IMEX: &str = "NVIDIA_IMEX_CHANNELS";
 const CUDA_VERSION: &str = "CUDA_VERSION";
+pub(super) const NAMES: Names = Names {
+    variables: &[VISIBLE, CAPABILITIES, DISABLE_REQUIRE, IMEX, REQUIRE, "NVIDIA_MIG_"],
+    is_annotation: |_, _| false,
+};
 /// The driver numbers IMEX channels below 2^20.
 const MAX_IMEX_CHANNEL: u32 = (1 << 20) - 1;
 

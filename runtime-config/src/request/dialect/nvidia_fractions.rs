@@ -4,7 +4,7 @@
 
 use kubernetes_api::Quantity;
 
-use super::{Foreign, ForeignCards, unused};
+use super::{Foreign, ForeignCards, Names, unused};
 use crate::{
     request::{
         ComputeShare, Dialect, MemoryLimit, PerCard, RequestError,
@@ -25,7 +25,8 @@ const COMPUTE_PORTION: &str = "gpu-compute.portion";
 const COMPUTE_MODE: &str = "gpu-compute.mode";
 /// The scheduler's choice of cards.
 const DEVICES: &str = "gpus.devices";
-const KEYS: [&str; 5] = [MEMORY_LIMIT, MEMORY_REQUEST, COMPUTE_PORTION, COMPUTE_MODE, DEVICES];
+const KEYS: &[&str] = &[MEMORY_LIMIT, MEMORY_REQUEST, COMPUTE_PORTION, COMPUTE_MODE, DEVICES];
+pub(super) const NAMES: Names = Names { variables: &["NVIDIA_GPU_MEMORY_"], is_annotation: is_own };
 /// The container's name in its pod; containerd writes it.
 const CONTAINER_NAME: &str = "io.kubernetes.cri.container-name";
 
@@ -76,7 +77,7 @@ fn own<'a>(annotations: &Statements<'a>, key: &str) -> Option<Statement<'a>> {
 }
 
 /// Returns whether an annotation is one of this very container.
-pub(in crate::request) fn is_own(name: &str, annotations: &Statements<'_>) -> bool {
+fn is_own(name: &str, annotations: &Statements<'_>) -> bool {
     let rest = name.strip_prefix(ANNOTATIONS);
     let key = rest.zip(container_name(annotations)).and_then(|(rest, own)| rest.strip_prefix(own)?.strip_prefix('.'));
     key.is_some_and(|key| KEYS.contains(&key))
