@@ -259,7 +259,7 @@ pub(super) const PLAIN: &[(&str, &[u32])] = &[
     ),
 ];
 
-/// Where no code reads a struct, its rows alone have its bytes.
+/// Rows are all that has the bytes of a struct that no code reads.
 #[test]
 fn classes_of_one_kind_have_parameters_of_one_size() {
     let rows = || {

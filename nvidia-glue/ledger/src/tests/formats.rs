@@ -143,6 +143,14 @@ fn full_record() -> Record {
     }
 }
 
+/// A build cannot act on what names a policy that it does not know.
+#[test]
+fn another_policy_is_another_version_of_what_names_it() {
+    let versions = (RECORD.version, SETTINGS.version, WAITER.version);
+    let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
+    assert_eq!((versions, CardPolicy::NAMES), ((5, 2, 3), policies.as_slice()), "each version has its policies");
+}
+
 #[test]
 fn a_record_is_read_as_it_was_written() {
     is_newest("record", RECORD, &full_record());
