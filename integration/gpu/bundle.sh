@@ -37,7 +37,7 @@ ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/compute-load" integration/gpu/compute_l
 ${CC:-cc} -O2 -o "$out/egpu-gpu-test/bin/latency-load" integration/gpu/latency_load.c -ldl -lm
 ${CC:-cc} -O2 -shared -fPIC -o "$out/egpu-gpu-test/bin/no-preemption.so" integration/gpu/no_preemption.c -ldl
 strip "$out/egpu-gpu-test/bin/rm-client" 2>/dev/null || true
-cp integration/gpu/run.sh integration/gpu/*.py integration/gpu/*.cu "$out/egpu-gpu-test/"
+cp integration/gpu/run.sh integration/gpu/*.py integration/gpu/*.cu integration/gpu/*.cpp "$out/egpu-gpu-test/"
 mkdir -p "$out/egpu-gpu-test/measure/programs"
 cp integration/gpu/measure/*.py "$out/egpu-gpu-test/measure/"
 cp integration/gpu/measure/programs/*.py "$out/egpu-gpu-test/measure/programs/"

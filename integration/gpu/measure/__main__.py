@@ -5,7 +5,7 @@ import signal
 import sys
 import time
 
-from measure import attacks, basics, compute, latency, memory, programs
+from measure import attacks, basics, compute, latency, memory, mixes, programs
 from measure.node import DRIVER, Node, call, nvidia_smi, uuids_in
 from measure.report import Report, kept_in
 from measure.settings import Settings
@@ -84,7 +84,10 @@ def run(node, report, settings):
     show_egpu(node, report)
     parts = {"memory": memory, "cost": memory, "floor": memory, "attacks": attacks,
              "programs": programs, "latency": latency}
-    if settings.only:
+    if settings.only == "mixes":
+        suite.run(mixes.mixes)
+        show_logs(node, report)
+    elif settings.only:
         parts.get(settings.only, compute).run(suite)
         show_logs(node, report)
     else:

@@ -29,7 +29,7 @@ NCCL_OPTIONS = ["--net-host", "--mount",
                 "type=tmpfs,src=shm,dst=/dev/shm,options=nosuid:nodev:mode=1777:size=1073741824"]
 DRIVER = "/usr/local/nvidia"
 LOADS = ["train.py", "pin_load.py", "large_load.py", "torch_load.py", "nccl_load.py",
-         "torch_check.py"]
+         "torch_check.py", "matrix_load.py"]
 PROGRAMS = ["cuda-load", "notify-floor", "compute-load", "latency-load", "no-preemption.so",
             "rm-client", "hostile", "egpu"]
 DISABLED = [f"io.containerd.{name}" for name in (

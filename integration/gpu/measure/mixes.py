@@ -1,0 +1,113 @@
+"""Mixes of programs on one card: what each gets done, of what it does alone, and how it waits.
+
+EGPU_GPU_DECODER names a folder with the program `decoder` (decoder.cpp, built with llama.cpp) and
+`model.gguf` (decoder_model.py makes one).
+"""
+
+import re
+
+from measure import figures
+from measure.loads import Compute
+from measure.systems import mps
+
+MIXES = {"two decoders": ("decoder", "decoder"), "four decoders": ("decoder",) * 4,
+         "a decoder and a training": ("decoder", "float32"),
+         "two trainings": ("float32", "bfloat16")}
+PERIODS = ("20ms", "50ms", "100ms")
+HEAD = f"{'':<26}{'together':>9}  of what each does alone (p50, p99 ms of a token or step)"
+
+
+def gaps(text):
+    """Returns (end in microseconds, length in milliseconds) of each token or step but the first."""
+    found = []
+    for part in re.split("^prompt$", text, flags=re.MULTILINE):
+        times = [time for time, _ in figures.samples(part)]
+        found += [(end, (end - begin) / 1000) for begin, end in zip(times, times[1:])]
+    return found
+
+
+class Mixes(Compute):
+    def __init__(self, node, report, settings):
+        super().__init__(node, report, settings)
+        # Sums of the words of a round that one alone says.
+        self.right = set()
+
+    def load(self, kind, place, seconds):
+        if kind == "decoder":
+            folder = self.settings.decoder
+            return [f"{folder}/decoder", f"{folder}/model.gguf", str(seconds)]
+        return ["python3", f"{'/tmp' if place else self.node.tools}/matrix_load.py", str(seconds),
+                kind]
+
+    def figures_of(self, title, names, seconds=4):
+        """Measures loads that run, and prints a line."""
+        start = self.node.now_us()
+        self.node.sleep(seconds)
+        end = self.node.now_us()
+        self.node.sleep(0.3)
+        parts, texts = [], []
+        for name in names:
+            rate = self.rate(name, start, end) or 0
+            parts.append(rate / self.alone_rates[self.kinds[name]])
+            took = [gap for at, gap in gaps(self.output(name)) if start <= at <= end]
+            p50, p99 = (figures.quantile(took, part) or 0 for part in (0.5, 0.99))
+            texts.append(f"{self.kinds[name]} {parts[-1]:.3f} ({p50:.1f}, {p99:.1f})")
+        print(f"{title:<26}{sum(parts):>9.3f}  {'; '.join(texts)}")
+        said = {one for name in names for one in self.sums(name)}
+        self.report.check(f"{title}: the words of one alone", said <= self.right, said)
+
+    def sums(self, name):
+        return set(re.findall("^sum ([0-9]+)$", self.output(name), re.MULTILINE))
+
+    def outside(self, title, kinds, prefix=()):
+        names = [f"outside{number}" for number in range(len(kinds))]
+        for name, kind in zip(names, kinds):
+            self.begin(name, None, [*prefix, *self.load(kind, None, 12)], kind)
+        self.await_work(*names)
+        self.figures_of(title, names, 3.5)
+        self.settle()
+
+    def inside(self, kinds):
+        names = [f"share{number}" for number in range(len(kinds))]
+        for name in names:
+            self.share(name)
+        for name, kind in zip(names, kinds):
+            self.begin(name, name, self.load(kind, name, 90), kind)
+        self.await_work(*names)
+        self.figures_of("shares, nothing asked for", names)
+        self.policy("soft")
+        self.figures_of("shares, soft", names)
+        for period in PERIODS:
+            self.policy("preemptive", "--period", period)
+            self.figures_of(f"preemptive, period {period}", names)
+        self.policy("fixed")
+        for name in names:
+            self.node.egpu("set", name, "--compute", f"{100 // len(names)}%", "--wait")
+        for period in PERIODS:
+            self.policy("--period", period)
+            self.figures_of(f"equal caps, period {period}", names)
+        self.end(*names)
+
+
+def mixes(suite):
+    """Runs each mix by time slices, under MPS, and in shares."""
+    if not suite.settings.decoder:
+        return suite.report.skip("mixes: EGPU_GPU_DECODER names no folder")
+    if not suite.needs_torch("mixes"):
+        return None
+    mix = Mixes(suite.node, suite.report, suite.settings)
+    for kind in ("float32", "bfloat16", "decoder"):
+        mix.measure_alone(kind)
+        if not mix.alone_rates[kind]:
+            return suite.report.check(f"{kind} runs", False, mix.output("solo")[-500:])
+    # The decoder was the last.
+    mix.right = mix.sums("solo")
+    for title, kinds in MIXES.items():
+        suite.report.title(f"mixes: {title}")
+        print(HEAD)
+        mix.outside("time slices, outside", kinds)
+        with mps(mix) as sides:
+            if sides:
+                mix.outside("MPS, outside", kinds, sides.high)
+        mix.inside(kinds)
+    return None
