@@ -9,6 +9,7 @@ use ledger::{
     claims::{ClaimContainer, ClaimGrant},
 };
 use runtime_config::{Bytes, Percent, Weight, request::PodContainer};
+use schedule::policy::rules;
 use serde::Serialize;
 
 use super::{
@@ -114,6 +115,9 @@ pub(super) struct GrantListing {
     /// The card cannot take it off: its cap is only a weight.
     #[serde(skip)]
     is_weight_only: bool,
+    /// The card's policy gives it a part of the time that it need not ask for.
+    #[serde(skip)]
+    has_part: bool,
 }
 
 pub(super) fn list(node: &Node, usage: &MemoryUsage) -> Vec<ContainerListing> {
@@ -205,6 +209,7 @@ fn card(grant: &CardGrant, used: Option<Bytes>, time: CardTime, is_weight_only: 
         utilization_percent: time.utilization_percent.map(rounded),
         time,
         is_weight_only,
+        has_part: rules(grant.policy).promises_time(),
     }
 }
 
@@ -307,6 +312,7 @@ fn compute(container: &ContainerListing, card: &GrantListing) -> Cell {
         _ if container.exclusive => "whole".to_owned(),
         (Some(percent), _) => format!("{percent}% / {achieved}"),
         (None, Some(weight)) => format!("weight {weight} / {achieved}"),
+        (None, None) if card.has_part => format!("{} / {achieved}", schedules::shown(card.time.granted_percent)),
         (None, None) => format!("no limit / {achieved}"),
     };
     Cell::percent(card.time.achieved_1s_percent, text)
@@ -379,6 +385,20 @@ mod tests {
         assert!(lines[2].contains("0 B / 32 GiB"), "{text}");
         assert!(lines[2].contains("whole"), "{text}");
         assert_eq!(lines.len(), 3);
+    }
+
+    #[test]
+    fn the_part_that_a_policy_gives_is_shown() {
+        use runtime_config::request::{CardPolicy, ComputeShare};
+
+        let mut node = test_support::node();
+        let grant = &mut node.records[0].cards[0];
+        (grant.policy, grant.compute) = (CardPolicy::Fair, ComputeShare::Unlimited);
+        let text = table(&list(&node, &MemoryUsage::nothing_runs()));
+        assert!(text.contains("10.0% / 9.9%"), "{text}");
+        node.records[0].cards[0].policy = CardPolicy::Native;
+        let text = table(&list(&node, &MemoryUsage::nothing_runs()));
+        assert!(text.contains("no limit / 9.9%"), "{text}");
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(super) fn examine(containerd_config: Option<&Path>) -> Vec<Check> {
             checks.extend(driver_and_cards(&Roots::host(), &config, &findings(&config)));
             checks.extend(state::checks(&config));
             checks.extend(mediators::check(&config));
-            checks.extend(schedules::check(&config));
+            checks.extend(schedules::checks(&config));
             checks.extend(priority::check(&config));
             checks.extend(harvest::check(&config));
             checks.push(fence::check(config.fence_other_containers, &state::inits(&config.state_dir)));

@@ -1,10 +1,13 @@
 //! Check that containers that share cards are scheduled as granted.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use ledger::{ContainerName, Record};
+use ledger::{CardGrant, ContainerName, Record};
 use runtime_config::Config;
-use schedule::{CardStatus, Running, Status, now_us};
+use schedule::{
+    CardStatus, Running, Status, now_us,
+    policy::{is_hard_cap, rules},
+};
 
 use super::{Check, plural, state};
 use crate::schedules::Schedules;
@@ -16,14 +19,42 @@ const LATE_PER_MILLE: u64 = 10;
 /// thousand: short turns lose more than that where no call waits.
 const LOST_PER_MILLE: u64 = 10;
 const SLOW_PER_MILLE: u64 = 10;
+/// All of a card, but for what cannot be divided.
+const ALL_PERCENT: f64 = 99.0;
 /// Delay of a status that even a busy host does not explain.
 const LATE_STATUS: Duration = Duration::from_secs(1);
 
-/// Checks the schedules; `None`: no container shares a card.
-pub(super) fn check(config: &Config) -> Option<Check> {
+/// Checks the schedules; none: no container shares a card.
+pub(super) fn checks(config: &Config) -> impl Iterator<Item = Check> {
     let records = state::records(&config.state_dir);
-    let now = now_us();
     let (schedules, _) = Schedules::read(&config.state_dir, &records);
+    kept(&records, &schedules).into_iter().chain(idle_time(&records, &schedules))
+}
+
+/// Tells on which cards a policy holds each container to a part, and nobody has the rest.
+fn idle_time(records: &[Record], schedules: &Schedules) -> Option<Check> {
+    let mut cards: BTreeMap<u32, (&str, usize, f64)> = BTreeMap::new();
+    for record in records {
+        // Where there are caps, who asked for them knows of them.
+        let held = |grant: &&CardGrant| grant.is_shared() && !rules(grant.policy).takes_caps && is_hard_cap(grant);
+        for grant in record.cards.iter().filter(held) {
+            let (_, containers, percent) = cards.entry(grant.index).or_insert((grant.policy.name(), 0, 0.0));
+            *containers += 1;
+            *percent += schedules.time(record, &grant.uuid).granted_percent.unwrap_or(0.0);
+        }
+    }
+    let tell = |(index, (policy, containers, percent)): (u32, (&str, usize, f64))| {
+        let containers = plural(containers, "container");
+        let rest = format!("the rest lies idle; under `egpu policy {index} preemptive` they would share it");
+        (percent < ALL_PERCENT)
+            .then(|| format!("{policy} holds the {containers} of card {index} to {percent:.1}% together: {rest}"))
+    };
+    let told: Vec<String> = cards.into_iter().filter_map(tell).collect();
+    (!told.is_empty()).then(|| Check::ok("idle time", told.join("; ")))
+}
+
+fn kept(records: &[Record], schedules: &Schedules) -> Option<Check> {
+    let now = now_us();
     let reported = |record: &Record| Some((ContainerName::from(record).to_string(), schedules.status(record)?.clone()));
     let all: Vec<(String, Status)> = records.iter().filter_map(reported).collect();
     if all.is_empty() { None } else { Some(assess(&all, now)) }
@@ -73,8 +104,26 @@ fn assess(all: &[(String, Status)], now_us: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use runtime_config::request::{CardPolicy, ComputeShare};
+
     use super::*;
-    use crate::doctor::Level;
+    use crate::{doctor::Level, test_support};
+
+    #[test]
+    fn what_a_policy_leaves_idle_is_told() {
+        let mut node = test_support::node();
+        let told = |node: &crate::node::Node| idle_time(&node.records, &node.schedules).map(|check| check.detail);
+        assert_eq!(told(&node), None, "who asked for a cap knows");
+        let grant = &mut node.records[0].cards[0];
+        (grant.policy, grant.compute) = (CardPolicy::Fair, ComputeShare::Unlimited);
+        assert_eq!(
+            told(&node).unwrap(),
+            "fair holds the 1 container of card 0 to 10.0% together: the rest lies idle; under `egpu policy 0 \
+             preemptive` they would share it"
+        );
+        node.records[0].cards[0].policy = CardPolicy::Preemptive;
+        assert_eq!(told(&node), None);
+    }
 
     #[test]
     fn what_keeps_a_container_from_its_turns_is_named() {

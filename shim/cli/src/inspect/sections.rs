@@ -11,7 +11,7 @@ use runtime_config::{
     config::PriorityMode,
     request::{ComputeShare, Priority},
 };
-use schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window};
+use schedule::{CardStatus, CardTurn, Pass, Running, Status, Turn, Window, policy::rules};
 
 use super::Inspected;
 use crate::{
@@ -150,6 +150,7 @@ fn card(grant: &CardGrant) -> String {
         },
     };
     let time = match grant.compute {
+        ComputeShare::Unlimited if rules(grant.policy).promises_time() => "its policy's part of the time".to_owned(),
         ComputeShare::Unlimited => "no limit of time".to_owned(),
         ComputeShare::Cap { percent, lifted_when_alone: false } => format!("{percent} of its time"),
         ComputeShare::Cap { percent, lifted_when_alone: true } => {
