@@ -6,7 +6,8 @@ EGPU_GPU_DECODER names a folder with the program `decoder` (decoder.cpp, built w
 
 import re
 
-from measure import figures
+from measure import figures, served
+from measure.latency import Requests
 from measure.loads import Compute
 from measure.systems import mps
 
@@ -14,6 +15,9 @@ MIXES = {"two decoders": ("decoder", "decoder"), "four decoders": ("decoder",) *
          "a decoder and a training": ("decoder", "float32"),
          "two trainings": ("float32", "bfloat16")}
 PERIODS = ("20ms", "50ms", "100ms")
+# Ways of sharing that a mix is measured by.
+LINES = ("outside", "mps", "adaptive", "native", "soft", "preemptive", "caps")
+REQUESTS = Requests(1640, 30, 1000)
 HEAD = f"{'':<26}{'together':>9}  of what each does alone (p50, p99 ms of a token or step)"
 
 
@@ -30,7 +34,8 @@ class Mixes(Compute):
     def __init__(self, node, report, settings):
         super().__init__(node, report, settings)
         # Sums of the words of a round that one alone says.
-        self.right = set()
+        self.right, self.per_us = set(), None
+        self.lines = settings.lines or LINES
 
     def load(self, kind, place, seconds):
         if kind == "decoder":
@@ -74,19 +79,57 @@ class Mixes(Compute):
         for name, kind in zip(names, kinds):
             self.begin(name, name, self.load(kind, name, 90), kind)
         self.await_work(*names)
-        self.figures_of("shares, nothing asked for", names)
-        self.policy("soft")
-        self.figures_of("shares, soft", names)
-        for period in PERIODS:
+        if "adaptive" in self.lines:
+            # What is chosen depends on what was seen.
+            self.node.sleep(2)
+            self.figures_of("shares, nothing asked for", names)
+            self.top(len(names))
+        for policy in ("native", "soft"):
+            if policy in self.lines:
+                self.policy(policy)
+                self.figures_of(f"shares, {policy}", names)
+        for period in PERIODS if "preemptive" in self.lines else ():
             self.policy("preemptive", "--period", period)
             self.figures_of(f"preemptive, period {period}", names)
         self.policy("fixed")
-        for name in names:
-            self.node.egpu("set", name, "--compute", f"{100 // len(names)}%", "--wait")
-        for period in PERIODS:
-            self.policy("--period", period)
-            self.figures_of(f"equal caps, period {period}", names)
+        if "caps" in self.lines:
+            for name in names:
+                self.node.egpu("set", name, "--compute", f"{100 // len(names)}%", "--wait")
+            for period in PERIODS:
+                self.policy("--period", period)
+                self.figures_of(f"equal caps, period {period}", names)
         self.end(*names)
+
+    def serve(self, title, place, beside):
+        """Serves requests in a container or outside, and prints how long they take."""
+        folder = "/tmp" if place else self.node.tools
+        command = [f"{folder}/latency-load", *REQUESTS.arguments(self.per_us)]
+        self.running["requests"] = self.node.spawn(place, command, self.path("requests"))
+        self.running.pop("requests").wait()
+        found = served.read(self.output("requests"))
+        if not found:
+            return self.report.check(f"{title}: requests are served", False, self.output("requests"))
+        p50, p99 = (found.latency_ms(part) for part in (0.5, 0.99))
+        rate = self.rate(beside, found.begin_us, found.end_us) if beside else None
+        part = f"; decoder {rate / self.alone_rates['decoder']:.3f}" if rate else ""
+        print(f"{title:<26}requests {len(found.requests)} ({p50:.1f}, {p99:.1f}){part}")
+        return None
+
+    def requests_and_decoder(self):
+        self.report.title("mixes: requests at 30 percent and a decoder")
+        self.per_us = self.node.on_host(f"{self.node.tools}/latency-load", "calibrate").strip()
+        self.serve("alone, outside", None, None)
+        if "outside" in self.lines:
+            self.begin("beside", None, self.load("decoder", None, 12), "decoder")
+            self.await_work("beside")
+            self.serve("time slices, outside", None, "beside")
+            self.settle()
+        self.share("server")
+        self.share("beside")
+        self.begin("beside", "beside", self.load("decoder", "beside", 60), "decoder")
+        self.await_work("beside")
+        self.serve("shares, nothing asked for", "server", "beside")
+        self.end("server", "beside")
 
 
 def mixes(suite):
@@ -105,9 +148,12 @@ def mixes(suite):
     for title, kinds in MIXES.items():
         suite.report.title(f"mixes: {title}")
         print(HEAD)
-        mix.outside("time slices, outside", kinds)
-        with mps(mix) as sides:
-            if sides:
-                mix.outside("MPS, outside", kinds, sides.high)
+        if "outside" in mix.lines:
+            mix.outside("time slices, outside", kinds)
+        if "mps" in mix.lines:
+            with mps(mix) as sides:
+                if sides:
+                    mix.outside("MPS, outside", kinds, sides.high)
         mix.inside(kinds)
+    mix.requests_and_decoder()
     return None

@@ -9,6 +9,7 @@ EGPU_GPU_ONLY      one part: memory, compute, attacks (8 minutes at most), cost 
                    batch work, 11 minutes; in no other run), mixes (programs beside each other by
                    time slices, under MPS, in shares: 5 minutes; in no other run)
 EGPU_GPU_DECODER   a folder with decoder and model.gguf, for mixes (mixes.py)
+EGPU_GPU_LINES     ways of sharing that mixes are measured by, of mixes.py (all)
 EGPU_GPU_MEMORY    measurements of memory, of memory.py and cost.py (all)
 EGPU_GPU_PROGRAMS  random programs (300)
 EGPU_GPU_PAIRS     pairs of a comparison (5)
@@ -62,7 +63,7 @@ class Settings:
         self.caps = [int(cap) for cap in get("CAPS", "90 75 50 33 25 10 5").split()]
         self.peer = get("PEER")
         self.latency, self.systems = get("LATENCY").split(), get("SYSTEMS").split()
-        self.decoder = get("DECODER")
+        self.decoder, self.lines = get("DECODER"), get("LINES").split()
         self.requests = int(get("REQUESTS", "0"))
         self.batches = [int(batch) for batch in get("BATCHES", "16 32 64 128").split()]
         self.suites = get("CASES", "attacks memory").split()

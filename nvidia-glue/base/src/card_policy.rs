@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Defines the policies, in the order of cGPU's numbers, each by the name that requests, the
+/// Defines the policies, cGPU's in the order of its numbers, each by the name that requests, the
 /// configuration and the ledger's files have for it.
 macro_rules! policies {
     ($($(#[$doc:meta])* $policy:ident = $name:literal,)+) => {
@@ -42,6 +42,8 @@ policies! {
     Soft = "soft",
     /// The driver's own; memory quota only (cGPU 5).
     Native = "native",
+    /// Shares by weight among those that work, in time slices or in turns, whichever wastes less.
+    Adaptive = "adaptive",
 }
 
 impl CardPolicy {

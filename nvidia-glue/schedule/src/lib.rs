@@ -23,6 +23,7 @@ mod plan_settings;
 pub mod policy;
 pub mod priority;
 mod residency;
+pub mod round_robin;
 mod shares;
 pub mod soft;
 mod status;

@@ -232,7 +232,7 @@ impl<'a> Group<'a> {
                 }
                 // Its 5 %.
                 Hold::Remainder => Hold::Weight(50_000),
-                other => other,
+                Hold::Free | Hold::Weight(_) | Hold::Turns(_) | Hold::Absent => *hold,
             };
         }
         group
@@ -292,6 +292,7 @@ impl<'a> Group<'a> {
                 Hold::Free => Pass::Free,
                 Hold::Absent => Pass::Windows(Vec::new()),
                 Hold::Weight(weight) => Pass::Weight(*weight),
+                Hold::Turns(weight) => Pass::Turns(*weight),
                 Hold::Remainder => Pass::Windows(own_gaps.clone()),
                 Hold::Window(parts) => {
                     let end_us = start_us + length_us(*parts, layout.period_us);
@@ -317,7 +318,8 @@ impl<'a> Group<'a> {
 
     fn share_ppm(&self, card: usize, hold: Hold, own_gaps: &[Window], period_us: u64) -> u32 {
         let ppm = match hold {
-            Hold::Free => MILLION,
+            // Idle time of others is theirs, too.
+            Hold::Free | Hold::Turns(_) => MILLION,
             Hold::Absent => 0,
             Hold::Window(parts) => scaled(MILLION, parts, PERIOD_PARTS),
             Hold::Remainder => {

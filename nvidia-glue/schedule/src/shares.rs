@@ -79,10 +79,26 @@ pub(super) fn holds(
     if !holds.iter().any(|hold| matches!(hold, Hold::Window(_))) {
         // Nobody is in the way of those who share what is left.
         for hold in holds.iter_mut().filter(|hold| **hold == Hold::Remainder) {
-            *hold = Hold::Free;
+            *hold = Hold::Turns(1);
         }
     }
+    let has_several = |position: usize| is_member(position, |member| member.grants.len() > 1);
+    if grants.iter().zip(&holds).any(|((position, _), hold)| matches!(hold, Hold::Turns(_)) && has_several(*position)) {
+        without_turns(&mut holds);
+    }
     holds
+}
+
+/// Turns of a card are agreed on among its own containers: one with several cards would have its
+/// turns at other instants on each.
+fn without_turns(holds: &mut [Hold]) {
+    let weights: Vec<u32> = holds.iter().filter_map(|hold| hold.turns_weight()).collect();
+    let are_equal = weights.iter().all(|weight| weights.first() == Some(weight));
+    for hold in holds {
+        if let Some(weight) = hold.turns_weight() {
+            *hold = if are_equal { Hold::Free } else { Hold::Weight(weight) };
+        }
+    }
 }
 
 /// The cards, by number, of each set of containers that share remainders with each other: they do

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::round_robin::RoundRobin;
 use base::{
     Format, PriorityMode,
     block_file::{BlockFile, Published},
@@ -14,7 +15,7 @@ use base::{
 pub type StatusFile = BlockFile<Status>;
 
 impl Published for Status {
-    const FORMAT: Format = Format::new(3, 3);
+    const FORMAT: Format = Format::new(4, 3);
 }
 
 /// Status of a mediator's scheduling.
@@ -149,6 +150,9 @@ pub struct CardStatus {
     /// asked it, or the call itself failed.
     #[serde(default)]
     pub refused: Option<u32>,
+    /// Turns of the containers without a cap, if its mediator is the one that chooses them.
+    #[serde(default)]
+    pub round_robin: Option<RoundRobin>,
 }
 
 /// State of a container on a card.
@@ -175,6 +179,7 @@ mod tests {
     use testing::{fixture, is_fixture};
 
     use super::*;
+    use crate::round_robin::RoundRobinMember;
 
     #[test]
     fn a_status_file_is_read_as_it_was_written() {
@@ -210,6 +215,10 @@ mod tests {
             waits: vec![22, 23],
             is_quiet: Some(false),
             refused: Some(19),
+            round_robin: Some(RoundRobin {
+                from_us: 24,
+                members: vec![RoundRobinMember { grant_id: "grant".to_owned(), quantum_us: 25 }],
+            }),
         };
         let status = Status {
             written_us: 1,

@@ -1,6 +1,6 @@
 //! Turns of one container on one card, by the timetable: spans of time on the one clock.
 
-use super::{Pass, Timetable, Window};
+use super::{Pass, Timetable, Window, round_robin::RoundRobin};
 
 /// Spans in which a container runs on a card, from now on as far as the timetable goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl Timeline {
             let turn = epoch.turn(grant_id);
             let rule = match turn.and_then(|turn| Some((turn.period_us, &turn.card(uuid)?.pass))) {
                 None => Rule::Never,
-                Some((_, Pass::Free | Pass::Weight(_))) => Rule::Always,
+                Some((_, Pass::Free | Pass::Weight(_) | Pass::Turns(_))) => Rule::Always,
                 Some((period_us, Pass::Windows(windows))) => {
                     let others = epoch.turns.iter().filter(|turn| turn.grant_id != grant_id);
                     let others = others.filter_map(|turn| Some((turn.period_us, &turn.card(uuid)?.pass)));
@@ -81,6 +81,25 @@ impl Timeline {
             };
             legs.push(Leg { from_us: epoch.from_us, rule });
         }
+        Self { legs }
+    }
+
+    /// Timeline of a grant that takes turns as of a plan, from the instant on at which that holds.
+    /// `before`: the one in force until then.
+    pub fn of_turns(plan: &RoundRobin, grant_id: &str, before: &Self, now_us: u64) -> Self {
+        let holds = before.legs.iter().rposition(|leg| leg.from_us <= now_us).unwrap_or_default();
+        let mut legs: Vec<Leg> = before.legs.get(holds..).unwrap_or_default().to_vec();
+        legs.retain(|leg| leg.from_us < plan.from_us);
+        let (period_us, passes) = (plan.cycle_us(), plan.passes());
+        let of = |is_own: bool| passes.iter().filter(move |(member, _)| (*member == grant_id) == is_own);
+        let rule = match of(true).next() {
+            Some((_, Pass::Windows(windows))) => {
+                let others: Vec<(u64, &Pass)> = of(false).map(|(_, pass)| (period_us, pass)).collect();
+                Rule::windows(period_us, windows, &others)
+            }
+            _ => Rule::Always,
+        };
+        legs.push(Leg { from_us: plan.from_us, rule });
         Self { legs }
     }
 

@@ -73,6 +73,9 @@ pub enum Pass {
     /// It always runs; its channel groups have time slices by this weight among its neighbours'
     /// (policy `soft`).
     Weight(u32),
+    /// It always may run; where less is wasted so, it takes turns, by this weight, with the others
+    /// that may ([`RoundRobin`](crate::round_robin::RoundRobin)).
+    Turns(u32),
 }
 
 /// A part of each period.

@@ -147,8 +147,8 @@ fn full_record() -> Record {
 #[test]
 fn another_policy_is_another_version_of_what_names_it() {
     let versions = (RECORD.version, SETTINGS.version, WAITER.version);
-    let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native"];
-    assert_eq!((versions, CardPolicy::NAMES), ((5, 2, 3), policies.as_slice()), "each version has its policies");
+    let policies = ["fair", "preemptive", "weighted", "fixed", "soft", "native", "adaptive"];
+    assert_eq!((versions, CardPolicy::NAMES), ((6, 3, 4), policies.as_slice()), "each version has its policies");
 }
 
 #[test]
@@ -170,6 +170,7 @@ fn a_timetable_is_read_as_it_was_written() {
         turn("65a9c89a-7637-4f00-983d-115db0ad70dc", windows),
         turn("weight", Pass::Weight(2)),
         turn("free", Pass::Free),
+        turn("turns", Pass::Turns(3)),
     ];
     let WrittenFormat { version, format } = TIMETABLE.written();
     let epochs = vec![Epoch { from_us: 50_890_933_321, turns }];

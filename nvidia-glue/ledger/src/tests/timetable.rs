@@ -72,11 +72,11 @@ fn who_takes_time_from_others_waits_for_the_epoch_and_they_keep_theirs_until_the
     let bench = Bench::new(1);
     bench.node.pass(1_000_000 + 1);
     let uncapped = bench.admit("uncapped", &share(&[0], ComputeShare::Unlimited)).unwrap();
-    assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Free));
+    assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Turns(1)));
     let capped = bench.admit("capped", &share(&[0], cap(40))).unwrap();
     let timetable = table(&bench);
     assert_eq!(timetable.epochs.iter().map(|epoch| epoch.from_us).collect::<Vec<_>>(), [1_000_001, 1_300_000]);
-    assert_eq!(pass(&timetable.epochs[0], &uncapped, uuid(&bench, 0)), Some(&Pass::Free));
+    assert_eq!(pass(&timetable.epochs[0], &uncapped, uuid(&bench, 0)), Some(&Pass::Turns(1)));
     assert_eq!(pass(&timetable.epochs[0], &capped, uuid(&bench, 0)), None);
     assert_eq!(at_last(&bench, &capped, 0), windows(&[(0, 40)]));
     assert_eq!(at_last(&bench, &uncapped, 0), windows(&[(40, 100)]));
@@ -90,7 +90,7 @@ fn who_takes_time_from_others_waits_for_the_epoch_and_they_keep_theirs_until_the
         [1_000_001, 1_300_000, 1_400_000]
     );
     assert_eq!(pass(&timetable.epochs[1], &uncapped, uuid(&bench, 0)), windows(&[(40, 100)]).as_ref());
-    assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Free));
+    assert_eq!(at_last(&bench, &uncapped, 0), Some(Pass::Turns(1)));
     // What is over is forgotten.
     bench.node.pass(1000 * MS);
     bench.admit("other", &share(&[0], ComputeShare::Unlimited)).unwrap();
@@ -129,11 +129,27 @@ fn each_policy_divides_as_it_says() {
     assert_eq!(two(CardPolicy::Weighted, one, weight(3)), (Pass::Free, in_us(0, 25_059), in_us(25_059, 99_998)));
     assert_eq!(two(CardPolicy::Weighted, weight(2), weight(6)), (Pass::Free, in_us(0, 25_059), in_us(25_059, 99_998)));
     assert_eq!(two(CardPolicy::Fixed, weight(4), cap(50)), (in_us(0, 25_000), in_us(0, 25_000), in_us(25_000, 75_000)));
-    assert_eq!(two(CardPolicy::Fixed, none, none), (Pass::Free, Pass::Free, Pass::Free));
+    let turns = |weights: [u32; 3]| weights.map(Pass::Turns).into();
+    assert_eq!(two(CardPolicy::Fixed, none, none), turns([1, 1, 1]));
+    assert_eq!(two(CardPolicy::Adaptive, weight(7), none), turns([7, 7, 1]));
     assert_eq!(two(CardPolicy::Soft, weight(7), none), (Pass::Weight(7), Pass::Weight(7), Pass::Weight(1)));
     assert_eq!(two(CardPolicy::Native, none, none), (Pass::Free, Pass::Free, Pass::Free));
     let skipped = Pass::Windows(Vec::new());
     assert_eq!(two(CardPolicy::Preemptive, one, none), (skipped.clone(), skipped.clone(), skipped));
+}
+
+#[test]
+fn nobody_takes_turns_beside_one_with_several_cards() {
+    for (policy, weights, expected) in [
+        (CardPolicy::Fixed, [ComputeShare::Unlimited; 2], [Pass::Free, Pass::Free]),
+        (CardPolicy::Adaptive, [weight(2), weight(3)], [Pass::Weight(2), Pass::Weight(3)]),
+    ] {
+        let bench = Bench::new(2);
+        let both = bench.admit("both", &with_policy(policy, share(&[0, 1], weights[0]))).unwrap();
+        let one = bench.admit("one", &with_policy(policy, share(&[1], weights[1]))).unwrap();
+        let passes = [(&both, 1), (&one, 1)].map(|(record, card)| at_last(&bench, record, card).unwrap());
+        assert_eq!(passes, expected, "they would be at other instants on each card");
+    }
 }
 
 #[test]

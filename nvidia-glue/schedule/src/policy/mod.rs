@@ -1,6 +1,7 @@
 //! Policies by which a card is shared, one file a policy: everything that distinguishes it from the
 //! others.
 
+mod adaptive;
 mod fair;
 mod fixed;
 mod native;
@@ -78,8 +79,20 @@ pub(crate) enum Hold {
     Remainder,
     /// By time slices of that weight.
     Weight(u32),
+    /// By time slices or turns, by that weight.
+    Turns(u32),
     /// It is skipped.
     Absent,
+}
+
+impl Hold {
+    /// Weight of a container that may take turns.
+    pub(crate) fn turns_weight(self) -> Option<u32> {
+        match self {
+            Self::Turns(weight) => Some(weight),
+            Self::Free | Self::Window(_) | Self::Remainder | Self::Weight(_) | Self::Absent => None,
+        }
+    }
 }
 
 /// A container on a card, among those that share it.
@@ -108,6 +121,7 @@ pub const fn rules(policy: CardPolicy) -> &'static Rules {
         CardPolicy::Fixed => &fixed::RULES,
         CardPolicy::Soft => &soft::RULES,
         CardPolicy::Native => &native::RULES,
+        CardPolicy::Adaptive => &adaptive::RULES,
     }
 }
 
@@ -124,7 +138,8 @@ pub fn is_hard_cap(grant: &CardGrant) -> bool {
 impl Rules {
     /// Returns whether others never run in the time of a container that asks for no share of it.
     pub fn promises_time(&self) -> bool {
-        self.enforced_by == ComputeEnforcement::Windows && !self.takes_caps
+        let promises_none = self.takes_caps || self.room == RoomUnit::Endless;
+        self.enforced_by == ComputeEnforcement::Windows && !promises_none
     }
 
     /// Returns whether a share is of what all caps on its card leave.

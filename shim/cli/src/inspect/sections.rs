@@ -168,6 +168,7 @@ fn turn_lines(name: &'static str, turn: &Turn, when: &str) -> Vec<(&'static str,
         let pass = match &card.pass {
             Pass::Free => "not scheduled".to_owned(),
             Pass::Weight(weight) => format!("time slices of weight {weight}"),
+            Pass::Turns(weight) => format!("time slices or turns of weight {weight}"),
             Pass::Windows(windows) if windows.is_empty() => "does not run".to_owned(),
             Pass::Windows(windows) => {
                 let window = |window: &Window| format!("{} to {}", ms(window.start_us), ms(window.end_us));

@@ -6,6 +6,7 @@
 
 mod card_state;
 mod neighbours;
+mod turns;
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -87,6 +88,9 @@ pub(super) struct CardScheduler<C> {
     /// priority is strict for that.
     refused_slices: u32,
     strict_until_us: u64,
+    /// It chooses the turns of those without a cap on the card; the timeline of its own ones.
+    leads: bool,
+    agreed: Option<Timeline>,
     /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
@@ -142,6 +146,8 @@ impl<C: Clock> CardScheduler<C> {
             slice_us: None,
             refused_slices: 0,
             strict_until_us: 0,
+            leads: false,
+            agreed: None,
             takes_turns: false,
             turn_us: 0,
             last_opening: (0, 0),
@@ -206,6 +212,9 @@ impl<C: Clock> CardScheduler<C> {
     fn apply_timetable(&mut self, now_us: u64) {
         self.update_terms(now_us);
         self.check_us = 0;
+        if !self.may_agree() {
+            self.end_turns(now_us);
+        }
         self.set_course(now_us);
     }
 
@@ -225,6 +234,7 @@ impl<C: Clock> CardScheduler<C> {
             Timeline::never()
         } else {
             match &self.table {
+                Some(_) if let Some(agreed) = &self.agreed => agreed.clone(),
                 Some(table) => Timeline::of(table, &self.place.grant_id, self.gate.uuid(), &default_timeline),
                 None => default_timeline,
             }
@@ -243,6 +253,7 @@ impl<C: Clock> CardScheduler<C> {
             self.is_yielding = false;
             self.usage_sums.set_open(now_us, None);
             self.count();
+            self.end_turns(now_us);
             self.set_course(now_us);
             self.waiting.rest(now_us);
         }

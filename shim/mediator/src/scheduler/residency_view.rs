@@ -10,6 +10,7 @@ use schedule::{
     priority::{
         HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
     },
+    round_robin::chooser::{Candidate, Chooser},
     soft::{Groups, SoftMember, Steering},
 };
 
@@ -63,6 +64,7 @@ pub(super) struct ResidencyView {
     steering: Steering,
     yielding: Yielding,
     harvesting: Harvesting,
+    pub(super) chooser: Chooser,
 }
 
 impl fmt::Debug for ResidencyView {
@@ -97,6 +99,7 @@ impl ResidencyView {
             steering: Steering::default(),
             yielding: Yielding::default(),
             harvesting: Harvesting::default(),
+            chooser: Chooser::default(),
         }
     }
 
@@ -127,6 +130,7 @@ impl ResidencyView {
         self.has_switches |= !self.switches.is_empty();
         for switch in &self.switches {
             self.residency.add(switch);
+            self.chooser.add(switch);
         }
         self.window.extend_from_slice(&self.switches);
         // Only the switches of one window matter.
@@ -274,6 +278,18 @@ impl ResidencyView {
         self.harvesting.verdict(now_us, stays, are_quiet).and(turn)
     }
 
+    /// Chooses turns for all that may take some with the container. Returns whether the plan is
+    /// another one than before.
+    pub(super) fn choose_turns(&mut self, now_us: u64, own: &str, terms: &ShareTerms) -> bool {
+        let others = terms.others.iter().zip(&self.others).filter(|(other, _)| terms.is_peer(other));
+        let candidate = |(grant_id, weight, process)| Candidate { grant_id, weight, process };
+        let others = others.map(|(other, process)| (other.grant_id.as_str(), other.weight, *process));
+        let own = std::iter::once((own, terms.weight, self.own));
+        let mut candidates: Vec<Candidate<'_>> = own.chain(others).map(candidate).collect();
+        candidates.sort_unstable_by_key(|candidate| candidate.grant_id);
+        self.chooser.choose(now_us, &candidates).is_some()
+    }
+
     /// Looks up the mediators of the others at intervals, and forgets those that are gone.
     pub(super) fn refresh_neighbours(&mut self, now_us: u64, state_dir: &Path, others: &[OtherContainer]) {
         if now_us < self.refresh_us && self.others.len() == others.len() {
@@ -319,7 +335,7 @@ impl ResidencyView {
 const MOST_KEPT: usize = 512;
 
 /// Reads the status of a neighbour's mediator; none if it has just come or gone.
-fn status(state_dir: &Path, grant_id: &str) -> Option<Status> {
+pub(super) fn status(state_dir: &Path, grant_id: &str) -> Option<Status> {
     StatusFile::read(&status_file(state_dir, grant_id).ok()?).ok()
 }
 

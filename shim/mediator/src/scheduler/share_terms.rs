@@ -37,6 +37,8 @@ pub(super) enum Sharing {
     Free,
     Windows,
     Weights,
+    /// By the driver alone, or in turns, as all that share it so agree.
+    Turns,
 }
 
 /// Another container on the card.
@@ -79,15 +81,16 @@ impl ShareTerms {
             Pass::Free => (Sharing::Free, part(card.share_ppm)),
             Pass::Windows(_) if has_windows => (Sharing::Windows, part(card.share_ppm)),
             Pass::Windows(_) => (Sharing::Weights, part(card.share_ppm)),
-            Pass::Weight(weight) => (Sharing::Weights, weight),
+            Pass::Turns(weight) if has_windows => (Sharing::Turns, weight),
+            Pass::Weight(weight) | Pass::Turns(weight) => (Sharing::Weights, weight),
         };
         let neighbours = || epoch.neighbours(grant_id, uuid);
         let shares_window = |other: &CardTurn| overlap(&card.pass, &other.pass);
         let is_there = |(_, other): &(&Turn, &CardTurn)| sharing != Sharing::Windows || shares_window(other);
         let other = |(turn, other): (&Turn, &CardTurn)| {
             let weight = match (&card.pass, &other.pass) {
-                (Pass::Weight(_), Pass::Weight(weight)) => *weight,
-                (Pass::Weight(_), _) => 0,
+                (Pass::Weight(_), Pass::Weight(weight)) | (Pass::Turns(_), Pass::Turns(weight)) => *weight,
+                (Pass::Weight(_) | Pass::Turns(_), _) => 0,
                 (Pass::Free | Pass::Windows(_), _) => part(other.share_ppm),
             };
             OtherContainer { grant_id: turn.grant_id.clone(), priority: turn.priority, weight }
@@ -119,6 +122,11 @@ impl ShareTerms {
         self.priority == Priority::High
             && !self.is_beside_windows
             && self.others.iter().any(|other| other.priority == Priority::Low)
+    }
+
+    /// Returns whether another one may take turns with it.
+    pub(super) fn is_peer(&self, other: &OtherContainer) -> bool {
+        self.sharing == Sharing::Turns && other.weight > 0 && other.priority == self.priority
     }
 
     /// Returns the number of containers of high priority.

@@ -95,7 +95,12 @@ impl<C: Clock> CardScheduler<C> {
 
     /// Returns whether it is taken off the card at times, so that it is not there without work.
     fn has_windows(&self, now_us: u64) -> bool {
-        self.terms.sharing == Sharing::Windows && !self.pacer.timeline().is_unlimited(now_us)
+        let is_held = match self.terms.sharing {
+            Sharing::Windows => true,
+            Sharing::Turns => !self.is_yielding,
+            Sharing::Free | Sharing::Weights => false,
+        };
+        is_held && !self.pacer.timeline().is_unlimited(now_us)
     }
 
     /// Returns whether the use of the card can be attributed: no other container is on it at the
@@ -183,6 +188,7 @@ impl<C: Clock> CardScheduler<C> {
             waits: self.waiting.counts().to_vec(),
             is_quiet: self.terms.goes_first().then(|| self.is_quiet()).flatten(),
             refused: self.edge_failures.refused(),
+            round_robin: self.leads.then(|| self.residency_view.chooser.plan().clone()),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,
         }

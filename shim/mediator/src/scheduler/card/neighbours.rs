@@ -26,7 +26,8 @@ impl<C: Clock> CardScheduler<C> {
             || self.terms.goes_first()
             || self.edge_failures.is_degraded()
             || self.wanted_slice_us != self.slice_us
-            || self.takes_turns;
+            || self.takes_turns
+            || self.may_agree();
         if now_us < self.check_us {
             return if is_wanted { self.check_us } else { u64::MAX };
         }
@@ -48,6 +49,7 @@ impl<C: Clock> CardScheduler<C> {
             is_yielding = !verdict.may_run;
             self.check_us = self.check_us.min(verdict.look_at_us);
         }
+        self.agree_on_turns(now_us);
         if is_yielding != self.is_yielding {
             self.is_yielding = is_yielding;
             self.set_course(now_us);
@@ -77,7 +79,7 @@ impl<C: Clock> CardScheduler<C> {
     /// Returns whether its share is one of time slices: by weight, or of windows that others have,
     /// too.
     fn has_weighted_slices(&self) -> bool {
-        self.terms.sharing != Sharing::Free && !self.terms.others.is_empty()
+        matches!(self.terms.sharing, Sharing::Weights | Sharing::Windows) && !self.terms.others.is_empty()
     }
 
     pub(super) fn set_slices(&mut self, now_us: u64) {

@@ -4,6 +4,7 @@ mod achieved;
 mod edge_failure;
 mod harvest;
 mod slices;
+mod turns;
 mod waits;
 mod windows;
 
