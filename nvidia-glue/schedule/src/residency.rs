@@ -10,6 +10,8 @@ const KEPT_NS: u64 = 120_000_000_000;
 /// longer ([`soft::LONGEST_ROUND_US`](super::soft::LONGEST_ROUND_US)). Who stays away longer has
 /// none.
 const IDLE_AFTER_NS: u64 = super::soft::LONGEST_ROUND_US * 1_000;
+/// Longest time for which the engine is without a context for a switch.
+pub(crate) const MOST_SWITCH_NS: u64 = 1_000_000;
 /// Longest stay of a context that is displaced as soon as the card can do that.
 const SWITCH_NS: u64 = 300_000;
 
@@ -52,6 +54,8 @@ struct Stays {
     /// Number of visits, and of those that are over, what was longer than [`SWITCH_NS`].
     visits: u64,
     lasting_ns: u64,
+    /// Time in which another process had left the engine for it, and it was not there yet.
+    switching_ns: u64,
     /// By context: when it came last.
     contexts: BTreeMap<u32, u64>,
 }
@@ -97,6 +101,10 @@ impl Residency {
             && let Some(stays) = self.processes.get_mut(&before.process)
         {
             stays.lasting_ns = stays.lasting_ns.saturating_add(before.lasting_ns(before.left_ns));
+            let gap_ns = at_ns.saturating_sub(before.left_ns);
+            if gap_ns <= MOST_SWITCH_NS {
+                self.processes.entry(process).or_default().switching_ns += gap_ns;
+            }
         }
         self.processes.entry(process).or_default().visits += 1;
     }
@@ -151,6 +159,11 @@ impl Residency {
         let current_ns = visit.map_or(0, |visit| visit.lasting_ns(until_ns(&visit)));
         let lasting_us = stays.lasting_ns.saturating_add(current_ns) / 1_000;
         PriorityStays { came: stays.visits, lasting_us, open_us }
+    }
+
+    /// Time that the engine lost in switches to it from other processes, microseconds.
+    pub fn switching_us(&self, process: u32) -> u64 {
+        self.processes.get(&process).map_or(0, |stays| stays.switching_ns / 1_000)
     }
 
     /// Instant until which it was on the engine last, now included (`CLOCK_MONOTONIC`,
@@ -209,6 +222,7 @@ mod tests {
         assert!(two.is_on(1) && !two.is_on(2));
         assert_eq!(two.last_came_ns(2), Some(2_184_000));
         assert_eq!(two.last_went_ns(2), Some(4_184_000));
+        assert_eq!([1, 2].map(|process| two.switching_us(process)), [84, 84]);
         assert_eq!(two.last_came_ns(3), None);
     }
 

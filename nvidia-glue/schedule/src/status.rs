@@ -150,6 +150,12 @@ pub struct CardStatus {
     /// asked it, or the call itself failed.
     #[serde(default)]
     pub refused: Option<u32>,
+    /// Time that the card lost in switches to the container from others, in all and in the last
+    /// second; `None`: there is no log of them.
+    #[serde(default)]
+    pub switching_us: Option<u64>,
+    #[serde(default)]
+    pub switching_1s_us: Option<u64>,
     /// Turns of the containers without a cap, if its mediator is the one that chooses them.
     #[serde(default)]
     pub round_robin: Option<RoundRobin>,
@@ -215,6 +221,8 @@ mod tests {
             waits: vec![22, 23],
             is_quiet: Some(false),
             refused: Some(19),
+            switching_us: Some(26),
+            switching_1s_us: Some(27),
             round_robin: Some(RoundRobin {
                 from_us: 24,
                 members: vec![RoundRobinMember { grant_id: "grant".to_owned(), quantum_us: 25 }],

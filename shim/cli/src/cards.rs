@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::{
     listing::Listing,
     node::Node,
-    policy,
+    policy, schedules,
     table::{Cell, CellState, Column},
 };
 
@@ -32,6 +32,8 @@ pub(super) struct CardListing {
     policy_in_use: bool,
     /// The period of its containers' turns.
     period_us: u64,
+    /// Part of the last second that was lost in switches between its containers; null: not known.
+    switching_1s_percent: Option<f64>,
     /// True if it can take containers off, and so enforce hard caps; otherwise there are weights
     /// only.
     hard_caps: bool,
@@ -88,6 +90,7 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
         policy: node.policy(state).name(),
         policy_in_use: state.policy.is_some(),
         period_us: node.period_us(state),
+        switching_1s_percent: node.schedules.switching_percent(&node.records, &card.uuid),
         hard_caps: card.hard_caps,
         free_weight: state.free_weight,
         max_inst: state.max_inst,
@@ -107,7 +110,7 @@ pub(super) fn list(node: &Node) -> Vec<CardListing> {
     node.inventory.cards.iter().zip(&node.cards).map(listing).collect()
 }
 
-const COLUMNS: [Column; 13] = [
+const COLUMNS: [Column; 14] = [
     Column::new("CARD"),
     Column::name("MODEL"),
     Column::name("UUID").spare(),
@@ -115,6 +118,7 @@ const COLUMNS: [Column; 13] = [
     Column::new("COMPUTE"),
     Column::new("POLICY"),
     Column::new("PERIOD").spare(),
+    Column::new("SWITCHES").spare(),
     Column::new("FREE WEIGHT").spare(),
     Column::new("CONTAINERS"),
     Column::new("MONITORS").wide(),
@@ -139,6 +143,7 @@ fn row(card: &CardListing) -> Vec<Cell> {
         Cell::percent(Some(card.compute_granted_percent.into()), format!("{}%", card.compute_granted_percent)),
         policy::shown(card.policy, card.policy_in_use).into(),
         Cell::number(card.period_us, policy::period(card.period_us)),
+        Cell::percent(card.switching_1s_percent, schedules::shown(card.switching_1s_percent)),
         Cell::number(card.free_weight.into(), format!("{} / {}", card.free_weight, card.max_inst)),
         count(card.containers.len()),
         count(card.monitors.len()),
@@ -195,6 +200,7 @@ mod tests {
                 "policy",
                 "policy_in_use",
                 "period_us",
+                "switching_1s_percent",
                 "hard_caps",
                 "free_weight",
                 "max_inst",

@@ -114,10 +114,26 @@ impl Schedules {
     /// Returns the part of the last second for which it had work and not the card, in percent;
     /// `None`: not known.
     pub(super) fn waited_1s_percent(&self, record: &Record, uuid: &str) -> Option<f64> {
+        self.last_second_percent(record, uuid, |card| card.waited_1s_us)
+    }
+
+    /// Part of the last second that a card lost in switches to a container; `None`: not known.
+    pub(super) fn switching_1s_percent(&self, record: &Record, uuid: &str) -> Option<f64> {
+        self.last_second_percent(record, uuid, |card| card.switching_1s_us)
+    }
+
+    fn last_second_percent(&self, record: &Record, uuid: &str, us: fn(&CardStatus) -> Option<u64>) -> Option<f64> {
         let written_us = self.status(record)?.written_us;
-        let waited_us = self.card(record, uuid)?.waited_1s_us?;
+        let us = us(self.card(record, uuid)?)?;
         let is_fresh = self.now_us.saturating_sub(written_us) <= FRESH_1S_US;
-        is_fresh.then(|| percent(within_a_second(waited_us)))
+        is_fresh.then(|| percent(within_a_second(us)))
+    }
+
+    /// Part of the last second that a card lost in switches between its containers; `None`: of none
+    /// of them is it known.
+    pub(super) fn switching_percent(&self, records: &[Record], uuid: &str) -> Option<f64> {
+        let of = |record: &Record| self.switching_1s_percent(record, uuid);
+        records.iter().filter_map(of).fold(None, |sum, percent| Some(sum.unwrap_or(0.0) + percent))
     }
 
     /// Returns a share that is fresh.

@@ -118,6 +118,8 @@ fn schedules(record: &Record) -> Schedules {
         slow_edges: 2,
         waited_us: Some(1_234_000),
         waited_1s_us: Some(35_000),
+        switching_us: Some(70_000),
+        switching_1s_us: Some(2_400),
         waits: vec![4, 3, 2, 1, 0, 0, 5, 12, 1, 0],
         ..CardStatus::default()
     };

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{PROBE_US, RoundRobin};
-use crate::{Presence, Switch};
+use crate::{Presence, Switch, residency::MOST_SWITCH_NS};
 
 /// Length of an interval, at least. Of turns, whole rounds.
 const INTERVAL_US: u64 = 100_000;
 const INTERVAL_ROUNDS: u64 = 3;
 /// The longest that a context keeps the engine while another one waits: CUDA's slice, and a switch.
 const SLICE_US: u64 = 2_200;
-/// The longest that the engine is without a context for a switch.
-const MOST_SWITCH_US: u64 = 1_000;
 /// Intervals that are over for longer are of no use.
 const MOST_BEHIND_US: u64 = 1_000_000;
 
@@ -97,7 +95,7 @@ impl Contention {
         }
         if let Some(before) = self.visit {
             let gap_us = at_us.saturating_sub(before.left_us);
-            if gap_us <= MOST_SWITCH_US {
+            if gap_us <= MOST_SWITCH_NS / 1_000 {
                 self.current.lost_us += gap_us;
             }
             self.end_visit(before, before.left_us);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use ledger::{CardGrant, ContainerName, Record};
-use runtime_config::Config;
+use runtime_config::{Config, request::CardPolicy};
 use schedule::{
     CardStatus, Running, Status, now_us,
     policy::{is_hard_cap, rules},
@@ -21,6 +21,8 @@ const LOST_PER_MILLE: u64 = 10;
 const SLOW_PER_MILLE: u64 = 10;
 /// All of a card, but for what cannot be divided.
 const ALL_PERCENT: f64 = 99.0;
+/// Part of a card's time that may be lost in switches between its containers.
+const SWITCHES_PERCENT: f64 = 10.0;
 /// Delay of a status that even a busy host does not explain.
 const LATE_STATUS: Duration = Duration::from_secs(1);
 
@@ -28,7 +30,8 @@ const LATE_STATUS: Duration = Duration::from_secs(1);
 pub(super) fn checks(config: &Config) -> impl Iterator<Item = Check> {
     let records = state::records(&config.state_dir);
     let (schedules, _) = Schedules::read(&config.state_dir, &records);
-    kept(&records, &schedules).into_iter().chain(idle_time(&records, &schedules))
+    let kept = kept(&records, &schedules).into_iter();
+    kept.chain(idle_time(&records, &schedules)).chain(switches(&records, &schedules))
 }
 
 /// Tells on which cards a policy holds each container to a part, and nobody has the rest.
@@ -51,6 +54,24 @@ fn idle_time(records: &[Record], schedules: &Schedules) -> Option<Check> {
     };
     let told: Vec<String> = cards.into_iter().filter_map(tell).collect();
     (!told.is_empty()).then(|| Check::ok("idle time", told.join("; ")))
+}
+
+/// Tells which cards lose much of their time in switches between their containers.
+fn switches(records: &[Record], schedules: &Schedules) -> Option<Check> {
+    let cards: BTreeMap<&str, &CardGrant> =
+        records.iter().flat_map(|record| &record.cards).map(|grant| (grant.uuid.as_str(), grant)).collect();
+    let tell = |(uuid, grant): (&str, &CardGrant)| {
+        let percent = schedules.switching_percent(records, uuid).filter(|percent| *percent > SWITCHES_PERCENT)?;
+        let rules = rules(grant.policy);
+        let help = if grant.policy == CardPolicy::Adaptive || rules.takes_caps || rules.promises_time() {
+            format!("`egpu policy {} --period` with a longer period makes turns longer", grant.index)
+        } else {
+            format!("under `egpu policy {} adaptive` its containers would take turns", grant.index)
+        };
+        Some((format!("card {} loses {percent:.1}% of its time in switches between its containers", grant.index), help))
+    };
+    let (told, helps): (Vec<String>, Vec<String>) = cards.into_iter().filter_map(tell).unzip();
+    (!told.is_empty()).then(|| Check::warning("switches", told.join("; "), helps.join("; ")))
 }
 
 fn kept(records: &[Record], schedules: &Schedules) -> Option<Check> {
@@ -104,7 +125,7 @@ fn assess(all: &[(String, Status)], now_us: u64) -> Check {
 
 #[cfg(test)]
 mod tests {
-    use runtime_config::request::{CardPolicy, ComputeShare};
+    use runtime_config::request::ComputeShare;
 
     use super::*;
     use crate::{doctor::Level, test_support};
@@ -123,6 +144,18 @@ mod tests {
         );
         node.records[0].cards[0].policy = CardPolicy::Preemptive;
         assert_eq!(told(&node), None);
+    }
+
+    #[test]
+    fn a_card_that_loses_its_time_in_switches_is_told_with_what_helps() {
+        let mut node = test_support::node();
+        node.records[0].cards[0].policy = CardPolicy::Soft;
+        let told = |node: &crate::node::Node| switches(&node.records, &node.schedules);
+        assert!(told(&node).is_none(), "0.2 percent");
+        node.schedules.status.values_mut().next().unwrap().cards[0].switching_1s_us = Some(123_000);
+        let check = told(&node).unwrap();
+        assert_eq!(check.detail, "card 0 loses 12.3% of its time in switches between its containers");
+        assert!(check.remedy.unwrap().contains("egpu policy 0 adaptive"));
     }
 
     #[test]

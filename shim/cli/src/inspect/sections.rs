@@ -207,9 +207,13 @@ fn running(card: &CardStatus) -> Line {
         0 => String::new(),
         ms => format!(", lost {ms} ms of its turns in the last second"),
     };
+    let switches = match card.switching_1s_us.unwrap_or(0) / 1_000 {
+        0 => String::new(),
+        ms => format!(", switches to it cost {ms} ms of the card's time in the last second"),
+    };
     let (second, minute) = (achieved(card.achieved_1s_ppm), achieved(card.achieved_60s_ppm));
     let text = format!(
-        "{}: {running}{gives_way}, {second} in the last second and {minute} in the last minute{waited}{lost}",
+        "{}: {running}{gives_way}, {second} in the last second and {minute} in the last minute{waited}{lost}{switches}",
         card.uuid
     );
     ("time", text, state)
@@ -351,7 +355,8 @@ mod tests {
             ": 0.0 to 10.0 of every 100.0 ms, 10.0% of its time, 3.2 GiB of memory\n",
             ": 20.0 to 30.0 of every 100.0 ms, 10.0% of its time, 3.2 GiB of memory, from 150 ms from now on\n",
             ": off the card, 9.9% in the last second and 10.0% in the last minute, waited 35 ms for the card in the last \
-             second, lost 3 ms of its turns in the last second\n",
+             second, lost 3 ms of its turns in the last second, switches to it cost 2 ms of the card's time in the last \
+             second\n",
             "  memory           GPU-a: 64 MiB of 3.2 GiB; 20 of 512 channels\n",
             "  pinned memory    70 MiB of 16 GiB of the host's\n",
             "  mediator         12.500 s of processor time, of 0.5 processors; driver calls waited 1.250 s for that\n",

@@ -383,6 +383,8 @@ fn time(text: &mut Exposition, parts: &[Part<'_>]) {
     seconds("egpu_container_busy_seconds_total", help, |status| status.used_us);
     let help = "Time of its turns that the container did not get, and will not.";
     seconds("egpu_container_turn_lost_seconds_total", help, |status| Some(status.lost_us));
+    let help = "Time that the card lost in switches of contexts to the container from others.";
+    seconds("egpu_container_switching_seconds_total", help, |status| status.switching_us);
     let help = "Time that putting the container on its cards and taking it off waited in the driver.";
     seconds("egpu_container_schedule_wait_seconds_total", help, |status| Some(status.edge_wait_us));
 }

@@ -112,6 +112,10 @@ pub(super) struct ContainerCardLine {
     /// Time of its turns that it did not get and will not: in all, and in the last second.
     pub(super) lost_us: u64,
     pub(super) lost_1s_us: u64,
+    /// Time that the card lost in switches to it from others, in all and in the last second; null:
+    /// not known.
+    pub(super) switching_us: Option<u64>,
+    pub(super) switching_1s_us: Option<u64>,
     pub(super) failures: u64,
     /// Processor time of the thread that schedules it there, and the part of it in driver calls.
     pub(super) scheduler_cpu_us: u64,
@@ -161,6 +165,8 @@ fn container(node: &Node, record: &Record, usage: &MemoryUsage, before: Option<&
             edge_wait_us: count(|reported| reported.edge_wait_us),
             lost_us: count(|reported| reported.lost_us),
             lost_1s_us: count(|reported| reported.lost_1s_us),
+            switching_us: reported.and_then(|reported| reported.switching_us),
+            switching_1s_us: reported.and_then(|reported| reported.switching_1s_us),
             failures: count(|reported| reported.failures),
             scheduler_cpu_us: count(|reported| reported.scheduler_cpu_us),
             scheduler_driver_cpu_us: count(|reported| reported.scheduler_driver_cpu_us),
@@ -277,7 +283,15 @@ mod tests {
             &["throttled_percent", "throttled_us", "waited_1s_percent", "waited_us"],
             &["memory_used_bytes", "memory_limit_bytes", "busy", "running"],
             &["channels", "edges", "late_edges", "slow_edges", "longest_edge_us", "edge_wait_us"],
-            &["lost_us", "lost_1s_us", "failures", "scheduler_cpu_us", "scheduler_driver_cpu_us"],
+            &[
+                "lost_us",
+                "lost_1s_us",
+                "switching_us",
+                "switching_1s_us",
+                "failures",
+                "scheduler_cpu_us",
+                "scheduler_driver_cpu_us",
+            ],
         ];
         assert_eq!(keys(&value["containers"][0]["cards"][0]), line.concat());
     }

@@ -24,6 +24,7 @@ use super::{
     clock::Clock,
     edge_failure::{EdgeFailures, FailureAction, is_hopeless},
     edge_times::{EdgeTimes, Lost},
+    last_second::LastSecond,
     mailbox::Mailbox,
     residency_view::ResidencyView,
     share_terms::ShareTerms,
@@ -107,6 +108,7 @@ pub(super) struct CardScheduler<C> {
     fatal: Option<EdgeError>,
     edge_times: EdgeTimes,
     waiting: Waiting,
+    switching: LastSecond,
 }
 
 impl<C: Clock> CardScheduler<C> {
@@ -159,6 +161,7 @@ impl<C: Clock> CardScheduler<C> {
             fatal: None,
             edge_times: EdgeTimes::default(),
             waiting: Waiting::default(),
+            switching: LastSecond::default(),
         }
     }
 

@@ -17,6 +17,7 @@ mod card;
 mod clock;
 mod edge_failure;
 mod edge_times;
+mod last_second;
 mod mailbox;
 mod residency_view;
 mod share_terms;

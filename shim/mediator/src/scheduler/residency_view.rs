@@ -316,6 +316,11 @@ impl ResidencyView {
         self.has_switches.then(|| self.residency.used_us(self.own, now_us.saturating_mul(1_000)))
     }
 
+    /// Returns the time that the card lost in switches to the container; `None`: unknown.
+    pub(super) fn switching_us(&self) -> Option<u64> {
+        self.has_switches.then(|| self.residency.switching_us(self.own))
+    }
+
     /// Returns whether a container whose channels are always on the card has work; `None`: unknown.
     pub(super) fn is_busy(&self, now_us: u64, gives_way: bool) -> Option<bool> {
         if !self.has_switches {

@@ -1,11 +1,10 @@
 //! Time for which the container had work and not the card, and whether it has submitted any of
 //! late.
 
-use std::collections::VecDeque;
-
 use schedule::{Submitted, Waits};
 
-const SECOND_US: u64 = 1_000_000;
+use super::last_second::LastSecond;
+
 /// Time without a submission after which it is quiet: less than the distance of two looks.
 const QUIET_US: u64 = 15_000;
 
@@ -22,8 +21,7 @@ pub(super) struct Waiting {
     /// Instant of the last look at which it had submitted something, or something waited.
     active_us: u64,
     is_quiet: bool,
-    /// Instants of the last second, and the sums then.
-    sums: VecDeque<(u64, u64)>,
+    last_second: LastSecond,
 }
 
 impl Waiting {
@@ -76,16 +74,11 @@ impl Waiting {
     /// Time for which it waited: in all, and in the last second; `None`: not known.
     pub(super) fn waited_us(&mut self, now_us: u64) -> Option<(u64, u64)> {
         if !self.knows_waits {
-            self.sums.clear();
+            self.last_second.clear();
             return None;
         }
         let waited_us = self.waits.waited_us(now_us);
-        self.sums.push_back((now_us, waited_us));
-        while self.sums.get(1).is_some_and(|(at_us, _)| now_us.saturating_sub(*at_us) >= SECOND_US) {
-            self.sums.pop_front();
-        }
-        let before_us = self.sums.front().map_or(waited_us, |(_, before_us)| *before_us);
-        Some((waited_us, waited_us.saturating_sub(before_us).min(SECOND_US)))
+        Some((waited_us, self.last_second.of(now_us, waited_us)))
     }
 
     /// Returns the number of waits by their lengths.

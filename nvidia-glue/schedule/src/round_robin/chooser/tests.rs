@@ -1,5 +1,7 @@
 //! Choices for mixes of programs on a card that is simulated in steps of 10 us.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -182,7 +184,8 @@ fn what_displaces_each_other_takes_turns_and_loses_little() {
         let fair = 1.0 / programs.len() as f64;
         assert!(parts.iter().all(|part| (part / fair - 1.0).abs() < 0.05), "{programs:?} {parts:?}");
         assert!(card.quanta_us().iter().all(|us| us.abs_diff(quantum_us) <= 2_000), "{:?}", card.quanta_us());
-        assert_eq!(card.changes.len(), 1, "{programs:?}");
+        // What a turn costs is learnt.
+        assert!(card.changes.len() <= 2, "{programs:?}");
     }
 }
 
@@ -242,5 +245,45 @@ proptest! {
         prop_assert!(card.changes.len() - before <= 6, "{:?} {parts:?}", card.changes);
         let least = 0.8 / programs.len() as f64;
         prop_assert!(parts.iter().all(|part| *part > least), "{programs:?} {parts:?}");
+    }
+}
+
+/// Half a second of each mix, as a card's log had it, time slices of 2 ms.
+const RECORDED: &str = include_str!("../../../../../docs/results/2026-11-30-580.159.04-1x-NVIDIA-H200-switches.txt");
+
+/// Switches of each recorded mix.
+fn recorded() -> impl Iterator<Item = (&'static str, Vec<Switch>)> {
+    RECORDED.split("=== ").skip(1).map(|mix| {
+        let mut lines = mix.lines();
+        let title = lines.next().unwrap();
+        let switch = |line: &str| {
+            let [at_us, process, context, presence] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+            Some(Switch {
+                at_ns: at_us.parse::<u64>().ok()? * 1_000,
+                process: process.parse().ok()?,
+                context: context.parse().ok()?,
+                presence: if presence == "on" { Presence::On } else { Presence::Off },
+            })
+        };
+        (title, lines.filter_map(switch).collect())
+    })
+}
+
+#[test]
+fn recorded_mixes_take_turns_at_once() {
+    for (title, switches) in recorded() {
+        let processes: BTreeSet<u32> = switches.iter().map(|switch| switch.process).collect();
+        let ids: Vec<String> = processes.iter().map(u32::to_string).collect();
+        let candidates: Vec<Candidate<'_>> = ids
+            .iter()
+            .zip(&processes)
+            .map(|(id, process)| Candidate { grant_id: id, weight: 1, process: *process })
+            .collect();
+        let mut chooser = Chooser::default();
+        assert!(chooser.choose(LOG_DELAY_US, &candidates).is_none());
+        switches.iter().for_each(|switch| chooser.add(switch));
+        let plan = chooser.choose(500_000, &candidates).unwrap_or_else(|| panic!("{title}: slices"));
+        let quanta_us: Vec<u64> = plan.members.iter().map(|member| member.quantum_us).collect();
+        assert_eq!(quanta_us, vec![LEAST_QUANTUM_US; processes.len()], "{title}");
     }
 }

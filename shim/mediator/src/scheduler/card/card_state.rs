@@ -159,6 +159,7 @@ impl<C: Clock> CardScheduler<C> {
         };
         let cost = thread_cost().unwrap_or_default();
         let waited_us = self.waiting.waited_us(now_us);
+        let switching_us = self.residency_view.switching_us();
         CardStatus {
             uuid: self.gate.uuid().to_owned(),
             running: self.running(now_us),
@@ -188,6 +189,8 @@ impl<C: Clock> CardScheduler<C> {
             waits: self.waiting.counts().to_vec(),
             is_quiet: self.terms.goes_first().then(|| self.is_quiet()).flatten(),
             refused: self.edge_failures.refused(),
+            switching_us,
+            switching_1s_us: switching_us.map(|sum_us| self.switching.of(now_us, sum_us)),
             round_robin: self.leads.then(|| self.residency_view.chooser.plan().clone()),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,
