@@ -7,6 +7,7 @@ EGPU_GPU_DECODER names a folder with the program `decoder` (decoder.cpp, built w
 import re
 
 from measure import figures, served
+from measure.disturbed import scheduler_cpu_us
 from measure.latency import Requests
 from measure.loads import Compute
 from measure.systems import mps
@@ -16,8 +17,13 @@ MIXES = {"two decoders": ("decoder", "decoder"), "four decoders": ("decoder",) *
          "two trainings": ("float32", "bfloat16")}
 PERIODS = ("20ms", "50ms", "100ms")
 # Ways of sharing that a mix is measured by.
-LINES = ("outside", "mps", "adaptive", "native", "soft", "preemptive", "caps")
+LINES = ("outside", "mps", "adaptive", "native", "soft", "preemptive", "caps", "auto")
 REQUESTS = Requests(1640, 30, 1000)
+# Holds a context, and says so as a load that has done something.
+RESTS = """import time, torch
+torch.zeros(1).cuda()
+print("1 1", "2 2", "3 3", sep=chr(10), flush=True)
+time.sleep(60)"""
 HEAD = f"{'':<26}{'together':>9}  of what each does alone (p50, p99 ms of a token or step)"
 
 
@@ -44,7 +50,7 @@ class Mixes(Compute):
         return ["python3", f"{'/tmp' if place else self.node.tools}/matrix_load.py", str(seconds),
                 kind]
 
-    def figures_of(self, title, names, seconds=4):
+    def figures_of(self, title, names, seconds=8):
         """Measures loads that run, and prints a line."""
         start = self.node.now_us()
         self.node.sleep(seconds)
@@ -67,9 +73,9 @@ class Mixes(Compute):
     def outside(self, title, kinds, prefix=()):
         names = [f"outside{number}" for number in range(len(kinds))]
         for name, kind in zip(names, kinds):
-            self.begin(name, None, [*prefix, *self.load(kind, None, 12)], kind)
+            self.begin(name, None, [*prefix, *self.load(kind, None, 17)], kind)
         self.await_work(*names)
-        self.figures_of(title, names, 3.5)
+        self.figures_of(title, names)
         self.settle()
 
     def inside(self, kinds):
@@ -82,8 +88,7 @@ class Mixes(Compute):
         if "adaptive" in self.lines:
             # What is chosen depends on what was seen.
             self.node.sleep(2)
-            self.figures_of("shares, nothing asked for", names)
-            self.top(len(names))
+            self.chosen(names)
         for policy in ("native", "soft"):
             if policy in self.lines:
                 self.policy(policy)
@@ -92,13 +97,41 @@ class Mixes(Compute):
             self.policy("preemptive", "--period", period)
             self.figures_of(f"preemptive, period {period}", names)
         self.policy("fixed")
-        if "caps" in self.lines:
+        periods = (*(PERIODS if "caps" in self.lines else ()), *({"auto"} & set(self.lines)))
+        if periods:
             for name in names:
                 self.node.egpu("set", name, "--compute", f"{100 // len(names)}%", "--wait")
-            for period in PERIODS:
-                self.policy("--period", period)
-                self.figures_of(f"equal caps, period {period}", names)
+        for period in periods:
+            self.policy("--period", period)
+            self.figures_of(f"equal caps, period {period}", names)
+            if period == "auto":
+                self.top(len(names))
+        self.policy("--period", "100ms")
         self.end(*names)
+
+    def chosen(self, names):
+        """Measures what egpu chooses for shares that ask for memory only, and what it costs."""
+        (before, _), start = scheduler_cpu_us(self.node), self.node.now_us()
+        self.figures_of("shares, nothing asked for", names)
+        (after, _), end = scheduler_cpu_us(self.node), self.node.now_us()
+        cost = figures.text(figures.percent(after - before, end - start), 2)
+        print(f"{'':<26}the threads that schedule: {cost} percent of a processor")
+        self.top(len(names))
+
+    def notebooks(self, idle=9):
+        """One that works among others that only hold the card open."""
+        self.report.title(f"mixes: {idle} that rest, and a decoder")
+        names = [f"idle{number}" for number in range(idle)]
+        for name in names:
+            self.share(name, "EGPU_MEMORY=4GiB")
+            self.begin(name, name, ["python3", "-c", RESTS], "idle")
+        self.await_work(*names)
+        self.share("one")
+        self.begin("one", "one", self.load("decoder", "one", 60), "decoder")
+        self.await_work("one")
+        self.node.sleep(2)
+        self.chosen(["one"])
+        self.end(*names, "one")
 
     def serve(self, title, place, beside):
         """Serves requests in a container or outside, and prints how long they take."""
@@ -108,7 +141,8 @@ class Mixes(Compute):
         self.running.pop("requests").wait()
         found = served.read(self.output("requests"))
         if not found:
-            return self.report.check(f"{title}: requests are served", False, self.output("requests"))
+            said = self.output("requests")
+            return self.report.check(f"{title}: requests are served", False, said)
         p50, p99 = (found.latency_ms(part) for part in (0.5, 0.99))
         rate = self.rate(beside, found.begin_us, found.end_us) if beside else None
         part = f"; decoder {rate / self.alone_rates['decoder']:.3f}" if rate else ""
@@ -156,4 +190,5 @@ def mixes(suite):
                     mix.outside("MPS, outside", kinds, sides.high)
         mix.inside(kinds)
     mix.requests_and_decoder()
+    mix.notebooks()
     return None

@@ -41,7 +41,7 @@ pub use pci::{ParsePciBusIdError, PciBusId};
 pub use process::{Pid, ProcessId};
 pub use refusal_code::{Explanation, RefusalCode};
 pub use roots::Roots;
-pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Priority, PriorityMode};
+pub use share::{ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, OverMemory, Period, Priority, PriorityMode};
 pub use surroundings::Surroundings;
 pub use throttle::Throttle;
 pub use units::{Bytes, Percent, Weight};

@@ -1,5 +1,7 @@
 //! Shares of a card, as they are asked for and granted.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{Percent, Weight};
@@ -8,6 +10,28 @@ use crate::{Percent, Weight};
 pub const MIN_PERIOD_US: u64 = 20_000;
 /// The longest one, also where periods are stretched for the sake of small shares.
 pub const MAX_PERIOD_US: u64 = 500_000;
+
+/// Periods of a card, in each of which its containers have their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Period {
+    /// As often as costs little with the shares that the card has.
+    #[serde(rename = "auto")]
+    Auto,
+    /// Microseconds, [`MIN_PERIOD_US`] to [`MAX_PERIOD_US`].
+    #[serde(untagged)]
+    Us(u64),
+}
+
+impl fmt::Display for Period {
+    /// `auto`, `100ms`
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => formatter.write_str("auto"),
+            Self::Us(us) if us.is_multiple_of(1000) => write!(formatter, "{}ms", us / 1000),
+            Self::Us(us) => write!(formatter, "{us}us"),
+        }
+    }
+}
 
 /// A card's time, as asked for by one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

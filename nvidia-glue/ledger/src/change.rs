@@ -107,7 +107,7 @@ pub enum PolicyError {
         uuid: String,
     },
     /// A period out of range.
-    #[error("a period of {period_us} us is not accepted; it must be from 20000 to 500000 (20ms to 500ms)")]
+    #[error("a period of {period_us} us is not accepted; it must be from 20000 to 500000 (20ms to 500ms), or auto")]
     Period {
         /// As it was asked for.
         period_us: u64,

@@ -1,6 +1,6 @@
 //! Limits that the node's configuration sets on each card.
 
-use base::{Bytes, CardPolicies, CardPolicy};
+use base::{Bytes, CardPolicies, CardPolicy, Period};
 use nix::sys::sysinfo::sysinfo;
 use runtime_config::config::{Config, HardCapsUnavailable, MemoryScaling, WholeCards};
 
@@ -21,8 +21,8 @@ pub struct Limits {
     pub requested_policies: CardPolicies,
     /// Percent of its memory or time with which it may.
     pub requested_policy_share: u8,
-    /// Length of a period on cards for which none is set, microseconds.
-    pub period_us: u64,
+    /// Periods of cards for which none are set.
+    pub period: Period,
     /// Treatment of hard caps on cards that cannot take containers off.
     pub hard_caps_unavailable: HardCapsUnavailable,
     /// Mediation of containers that have whole cards; only who is mediated is held to channels and
@@ -50,7 +50,7 @@ impl From<&Config> for Limits {
             default_policy: config.default_policy,
             requested_policies: config.requested_policies,
             requested_policy_share: config.requested_policy_share,
-            period_us: u64::try_from(config.period.as_micros()).unwrap_or(u64::MAX),
+            period: config.period,
             hard_caps_unavailable: config.hard_caps_unavailable,
             whole_cards: config.whole_cards,
             pinned_memory: config.pinned_memory.resolve(machine).unwrap_or_default(),

@@ -78,7 +78,7 @@ impl Ledger {
                 Line::about_node(Event::Warn)
                     .field("warning", "the configuration is followed once containers have ended that would lose by it")
                     .field("max_inst", format_args!("{} -> {}", settings.max_inst, now.max_inst))
-                    .field("period_us", format_args!("{} -> {}", settings.period_us, now.period_us))
+                    .field("period", format_args!("{} -> {}", settings.period, now.period))
                     .field("why", reason),
             );
             return Ok(());

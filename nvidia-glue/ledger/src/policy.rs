@@ -4,7 +4,7 @@
 //! what is to be done is written down first, in the settings, and taken out when it is done:
 //! whoever takes the lock in between does the rest.
 
-use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US};
+use base::{CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, Period};
 use cards::{Card, Inventory};
 use schedule::{can_be_laid_out, policy::rules};
 
@@ -43,8 +43,8 @@ impl Ledger {
         if let Some(policy) = setting.policy {
             line = line.field("policy", policy);
         }
-        if let Some(period_us) = setting.period_us {
-            line = line.field("period_us", period_us);
+        if let Some(period) = setting.period {
+            line = line.field("period", period);
         }
         if let Err(error) = &result {
             line = line.field("why", chain(error));
@@ -111,16 +111,18 @@ impl Ledger {
 fn checked<'a>(inventory: &'a Inventory, uuid: &str, setting: CardSetting) -> Result<&'a Card, PolicyError> {
     let card = inventory.cards.iter().find(|card| card.uuid == uuid);
     let card = card.ok_or_else(|| PolicyError::NoSuchCard { uuid: uuid.to_owned() })?;
-    match setting.period_us.filter(|period| !(MIN_PERIOD_US..=MAX_PERIOD_US).contains(period)) {
-        Some(period_us) => Err(PolicyError::Period { period_us }),
-        None => Ok(card),
+    match setting.period {
+        Some(Period::Us(period_us)) if !(MIN_PERIOD_US..=MAX_PERIOD_US).contains(&period_us) => {
+            Err(PolicyError::Period { period_us })
+        }
+        Some(Period::Us(_) | Period::Auto) | None => Ok(card),
     }
 }
 
 /// Changes what is set for the card, and returns all that is set for it then.
 fn change(settings: &mut Settings, uuid: &str, setting: CardSetting) -> CardSetting {
     let now = settings.card(uuid);
-    let then = CardSetting { policy: setting.policy.or(now.policy), period_us: setting.period_us.or(now.period_us) };
+    let then = CardSetting { policy: setting.policy.or(now.policy), period: setting.period.or(now.period) };
     settings.cards.insert(uuid.to_owned(), then);
     then
 }

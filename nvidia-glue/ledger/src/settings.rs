@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{CardPolicy, format::WrittenFormat};
+use base::{CardPolicy, Period, format::WrittenFormat};
 use schedule::PlanSettings;
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,9 @@ pub struct CardSetting {
     /// Its policy while no container needs another one.
     #[serde(default)]
     pub policy: Option<CardPolicy>,
-    /// Length of its periods, 20 000 to 500 000 microseconds, if no share on it needs longer ones.
+    /// Its periods, if no share on it needs longer ones.
     #[serde(default)]
-    pub period_us: Option<u64>,
+    pub period: Option<Period>,
 }
 
 /// `settings.json`: what the schedule needs beside the grants.
@@ -29,8 +29,8 @@ pub(crate) struct Settings {
     pub(super) format: u32,
     /// Slices of a card, as the configuration said at the last admission.
     pub(crate) max_inst: u32,
-    /// Length of a period likewise.
-    pub(crate) period_us: u64,
+    /// Periods likewise.
+    pub(crate) period: Period,
     /// By UUID: what an administrator has set.
     pub(super) cards: BTreeMap<String, CardSetting>,
     /// A policy that is being changed: what was begun is finished by whoever finds it.
@@ -50,7 +50,7 @@ pub(super) struct Changing {
 impl Default for Settings {
     fn default() -> Self {
         let WrittenFormat { version, format } = SETTINGS.written();
-        Self { version, format, max_inst: 16, period_us: 100_000, cards: BTreeMap::new(), changing: None }
+        Self { version, format, max_inst: 16, period: Period::Us(100_000), cards: BTreeMap::new(), changing: None }
     }
 }
 
@@ -62,9 +62,9 @@ impl Settings {
 
     /// Settings that a schedule is planned by.
     pub(super) fn plan(&self) -> PlanSettings {
-        let period = |(uuid, setting): (&String, &CardSetting)| Some((uuid.clone(), setting.period_us?));
-        let card_periods_us = self.cards.iter().filter_map(period).collect();
-        PlanSettings { max_inst: self.max_inst, period_us: self.period_us, card_periods_us }
+        let period = |(uuid, setting): (&String, &CardSetting)| Some((uuid.clone(), setting.period?));
+        let card_periods = self.cards.iter().filter_map(period).collect();
+        PlanSettings { max_inst: self.max_inst, period: self.period, card_periods }
     }
 
     /// The node's rules as they hold on one card.
@@ -75,6 +75,6 @@ impl Settings {
 
     /// The settings with the configuration's part as it is in `limits` now.
     pub(super) fn with(&self, limits: &Limits) -> Self {
-        Self { max_inst: limits.max_inst, period_us: limits.period_us, ..self.clone() }
+        Self { max_inst: limits.max_inst, period: limits.period, ..self.clone() }
     }
 }

@@ -1,6 +1,6 @@
 //! State of each card as the ledger sees it, for people and listings.
 
-use base::{Bytes, CardPolicy};
+use base::{Bytes, CardPolicy, Period};
 use cards::Inventory;
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ pub struct CardState {
     pub policy: Option<CardPolicy>,
     /// An administrator's setting of it.
     pub setting: CardSetting,
-    /// Length of its periods, microseconds, if no share on it needs longer ones.
-    pub period_us: u64,
+    /// Its periods, if no share on it needs longer ones.
+    pub period: Period,
     /// One container has all of it.
     pub exclusive: bool,
     /// Holders of a part of it, in ledger order.
@@ -90,7 +90,7 @@ impl Ledger {
                 max_inst: limits.max_inst,
                 policy: sums.policy,
                 setting: settings.card(&card.uuid),
-                period_us: settings.plan().period_us(&card.uuid),
+                period: settings.plan().period(&card.uuid),
                 exclusive: sums.exclusive,
                 containers: who(true),
                 monitors: who(false),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use base::{Bytes, CardPolicies, CardPolicy, ComputeShare, OverMemory, PciBusId, Percent, Priority, Weight};
+use base::{Bytes, CardPolicies, CardPolicy, ComputeShare, OverMemory, PciBusId, Percent, Period, Priority, Weight};
 use cards::{Card, Health, Inventory, Source};
 use runtime_config::{
     config::{HardCapsUnavailable, MemoryScaling, WholeCards},
@@ -40,7 +40,7 @@ pub(crate) fn limits() -> Limits {
         default_policy: CardPolicy::Fixed,
         requested_policies: CardPolicies::ALL,
         requested_policy_share: 3,
-        period_us: 100_000,
+        period: Period::Us(100_000),
         hard_caps_unavailable: HardCapsUnavailable::Refuse,
         whole_cards: WholeCards::Direct,
         pinned_memory: mib(64 << 10),

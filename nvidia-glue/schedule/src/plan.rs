@@ -7,7 +7,7 @@
 
 use std::{borrow::Cow, collections::BTreeMap};
 
-use base::CardGrant;
+use base::{CardGrant, MIN_PERIOD_US, Period};
 
 use super::plan_settings::PlanSettings;
 use super::{
@@ -25,6 +25,12 @@ const MILLION: u64 = 1_000_000;
 /// Time that a program loses of each window though its channels are on the card: kernels that were
 /// interrupted, and cold caches. On an H200 0.09 to 0.15 ms (docs/driver-facts.md).
 const WINDOW_RAMP_US: u64 = 120;
+/// Periods that [`Period::Auto`] chooses among: of few lengths, so that old and new ones soon begin
+/// together where one follows the other.
+const AUTO_PERIODS_US: [u64; 4] = [MIN_PERIOD_US, 40_000, 50_000, 100_000];
+/// Part of a window, in hundredths, that it may cost then, and the shortest window.
+const AUTO_COST_PERCENT: u64 = 3;
+const LEAST_AUTO_WINDOW_US: u64 = 10_000;
 /// Number of times that a period is stretched for windows with their costs.
 const COST_ROUNDS: u32 = 3;
 /// Steps in which shares are made smaller that cannot be laid out as they are.
@@ -127,8 +133,36 @@ impl<'a> Group<'a> {
             member.grants.iter().filter_map(|grant| found.get(grant.uuid.as_str()).copied()).collect()
         };
         let holds = members.iter().zip(of_members).map(in_order).collect();
-        let period_us = cards.keys().map(|uuid| settings.period_us(uuid)).max().unwrap_or(settings.period_us);
-        Self { members, cards, holds, period_us }
+        let mut group = Self { members, cards, holds, period_us: 0 };
+        let wanted_us = |(card, uuid): (usize, &&str)| match settings.period(uuid) {
+            Period::Us(us) => us,
+            Period::Auto => group.auto_period_us(card),
+        };
+        group.period_us = group.cards.keys().enumerate().map(wanted_us).max().unwrap_or(MIN_PERIOD_US);
+        group
+    }
+
+    /// The shortest of [`AUTO_PERIODS_US`] in which each window of a card costs little of it.
+    fn auto_period_us(&self, card: usize) -> u64 {
+        let on_card = self.members.iter().zip(&self.holds).flat_map(|(member, holds)| {
+            let here = holds.iter().zip(&member.grants).filter(|((on, _), _)| *on == card);
+            here.map(|((_, hold), grant)| (*hold, grant.window_loss_us))
+        });
+        let parts = |hold: Hold| match hold {
+            Hold::Window(parts) => Some(parts),
+            Hold::Remainder => None,
+            Hold::Free | Hold::Weight(_) | Hold::Turns(_) | Hold::Absent => Some(0),
+        };
+        let left = PERIOD_PARTS.saturating_sub(on_card.clone().filter_map(|(hold, _)| parts(hold)).sum());
+        let needed_us = |(hold, loss_us): (Hold, u64)| {
+            let parts = parts(hold).unwrap_or(left.max(remainder_parts()));
+            let cost_us = WINDOW_RAMP_US + loss_us.min(MOST_WINDOW_LOSS_US);
+            let window_us = (cost_us * 100 / AUTO_COST_PERCENT).max(LEAST_AUTO_WINDOW_US);
+            if parts == 0 { 0 } else { scaled(window_us, PERIOD_PARTS, parts) }
+        };
+        let needed_us = on_card.map(needed_us).max().unwrap_or(0);
+        let [.., longest_us] = AUTO_PERIODS_US;
+        AUTO_PERIODS_US.into_iter().find(|us| *us >= needed_us).unwrap_or(longest_us)
     }
 
     fn all_holds(&mut self) -> impl Iterator<Item = (&'a Member<'a>, &mut Hold)> {

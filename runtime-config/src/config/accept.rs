@@ -6,7 +6,7 @@
 
 use std::{fmt::Display, path::PathBuf, time::Duration};
 
-use base::{CardPolicies, CardPolicy, ComputeShare};
+use base::{CardPolicies, CardPolicy, ComputeShare, MAX_PERIOD_US, MIN_PERIOD_US, Period};
 use jiff::SignedDuration;
 use serde::{
     Deserialize, Deserializer,
@@ -98,6 +98,17 @@ pub(super) fn time_ms<'de, const LEAST: u64, const MOST: u64, D: Deserializer<'d
 
 fn duration(text: &str) -> Option<Duration> {
     text.parse::<SignedDuration>().ok().and_then(|parsed| Duration::try_from(parsed).ok())
+}
+
+pub(super) fn period<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Period, D::Error> {
+    let accepted = "\"auto\", or a time from \"20ms\" to \"500ms\", such as \"100ms\"";
+    text(deserializer, accepted, |text| match text {
+        "auto" => Some(Period::Auto),
+        time => {
+            let us = u64::try_from(duration(time)?.as_micros()).ok();
+            us.filter(|us| (MIN_PERIOD_US..=MAX_PERIOD_US).contains(us)).map(Period::Us)
+        }
+    })
 }
 
 pub(super) fn admission_wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<AdmissionWait, D::Error> {

@@ -19,7 +19,7 @@ use std::{
 };
 
 use base::{CardPolicies, CardPolicy, ComputeShare};
-pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, PriorityMode, Throttle};
+pub use base::{MAX_PERIOD_US, MIN_PERIOD_US, Period, PriorityMode, Throttle};
 use serde::Deserialize;
 
 use document::Document;
@@ -110,8 +110,8 @@ pub struct Config {
     #[serde(deserialize_with = "accept::whole::<0, 100, _, _>")]
     pub requested_policy_share: u8,
     /// Period of the containers' turns.
-    #[serde(deserialize_with = "accept::time_ms::<{ MIN_PERIOD_US / 1000 }, { MAX_PERIOD_US / 1000 }, _>")]
-    pub period: Duration,
+    #[serde(deserialize_with = "accept::period")]
+    pub period: Period,
     /// Way in which containers of low priority leave the card to others.
     #[serde(deserialize_with = "accept::name")]
     pub priority: PriorityMode,

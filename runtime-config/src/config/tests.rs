@@ -65,7 +65,7 @@ fn values_are_read() {
     assert_eq!(config.reconcile_period, Duration::from_millis(250));
     assert_eq!(config.oom_script_timeout, Duration::from_secs(90));
     assert!((config.mediator_processors - 2.0).abs() < f64::EPSILON);
-    assert_eq!(config.period, Duration::from_millis(20));
+    assert_eq!(config.period, Period::Us(20_000));
     assert_eq!(config.admission_wait, AdmissionWait::AnyTenant(Duration::from_secs(30)));
     assert_eq!((config.priority, config.throttle), (PriorityMode::Strict, Throttle::All));
     assert_eq!(config.hard_caps_unavailable, HardCapsUnavailable::Degrade);
@@ -128,7 +128,7 @@ fn values_out_of_range_are_refused_with_key_line_value_and_range() {
         ("oom_script_timeout = '5'".to_owned(), ", line 1: oom_script_timeout = \"5\" is not accepted"),
         (
             "period = '19ms'".to_owned(),
-            ", line 1: period = \"19ms\" is not accepted; it must be a time from \"20ms\" to \"500ms\"",
+            ", line 1: period = \"19ms\" is not accepted; it must be \"auto\", or a time from \"20ms\" to \"500ms\"",
         ),
         (
             "admission_wait = '101s'".to_owned(),

@@ -2,7 +2,11 @@
 
 use cards::Inventory;
 use ledger::{CardState, Ledger, Limits, Record, StoreError, Waiter};
-use runtime_config::{Config, request::CardPolicy};
+use runtime_config::{
+    Config,
+    config::{MIN_PERIOD_US, Period},
+    request::CardPolicy,
+};
 
 use super::{error::CliError, schedules::Schedules};
 
@@ -64,7 +68,11 @@ impl Node {
     pub(super) fn period_us(&self, state: &CardState) -> u64 {
         let on_card = |record: &&Record| record.cards.iter().any(|grant| grant.uuid == state.uuid);
         let mut turns = self.records.iter().filter(on_card).filter_map(|record| self.schedules.last_turn(record));
-        turns.next().map_or(state.period_us, |turn| turn.period_us)
+        let without_turns_us = match state.period {
+            Period::Auto => MIN_PERIOD_US,
+            Period::Us(us) => us,
+        };
+        turns.next().map_or(without_turns_us, |turn| turn.period_us)
     }
 }
 

@@ -3,7 +3,10 @@
 use cards::{Card, CardOrMig};
 use ledger::{CardSetting, CardState, Ledger, Limits, Record, decision_log::DecisionLog};
 use nvidia_glue::inject;
-use runtime_config::request::{CardPolicy, DeviceSelector};
+use runtime_config::{
+    config::Period,
+    request::{CardPolicy, DeviceSelector},
+};
 use schedule::{StatusFile, policy::rules};
 use serde::Serialize;
 
@@ -32,9 +35,10 @@ pub(super) struct PolicyArguments {
         help = format!("Policy of sharing: {}", CardPolicy::listed("or", |_| true)),
     )]
     policy: Option<CardPolicy>,
-    /// Period of the turns, 20ms to 500ms; longer where a turn would be shorter than 5ms
-    #[arg(long, value_name = "TIME", value_parser = value_parsers::period_us, requires = "card")]
-    period: Option<u64>,
+    /// Period of the turns, 20ms to 500ms, longer where a turn would be shorter than 5ms; auto: as
+    /// short as costs little with the shares of the card
+    #[arg(long, value_name = "TIME", value_parser = value_parsers::period, requires = "card")]
+    period: Option<Period>,
     /// Wait until the change is in force
     #[arg(long)]
     wait: bool,
@@ -54,7 +58,7 @@ fn help() -> String {
 pub(super) fn run(arguments: &PolicyArguments) -> Result<Exit, CliError> {
     let node = Node::read()?;
     let card = arguments.card.as_ref().map(|selector| find(&node, selector)).transpose()?;
-    let setting = CardSetting { policy: arguments.policy, period_us: arguments.period };
+    let setting = CardSetting { policy: arguments.policy, period: arguments.period };
     let (Some(card), true) = (card, setting != CardSetting::default()) else {
         return list(arguments);
     };

@@ -10,6 +10,7 @@ use ledger::{
 };
 use runtime_config::{
     Bytes, Config, Percent,
+    config::Period,
     request::{CardPolicy, ComputeShare, ContainerRequest, GpuRequest, PodContainer, Priority, Source, parse},
 };
 use schedule::{CardStatus, CardTurn, Epoch, Pass, Running, Status, Timetable, Turn, Window};
@@ -185,7 +186,7 @@ fn state(inventory: &Inventory, index: usize) -> CardState {
         max_inst: 16,
         policy: None,
         setting: CardSetting::default(),
-        period_us: 100_000,
+        period: Period::Us(100_000),
         exclusive: false,
         containers: Vec::new(),
         monitors: Vec::new(),

@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use jiff::{SignedDuration, Timestamp};
 use runtime_config::{
     Percent, Weight,
-    config::{MAX_PERIOD_US, MIN_PERIOD_US},
+    config::{MAX_PERIOD_US, MIN_PERIOD_US, Period},
     request::{CardPolicy, ComputeShare, MemoryLimit, PerCard, Priority},
 };
 
@@ -30,11 +30,15 @@ pub(super) fn since(text: &str) -> Result<Timestamp, String> {
     instant.ok_or_else(|| "a time ago is accepted, such as 10m, or an instant, 2026-01-31T12:00:00Z".to_owned())
 }
 
-/// Parses the period of a card, in microseconds.
-pub(super) fn period_us(text: &str) -> Result<u64, String> {
+/// Parses the period of a card.
+pub(super) fn period(text: &str) -> Result<Period, String> {
+    if text == "auto" {
+        return Ok(Period::Auto);
+    }
     let micros = duration(text).and_then(|parsed| u64::try_from(parsed.as_micros()).ok());
     let parsed = micros.filter(|us| (MIN_PERIOD_US..=MAX_PERIOD_US).contains(us));
-    parsed.ok_or_else(|| "a time from 20ms to 500ms is accepted, such as 50ms".to_owned())
+    let parsed = parsed.map(Period::Us);
+    parsed.ok_or_else(|| "auto is accepted, or a time from 20ms to 500ms, such as 50ms".to_owned())
 }
 
 /// Parses an address to serve at.
@@ -131,9 +135,10 @@ mod tests {
 
     #[test]
     fn times_have_their_ranges() {
-        assert_eq!(period_us("50ms"), Ok(50_000));
+        assert_eq!(period("50ms"), Ok(Period::Us(50_000)));
+        assert_eq!(period("auto"), Ok(Period::Auto));
         for wrong in ["", "50", "19ms", "501ms", "-50ms", "1h"] {
-            assert!(period_us(wrong).is_err(), "{wrong:?}");
+            assert!(period(wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(interval("2s"), Ok(Duration::from_secs(2)));
         assert!(interval("99ms").is_err());

@@ -233,7 +233,7 @@ impl<'a> Attempt<'a> {
     fn limits(&mut self, locked: &Locked<'_>) -> Result<Limits, StoreError> {
         let (own, settings) = (self.admission.limits, locked.settings()?);
         if self.wait.order().is_some() {
-            return Ok(Limits { max_inst: settings.max_inst, period_us: settings.period_us, ..*own });
+            return Ok(Limits { max_inst: settings.max_inst, period: settings.period, ..*own });
         }
         if settings.with(own) != settings {
             let mut index = self.ledger.open_index(locked)?;

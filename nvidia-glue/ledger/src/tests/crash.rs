@@ -1,6 +1,6 @@
 //! Every file operation fails once, and every one is the last before a kill.
 
-use base::{CardPolicy, ComputeShare, Priority, grant_files};
+use base::{CardPolicy, ComputeShare, Period, Priority, grant_files};
 use runtime_config::request::{CardRequest, GpuRequest, PerCard, Share};
 
 use crate::{
@@ -300,7 +300,7 @@ fn a_kill_at_any_step_of_a_policy_leaves_no_card_with_two() {
             let mut bench = weights();
             bench.ledger.store.faults.seen();
             start(&bench, steps);
-            let setting = CardSetting { policy: Some(CardPolicy::Soft), period_us: Some(50_000) };
+            let setting = CardSetting { policy: Some(CardPolicy::Soft), period: Some(Period::Us(50_000)) };
             let uuid = bench.inventory.cards[0].uuid.clone();
             let done = bench.ledger.set_policy(&bench.inventory, &bench.limits, &uuid, setting, &bench.log).is_ok();
             let needed = bench.ledger.store.faults.seen();

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use base::{CardGrant, CardPolicy, ComputeShare, Format, OverMemory, Priority, format::WrittenFormat};
+use base::{CardGrant, CardPolicy, ComputeShare, Format, OverMemory, Period, Priority, format::WrittenFormat};
 use runtime_config::request::{
     CardRequest, Condition, DeviceSelector, Dialect, DriverCapabilities, GpuRequest, Isolation, MemoryLimit,
     NvidiaExtras, Operator, PerCard, Placement, PodContainer, Property, Requirement, Share,
@@ -181,7 +181,7 @@ fn a_timetable_is_read_as_it_was_written() {
 
 #[test]
 fn settings_are_read_as_they_were_written() {
-    let set = CardSetting { policy: Some(CardPolicy::Fixed), period_us: Some(50_000) };
+    let set = CardSetting { policy: Some(CardPolicy::Fixed), period: Some(Period::Us(50_000)) };
     let changing = Changing { uuid: CARD.to_owned(), policy: CardPolicy::Soft, hard_caps: true };
     let settings = Settings { cards: [(CARD.to_owned(), set)].into(), changing: Some(changing), ..Settings::default() };
     is_newest("settings", SETTINGS, &settings);
@@ -270,7 +270,7 @@ fn a_later_formats_fields_outlive_every_change() {
     assert_eq!(read(&bench, &file)["cards"][0]["compute"]["cap"]["percent"], 30);
     let uuid = &bench.inventory.cards[0].uuid;
     let policy = |period_us| {
-        let setting = CardSetting { policy: Some(CardPolicy::Fixed), period_us: Some(period_us) };
+        let setting = CardSetting { policy: Some(CardPolicy::Fixed), period: Some(Period::Us(period_us)) };
         bench.ledger.set_policy(&bench.inventory, &bench.limits, uuid, setting, &bench.log).unwrap();
     };
     policy(60_000);
@@ -278,7 +278,7 @@ fn a_later_formats_fields_outlive_every_change() {
     policy(80_000);
     is_kept("policy");
     let settings = read(&bench, "settings.json");
-    assert_eq!((&settings["new"]["kept"], &settings["cards"][uuid]["period_us"]), (&json!(1), &json!(80_000)));
+    assert_eq!((&settings["new"]["kept"], &settings["cards"][uuid]["period"]), (&json!(1), &json!(80_000)));
     // Another container of the name has none of it.
     bench.ledger.release(&key("a"), ReleaseReason::Ended, &bench.log).unwrap();
     bench.admit("a", &share).unwrap();
@@ -332,7 +332,7 @@ fn settings_of_an_incompatible_format_are_not_guessed() {
     let bench = Bench::new(1);
     let share = request(devices(&[0]), part(8 << 10, cap(20)));
     bench.admit("a", &share).unwrap();
-    let setting = CardSetting { policy: Some(CardPolicy::Fixed), period_us: Some(60_000) };
+    let setting = CardSetting { policy: Some(CardPolicy::Fixed), period: Some(Period::Us(60_000)) };
     let uuid = &bench.inventory.cards[0].uuid;
     bench.ledger.set_policy(&bench.inventory, &bench.limits, uuid, setting, &bench.log).unwrap();
     make_incompatible(&bench, "settings.json");

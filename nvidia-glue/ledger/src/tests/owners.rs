@@ -75,7 +75,7 @@ fn what_the_card_has_is_everybodys() {
         bench.ledger.release(&key(id), ReleaseReason::Ended, &bench.log).unwrap();
     }
     bench.admit("small", &free(CardPolicy::Soft, 1)).unwrap_err();
-    let setting = CardSetting { policy: Some(CardPolicy::Native), period_us: None };
+    let setting = CardSetting { policy: Some(CardPolicy::Native), period: None };
     let uuid = &bench.inventory.cards[0].uuid;
     bench.ledger.set_policy(&bench.inventory, &bench.limits, uuid, setting, &bench.log).unwrap();
     bench.admit("small", &free(CardPolicy::Native, 1)).unwrap();

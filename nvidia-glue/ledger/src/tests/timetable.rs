@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use base::{Bytes, CardPolicy, ComputeEnforcement, ComputeShare, Priority};
+use base::{Bytes, CardPolicy, ComputeEnforcement, ComputeShare, Period, Priority};
 use proptest::prelude::*;
 use runtime_config::request::{CardRequest, GpuRequest, Isolation, PerCard, Share};
 use schedule::{CardTurn, Epoch, Pass, Timetable, Turn, Window};
@@ -273,7 +273,7 @@ fn a_preview_answers_as_the_change_would_and_changes_nothing() {
     bench.take_log();
     let (ledger, inventory, limits) = (&bench.ledger, &bench.inventory, &bench.limits);
     let change = |percent| Change { compute: Some(PerCard::same(cap(percent))), ..Change::default() };
-    let soft = CardSetting { policy: Some(CardPolicy::Soft), period_us: None };
+    let soft = CardSetting { policy: Some(CardPolicy::Soft), period: None };
     let files = bench.files();
     let granted = ledger.preview_set(inventory, limits, &key("first"), &change(40)).unwrap();
     let refused = ledger.preview_set(inventory, limits, &key("first"), &change(41)).unwrap_err();
@@ -331,11 +331,11 @@ fn a_cards_policy_and_period_are_set_for_all_its_containers_and_those_to_come() 
     let card = uuid(&bench, 0).to_owned();
     let set =
         |setting: CardSetting| bench.ledger.set_policy(&bench.inventory, &bench.limits, &card, setting, &bench.log);
-    let policy = |policy| CardSetting { policy: Some(policy), period_us: None };
+    let policy = |policy| CardSetting { policy: Some(policy), period: None };
     let passes = || (at_last(&bench, &first, 0).unwrap(), at_last(&bench, &second, 0).unwrap());
     assert_eq!(set(policy(CardPolicy::Soft)).unwrap(), policy(CardPolicy::Soft));
     assert_eq!(passes(), (Pass::Weight(1), Pass::Weight(3)));
-    let period = CardSetting { policy: None, period_us: Some(200 * MS) };
+    let period = CardSetting { policy: None, period: Some(Period::Us(200 * MS)) };
     assert_eq!(set(period).unwrap(), CardSetting { policy: Some(CardPolicy::Soft), ..period });
     set(policy(CardPolicy::Weighted)).unwrap();
     let in_us = |start_us, end_us| Pass::Windows(vec![Window { start_us, end_us }]);
@@ -343,7 +343,7 @@ fn a_cards_policy_and_period_are_set_for_all_its_containers_and_those_to_come() 
     let records = bench.ledger.records().unwrap();
     assert!(records.iter().all(|record| record.cards[0].policy == CardPolicy::Weighted));
     for period_us in [19_999, 500_001] {
-        let error = set(CardSetting { policy: None, period_us: Some(period_us) }).unwrap_err();
+        let error = set(CardSetting { policy: None, period: Some(Period::Us(period_us)) }).unwrap_err();
         assert!(error.to_string().contains("20ms to 500ms"), "{error}");
     }
     let unknown = bench.ledger.set_policy(&bench.inventory, &bench.limits, "GPU-x", period, &bench.log).unwrap_err();
@@ -613,7 +613,7 @@ fn run(bench: &Bench, step: &Step) {
         }
         Step::Present { id, present } => bench.ledger.set_present(&name(id), *present).unwrap(),
         Step::Policy { card, policy, period_ms } => {
-            let setting = CardSetting { policy: *policy, period_us: period_ms.map(|ms| ms * MS) };
+            let setting = CardSetting { policy: *policy, period: period_ms.map(|ms| Period::Us(ms * MS)) };
             let _ = bench.ledger.set_policy(inventory, limits, uuid(bench, *card), setting, log);
         }
         Step::Die { id } => {

@@ -1,6 +1,6 @@
 //! Plans for grants as no admission would have made them, too.
 
-use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement, Percent, Priority, Weight};
+use base::{CardGrant, CardPolicy, ComputeEnforcement, ComputeShare, Enforcement, Percent, Period, Priority, Weight};
 use proptest::prelude::*;
 
 use super::*;
@@ -210,14 +210,14 @@ proptest! {
         policies in prop::collection::vec(policies(), 4),
         containers in prop::collection::vec(prop::collection::btree_map(0_usize..4, computes(), 1..=3), 1..9),
         max_inst in 1_u32..=20,
-        period_us in 0_u64..=1_000_000,
+        period_us in prop::option::of(0_u64..=1_000_000),
     ) {
         let grants: Vec<Vec<CardGrant>> = containers
             .iter()
             .map(|cards| cards.iter().map(|(card, compute)| grant(*card, policies[*card], *compute)).collect())
             .collect();
         let mut settings = PlanSettings::default();
-        (settings.max_inst, settings.period_us) = (max_inst, period_us);
+        (settings.max_inst, settings.period) = (max_inst, period_us.map_or(Period::Auto, Period::Us));
         let turns = planned(&grants, &settings);
         prop_assert_eq!(&turns, &planned(&grants, &settings), "the same for everybody who makes it");
         prop_assert_eq!(turns.len(), grants.len());
@@ -294,4 +294,33 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn auto_periods_are_as_short_as_costs_little() {
+    let auto = PlanSettings { period: Period::Auto, ..PlanSettings::default() };
+    let fixed = |percents: &[u8]| -> Vec<Vec<CardGrant>> {
+        percents.iter().map(|percent| vec![grant(0, CardPolicy::Fixed, cap(*percent))]).collect()
+    };
+    let period_ms = |grants: &[Vec<CardGrant>]| planned(grants, &auto)[0].period_us / MS;
+    for (percents, expected_ms) in [
+        (&[50, 50][..], 20),
+        (&[25; 4], 40),
+        (&[80, 20], 50),
+        (&[10; 10], 100),
+        // No window is shorter than 5 ms.
+        (&[97, 3], 170),
+    ] {
+        assert_eq!(period_ms(&fixed(percents)), expected_ms, "{percents:?}");
+    }
+    let mut beside_rest = fixed(&[75]);
+    beside_rest.push(vec![grant(0, CardPolicy::Fixed, ComputeShare::Unlimited)]);
+    assert_eq!(period_ms(&beside_rest), 40, "what is left is a window, too");
+    let mut losing = fixed(&[50, 50]);
+    losing[1][0].window_loss_us = 600;
+    assert_eq!(period_ms(&losing), 50, "kernels that are long to take off");
+    let of_card = PlanSettings { card_periods: [("GPU-0".to_owned(), Period::Us(70_000))].into(), ..auto.clone() };
+    assert_eq!(planned(&fixed(&[50, 50]), &of_card)[0].period_us, 70 * MS, "what is set stays");
+    let equal = |count| vec![vec![grant(0, CardPolicy::Preemptive, ComputeShare::Unlimited)]; count];
+    assert_eq!([2, 4].map(|count| period_ms(&equal(count))), [20, 40]);
 }

@@ -112,7 +112,7 @@ fn parse<'a>(request: &Request, node: &'a Node) -> Result<Parsed<'a>, String> {
             let card = node.inventory.by_uuid(uuid).ok_or("the card is gone")?;
             let policy = CardPolicy::named(value);
             let policy = policy.ok_or_else(|| format!("one of {} is accepted", CardPolicy::names()))?;
-            Ok(Parsed::Policy(card, CardSetting { policy: Some(policy), period_us: None }))
+            Ok(Parsed::Policy(card, CardSetting { policy: Some(policy), period: None }))
         }
         Target::Container(key) => {
             let record = node.records.iter().find(|record| record.container == *key);
