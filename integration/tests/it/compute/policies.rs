@@ -13,6 +13,8 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("compute::soft_lends_what_is_not_used", soft),
         Case::egpu("compute::soft_goes_by_containers_not_by_their_groups", groups),
         Case::egpu("compute::soft_lets_groups_that_do_not_fit_take_turns", many_groups),
+        Case::egpu("compute::those_without_a_cap_share_by_containers", without_cap),
+        Case::egpu("compute::adaptive_goes_by_weight_and_lends", adaptive),
         Case::egpu("compute::low_priority_with_many_groups_is_low_priority", many_low_groups),
         Case::egpu("compute::low_priority_runs_in_what_high_leaves", priority),
         Case::egpu("compute::low_containers_take_turns_in_what_high_leaves", two_low),
@@ -95,6 +97,29 @@ fn groups(node: &Node) {
     let one = spinning(node, "one", &weight);
     until_shares("half each", &[(&many.stdio, 50.0), (&one.stdio, 50.0)]);
     end([many, one]);
+}
+
+/// By time slices, ten groups would have ten shares.
+fn without_cap(node: &Node) {
+    let spin = [SPIN, &["--groups", "10"]].concat();
+    let many = granted(node, "many", &[]).args(&spin).start().unwrap();
+    let one = spinning(node, "one", &[]);
+    until_shares("half each", &[(&many.stdio, 50.0), (&one.stdio, 50.0)]);
+    end([many]);
+    until_shares("alone", &[(&one.stdio, 100.0)]);
+    end([one]);
+}
+
+fn adaptive(node: &Node) {
+    let weight = |weight: &'static str| [("EGPU_POLICY", "adaptive"), ("EGPU_WEIGHT", weight)];
+    let light = spinning(node, "light", &weight("1"));
+    let heavy = granted(node, "heavy", &weight("3")).start().unwrap();
+    until_shares("beside one without work", &[(&light.stdio, 100.0)]);
+    let work = exec(&heavy, "work", SPIN);
+    until_shares("1 to 3", &[(&light.stdio, 25.0), (&work.stdio, 75.0)]);
+    work.end();
+    until_shares("what is not used is lent", &[(&light.stdio, 100.0)]);
+    end([light, heavy]);
 }
 
 /// More of them than its share has time slices for: with the shortest ones they would have a

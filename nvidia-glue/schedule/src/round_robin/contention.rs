@@ -1,6 +1,6 @@
 //! Losses of containers to each other on a card, by its log of switches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PROBE_US, RoundRobin};
 use crate::{Presence, Switch, residency::MOST_SWITCH_NS};
@@ -51,9 +51,12 @@ pub struct Contention {
     done: Vec<Interval>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Visit {
     process: u32,
+    /// Its context that came last, and all that were there.
+    context: u32,
+    contexts: BTreeSet<u32>,
     since_us: u64,
     on_since_us: Option<u64>,
     left_us: u64,
@@ -71,7 +74,7 @@ impl Contention {
         let at_us = switch.at_ns / 1_000;
         self.pass(at_us, plan);
         match switch.presence {
-            Presence::On => self.comes(switch.process, at_us),
+            Presence::On => self.comes(switch.process, switch.context, at_us),
             Presence::Off => self.leaves(switch.process, at_us),
         }
     }
@@ -82,25 +85,26 @@ impl Contention {
         std::mem::take(&mut self.done)
     }
 
-    fn comes(&mut self, process: u32, at_us: u64) {
-        if let Some(visit) = self.visit
-            && visit.on_since_us.is_some()
-        {
+    fn comes(&mut self, process: u32, context: u32, at_us: u64) {
+        if let Some(staying) = self.visit.as_ref().filter(|visit| visit.on_since_us.is_some()) {
             // Its leaving is missing.
-            self.leaves(visit.process, at_us);
+            self.leaves(staying.process, at_us);
         }
         if let Some(visit) = self.visit.as_mut().filter(|visit| visit.process == process) {
-            visit.on_since_us = Some(at_us);
+            (visit.on_since_us, visit.context) = (Some(at_us), context);
+            visit.contexts.insert(context);
             return;
         }
-        if let Some(before) = self.visit {
+        if let Some(before) = self.visit.take() {
             let gap_us = at_us.saturating_sub(before.left_us);
             if gap_us <= MOST_SWITCH_NS / 1_000 {
                 self.current.lost_us += gap_us;
             }
-            self.end_visit(before, before.left_us);
+            self.end_visit(&before, before.left_us);
         }
-        self.visit = Some(Visit { process, since_us: at_us, on_since_us: Some(at_us), left_us: at_us });
+        let contexts = BTreeSet::from([context]);
+        self.visit =
+            Some(Visit { process, context, contexts, since_us: at_us, on_since_us: Some(at_us), left_us: at_us });
         self.current.uses.entry(process).or_default().visits += 1;
     }
 
@@ -112,9 +116,11 @@ impl Contention {
         }
     }
 
-    fn end_visit(&mut self, visit: Visit, at_us: u64) {
+    /// Each context of a process has its slice before another process that waits comes.
+    fn end_visit(&mut self, visit: &Visit, at_us: u64) {
+        let contexts = u64::try_from(visit.contexts.len()).unwrap_or(u64::MAX);
         let stayed_us = at_us.saturating_sub(visit.since_us);
-        self.current.alone_us += stayed_us.saturating_sub(SLICE_US);
+        self.current.alone_us += stayed_us.saturating_sub(contexts.saturating_mul(SLICE_US));
     }
 
     /// Ends the intervals that are over at an instant.
@@ -124,18 +130,18 @@ impl Contention {
             if end_us > now_us {
                 return;
             }
-            if let Some(visit) = self.visit {
-                if let Some(since_us) = visit.on_since_us {
-                    self.current.uses.entry(visit.process).or_default().used_us += end_us.saturating_sub(since_us);
-                    self.end_visit(visit, end_us);
-                    self.visit = Some(Visit { since_us: end_us, on_since_us: Some(end_us), ..visit });
-                } else {
-                    self.end_visit(visit, visit.left_us);
-                    self.visit = Some(Visit { since_us: visit.left_us, ..visit });
+            if let Some(mut visit) = self.visit.take() {
+                let until_us = if visit.on_since_us.is_some() { end_us } else { visit.left_us };
+                self.end_visit(&visit, until_us);
+                if let Some(since_us) = &mut visit.on_since_us {
+                    self.current.uses.entry(visit.process).or_default().used_us += end_us.saturating_sub(*since_us);
+                    *since_us = end_us;
                 }
+                let contexts = BTreeSet::from([visit.context]);
+                self.visit = Some(Visit { since_us: until_us, contexts, ..visit });
             }
             let mut next = Interval { from_us: end_us, ..Interval::default() };
-            if let Some(visit) = self.visit.filter(|visit| visit.on_since_us.is_some()) {
+            if let Some(visit) = self.visit.as_ref().filter(|visit| visit.on_since_us.is_some()) {
                 next.uses.entry(visit.process).or_default().visits = 1;
             }
             let ended = std::mem::replace(&mut self.current, next);
