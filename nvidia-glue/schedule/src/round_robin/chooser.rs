@@ -22,8 +22,10 @@ const MOST_ROUND_US: u64 = 400_000;
 const LEAST_CROWDED_QUANTUM_US: u64 = 5_000;
 /// Longest turn, as a multiple of the one of the least weight.
 const MOST_QUANTA: u64 = 8;
-/// Mean stay on the engine from which on a process does not wait between short pieces of work.
+/// Mean stay on the engine from which on a process does not wait between short pieces of work, and
+/// below which it does again.
 const LONG_STAY_US: u64 = 1_500;
+const STILL_LONG_STAY_US: u64 = 1_000;
 /// A container works that comes once in this time, or uses that part of it, in hundredths.
 const WORKS_EACH_US: u64 = 20_000;
 const WORKS_PERCENT: u64 = 5;
@@ -61,6 +63,8 @@ pub struct Chooser {
     is_looking: bool,
     /// Mean of what the log shows of a turn's cost.
     edge_us: Option<u64>,
+    /// Nobody waits between short pieces of work.
+    are_long: bool,
     /// Processes for which turns did not pay; time until they are tried again, and its end.
     unpaid: Vec<u32>,
     patience_us: u64,
@@ -160,13 +164,14 @@ impl Chooser {
         }
     }
 
-    fn turns(&self, now_us: u64, workers: &[Worker<'_>]) -> RoundRobin {
+    fn turns(&mut self, now_us: u64, workers: &[Worker<'_>]) -> RoundRobin {
         let least = workers.iter().map(|worker| worker.candidate.weight.max(1)).min().unwrap_or(1);
         let quanta =
             |worker: &Worker<'_>| u64::from((worker.candidate.weight + least / 2) / least).clamp(1, MOST_QUANTA);
         let all = workers.iter().map(quanta).sum::<u64>().max(1);
-        let are_long = workers.iter().all(Worker::stays_long);
-        let cost_percent = if are_long { LONG_TURNS_COST_PERCENT } else { TURNS_COST_PERCENT };
+        let long_us = if self.are_long { STILL_LONG_STAY_US } else { LONG_STAY_US };
+        self.are_long = workers.iter().all(|worker| worker.seen.used_us >= long_us * worker.seen.visits);
+        let cost_percent = if self.are_long { LONG_TURNS_COST_PERCENT } else { TURNS_COST_PERCENT };
         let wanted_us = (RAMP_US + self.edge_us.unwrap_or(EDGE_US)) * 100 / cost_percent;
         let most_us = (MOST_ROUND_US / all).max(LEAST_CROWDED_QUANTUM_US);
         let quantum_us = wanted_us.next_multiple_of(1_000).clamp(LEAST_QUANTUM_US, MOST_QUANTUM_US).min(most_us);
@@ -183,12 +188,6 @@ impl Chooser {
 struct Worker<'a> {
     candidate: Candidate<'a>,
     seen: Use,
-}
-
-impl Worker<'_> {
-    fn stays_long(&self) -> bool {
-        self.seen.used_us >= LONG_STAY_US * self.seen.visits
-    }
 }
 
 fn workers<'a>(seen: &Interval, candidates: &[Candidate<'a>]) -> impl Iterator<Item = Worker<'a>> {
