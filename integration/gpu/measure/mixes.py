@@ -13,6 +13,7 @@ from measure.loads import Compute
 from measure.systems import mps
 
 MIXES = {"two decoders": ("decoder", "decoder"), "four decoders": ("decoder",) * 4,
+         "eight decoders": ("decoder",) * 8,
          "a decoder and a training": ("decoder", "float32"),
          "two trainings": ("float32", "bfloat16")}
 PERIODS = ("20ms", "50ms", "100ms")

@@ -13,8 +13,9 @@
 use super::meter::Meter;
 
 const MILLION: u64 = 1_000_000;
-/// Distance of two samples, and the longest time for which one is believed.
-const PERIOD_US: u64 = 200_000;
+/// Distance of two samples.
+pub const SAMPLE_US: u64 = 200_000;
+/// The longest time for which one is believed.
 const LONGEST_US: u64 = 3_000_000;
 
 /// Utilization of a card since the sample before.
@@ -73,7 +74,7 @@ impl Work {
             let at_us = sample.at_us.min(now_us);
             let since_us = before_us.replace(at_us).unwrap_or_else(|| match at_us.checked_sub(known.until_us) {
                 Some(0..=LONGEST_US) => known.until_us,
-                _ => at_us.saturating_sub(PERIOD_US),
+                _ => at_us.saturating_sub(SAMPLE_US),
             });
             if at_us <= known.until_us {
                 continue;
@@ -117,7 +118,7 @@ mod tests {
     /// Samples from 1.2 s on, each 200 ms after the last.
     fn samples(busy_ppm: &[u32]) -> Vec<Sample> {
         let sample = |(number, busy_ppm): (u64, &u32)| Sample {
-            at_us: MILLION + number * PERIOD_US,
+            at_us: MILLION + number * SAMPLE_US,
             busy_ppm: *busy_ppm,
             is_own: false,
         };
@@ -207,7 +208,7 @@ mod tests {
     fn a_sample_says_nothing_of_a_time_long_before_it() {
         let meter = on(&[MILLION; 300]);
         let late = [Sample { at_us: 12 * MILLION, busy_ppm: ALL_PPM, is_own: false }];
-        assert_eq!(worked_us(&meter, &late, 12 * MILLION), PERIOD_US);
+        assert_eq!(worked_us(&meter, &late, 12 * MILLION), SAMPLE_US);
         let two = [Sample { at_us: 2 * MILLION, busy_ppm: 0, is_own: false }, late[0]];
         assert_eq!(worked_us(&meter, &two, 12 * MILLION), LONGEST_US);
     }

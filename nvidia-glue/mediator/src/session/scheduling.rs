@@ -50,6 +50,13 @@ impl Session {
         utilization.map(|utilization| utilization.measured(measured, in_doubt)).unwrap_or_default()
     }
 
+    /// Part of a time until now for which the card `uuid` was busy, in millionths, whosever work it
+    /// was; `None`: not known. May ask the driver.
+    pub fn card_busy_ppm(&self, uuid: &str, now_us: u64, span_us: (u64, u64)) -> Option<u32> {
+        let utilization = self.grant.by_uuid(uuid).and_then(|card| self.view.utilization(card));
+        utilization.and_then(|utilization| utilization.card_busy_ppm(now_us, span_us))
+    }
+
     /// Tells the programs that want to know on their pages. To be called some times a second while
     /// there are programs.
     pub fn tell_utilization(&self) {

@@ -19,7 +19,7 @@ use driver::{Driver, OwnClient};
 use rustix::fs::{MemfdFlags, SealFlags};
 use schedule::{
     meter::{Measured, Meter, UTILIZATION_US},
-    work::{Sample, Work, Worked},
+    work::{SAMPLE_US, Sample, Work, Worked},
 };
 
 use crate::{
@@ -111,6 +111,21 @@ impl CardUtilization {
         let UtilizationState { meter, work, samples, .. } = &mut *lock(&self.known);
         let worked = if in_doubt { work.add(meter, samples, now_us) } else { Vec::new() };
         Seen { utilization_ppm, worked }
+    }
+
+    /// Part of a time until now for which the card was busy, in millionths, whosever work it was;
+    /// `None`: the driver has no sample that lies within.
+    pub(crate) fn card_busy_ppm(&self, now_us: u64, (from_us, until_us): (u64, u64)) -> Option<u32> {
+        self.load(now_us, IN_DOUBT_EVERY_US);
+        let known = lock(&self.known);
+        let is_within =
+            |sample: &&Sample| sample.at_us >= from_us.saturating_add(SAMPLE_US) && sample.at_us <= until_us;
+        let (sum, count) = known
+            .samples
+            .iter()
+            .filter(is_within)
+            .fold((0, 0), |(sum, count), one| (sum + u64::from(one.busy_ppm), count + 1));
+        sum.checked_div(count).and_then(|ppm| u32::try_from(ppm).ok())
     }
 
     /// Load of the card, by an answer of the driver's that is no older than `every_us`.

@@ -1,7 +1,7 @@
 //! Choice between time slices and turns, and of how long turns are.
 
 use super::{
-    RoundRobin, RoundRobinMember,
+    CYCLE_US, RoundRobin, RoundRobinMember,
     contention::{Contention, Interval, Use},
 };
 use crate::Switch;
@@ -37,10 +37,19 @@ const LACKS_PERCENT: u64 = 80;
 const STILL_LACKS_PERCENT: u64 = 90;
 /// Factor, in hundredths, by which turns have to be worse than slices to end.
 const STAYS_PERCENT: u64 = 150;
-/// Time until turns that did not pay are tried again with the same containers: at first, and the
-/// longest.
-const LEAST_PATIENCE_US: u64 = 1_000_000;
-const MOST_PATIENCE_US: u64 = 32_000_000;
+/// Time until turns that did not pay are tried again with the same containers: at first, how much
+/// longer each time, and the longest.
+const LEAST_PATIENCE_US: u64 = 2_000_000;
+const MORE_PATIENCE: u64 = 4;
+const MOST_PATIENCE_US: u64 = 60_000_000;
+/// Time for which slices have to be worse before there are turns.
+const SEEN_WORSE_US: u64 = 190_000;
+/// Time from the beginning of turns until the card's samples show what they do, and from then on.
+const COMPARED_US: u64 = 1_300_000;
+/// What all do by slices, as a part of what each does alone, in hundredths, from which on turns,
+/// which give 100 less their cost, are not worth it.
+const SLICES_DO_PERCENT: u64 = 110;
+const MILLION: u64 = 1_000_000;
 /// Time from a plan to its beginning, by which all mediators have read it.
 const AHEAD_US: u64 = 250_000;
 /// Age from which on the log is complete.
@@ -55,12 +64,33 @@ pub struct Candidate<'a> {
     pub process: u32,
 }
 
+/// What one did by slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Done {
+    process: u32,
+    used_ppm: u64,
+    /// It always had work for whole slices.
+    stays_long: bool,
+}
+
+/// Part of a time in which the card was busy, in millionths, by samples of 200 ms; `None`: not
+/// known. `(now, from, until)`
+pub type Busy<'a> = &'a dyn Fn(u64, u64, u64) -> Option<u32>;
+
 /// Chooses for one card. Pure: it is given the time.
 #[derive(Debug, Clone, Default)]
 pub struct Chooser {
     plan: RoundRobin,
     contention: Contention,
     is_looking: bool,
+    /// Instant since when slices were seen to be worse than turns.
+    worse_since_us: Option<u64>,
+    /// What was done by slices before there were turns, and when turns were compared with that.
+    by_slices: Vec<Done>,
+    /// The time before turns in which there were slices, and how busy the card was in it.
+    slices_us: (u64, u64),
+    slices_busy_ppm: Option<u64>,
+    compared_us: u64,
     /// Mean of what the log shows of a turn's cost.
     edge_us: Option<u64>,
     /// Nobody waits between short pieces of work.
@@ -96,17 +126,18 @@ impl Chooser {
 
     /// Judges what was seen since the last time, and returns the plan if it is another one.
     /// `candidates`: always in the same order.
-    pub fn choose(&mut self, now_us: u64, candidates: &[Candidate<'_>]) -> Option<&RoundRobin> {
+    pub fn choose(&mut self, now_us: u64, candidates: &[Candidate<'_>], busy: Busy<'_>) -> Option<&RoundRobin> {
         let until_us = now_us.saturating_sub(LOG_DELAY_US);
         if !std::mem::replace(&mut self.is_looking, true) {
             self.contention.restart(until_us);
+            self.worse_since_us = None;
         }
         let before = self.plan.clone();
         for interval in self.contention.take(until_us, &self.plan) {
             // What was seen under another plan says nothing.
             if interval.from_us >= self.plan.from_us
                 && self.plan == before
-                && let Some(plan) = self.judge(now_us, &interval, candidates)
+                && let Some(plan) = self.judge(now_us, &interval, candidates, busy)
             {
                 self.plan = plan;
             }
@@ -114,72 +145,162 @@ impl Chooser {
         (self.plan != before).then_some(&self.plan)
     }
 
-    fn judge(&mut self, now_us: u64, seen: &Interval, candidates: &[Candidate<'_>]) -> Option<RoundRobin> {
-        let slices = || RoundRobin { from_us: now_us, members: Vec::new() };
+    fn judge(
+        &mut self,
+        now_us: u64,
+        seen: &Interval,
+        candidates: &[Candidate<'_>],
+        busy: Busy<'_>,
+    ) -> Option<RoundRobin> {
         let workers: Vec<Worker<'_>> = workers(seen, candidates).collect();
-        let are_members = || {
-            let members = self.plan.members.iter().map(|member| member.grant_id.as_str());
-            members.eq(workers.iter().map(|worker| worker.candidate.grant_id))
-        };
         if !self.plan.has_turns() {
-            let is_tried = now_us < self.unpaid_until_us && processes(&workers).eq(self.unpaid.iter().copied());
-            return (!is_tried && is_worth(seen, &workers, false)).then(|| self.turns(now_us, &workers));
+            return self.judge_slices(now_us, seen, &workers);
         }
         if seen.is_probe {
-            if !are_members() {
-                return Some(slices());
-            }
-            if !is_worth(seen, &workers, true) {
-                self.wait_longer(now_us, processes(&workers).collect());
-                return Some(slices());
-            }
-            let better = self.turns(now_us, &workers);
-            let (now_us, then_us) = (self.plan.round_us(), better.round_us());
-            return (now_us.abs_diff(then_us) > now_us / 4).then_some(better);
+            return self.judge_probe(now_us, seen, &workers);
         }
-        self.learn_edges(seen);
-        let is_member =
-            |worker: &Worker<'_>| self.plan.members.iter().any(|one| one.grant_id == worker.candidate.grant_id);
-        let has_come = |member: &RoundRobinMember| {
-            let candidate = candidates.iter().find(|candidate| candidate.grant_id == member.grant_id);
-            candidate.is_some_and(|candidate| seen.uses.contains_key(&candidate.process))
-        };
         // The rest of a cycle may have no turn of some.
-        let have_come = || seen.length_us() < 2 * self.plan.round_us() || self.plan.members.iter().all(has_come);
-        let is_as_planned = workers.iter().all(is_member) && have_come();
-        (!is_as_planned).then(slices)
+        if seen.length_us() >= 2 * self.plan.round_us() {
+            self.learn_edges(seen);
+            let has_come = |member: &RoundRobinMember| {
+                let candidate = candidates.iter().find(|candidate| candidate.grant_id == member.grant_id);
+                candidate.is_some_and(|candidate| seen.uses.contains_key(&candidate.process))
+            };
+            if !self.plan.members.iter().all(has_come) {
+                return Some(self.slices(now_us));
+            }
+        }
+        let members: Vec<&str> = self.plan.members.iter().map(|member| member.grant_id.as_str()).collect();
+        if workers.iter().any(|worker| !members.contains(&worker.candidate.grant_id)) {
+            return Some(self.slices(now_us));
+        }
+        self.do_less(now_us, busy).then(|| self.unpaid_slices(now_us))
     }
 
-    fn wait_longer(&mut self, now_us: u64, processes: Vec<u32>) {
+    fn judge_slices(&mut self, now_us: u64, seen: &Interval, workers: &[Worker<'_>]) -> Option<RoundRobin> {
+        let is_tried = now_us < self.unpaid_until_us && processes(workers).eq(self.unpaid.iter().copied());
+        if is_tried || !is_worth(seen, workers, false) {
+            self.worse_since_us = None;
+            return None;
+        }
+        let since_us = *self.worse_since_us.get_or_insert(seen.from_us);
+        let is_first = since_us == seen.from_us;
+        self.learn_slices(seen, workers, if is_first { 1 } else { 2 });
+        if seen.until_us.saturating_sub(since_us) < SEEN_WORSE_US {
+            return None;
+        }
+        self.worse_since_us = None;
+        let plan = self.turns(now_us, workers)?;
+        (self.slices_us, self.slices_busy_ppm) = ((since_us, plan.from_us), None);
+        Some(plan)
+    }
+
+    fn judge_probe(&mut self, now_us: u64, seen: &Interval, workers: &[Worker<'_>]) -> Option<RoundRobin> {
+        let members = self.plan.members.iter().map(|member| member.grant_id.as_str());
+        if !members.eq(workers.iter().map(|worker| worker.candidate.grant_id)) {
+            return Some(self.slices(now_us));
+        }
+        if !is_worth(seen, workers, true) {
+            return Some(self.unpaid_slices(now_us));
+        }
+        self.learn_slices(seen, workers, 4);
+        let better = self.turns(now_us, workers)?;
+        let (present_us, better_us) = (self.plan.round_us(), better.round_us());
+        (present_us.abs_diff(better_us) > present_us / 4).then_some(better)
+    }
+
+    /// Ends turns, as others work than before. Those that were of no use for long are not tried again
+    /// at once.
+    fn slices(&mut self, now_us: u64) -> RoundRobin {
+        if now_us.saturating_sub(self.plan.from_us) < CYCLE_US {
+            self.wait_longer(now_us);
+        }
+        RoundRobin { from_us: now_us, members: Vec::new() }
+    }
+
+    fn unpaid_slices(&mut self, now_us: u64) -> RoundRobin {
+        self.wait_longer(now_us);
+        RoundRobin { from_us: now_us, members: Vec::new() }
+    }
+
+    /// Adds what was done by slices: one part of `parts` is new.
+    fn learn_slices(&mut self, seen: &Interval, workers: &[Worker<'_>], parts: u64) {
+        let before = std::mem::take(&mut self.by_slices);
+        let done = |worker: &Worker<'_>| {
+            let process = worker.candidate.process;
+            let used_ppm = worker.seen.used_us * MILLION / seen.length_us().max(1);
+            let known = before.iter().find(|done| done.process == process).map_or(used_ppm, |done| done.used_ppm);
+            let stays_long = worker.seen.used_us >= LONG_STAY_US * worker.seen.visits;
+            Done { process, used_ppm: (known * (parts - 1) + used_ppm) / parts, stays_long }
+        };
+        self.by_slices = workers.iter().map(done).collect();
+    }
+
+    /// Returns whether turns do less than slices did: in its turns, each has the card for itself, with
+    /// all breaks that it makes.
+    ///
+    /// How busy the card is then is the mean of how busy each keeps it alone. One that has work for
+    /// whole slices always does; the others are taken to be alike.
+    fn do_less(&mut self, now_us: u64, busy: Busy<'_>) -> bool {
+        let since_us = self.compared_us.max(self.plan.from_us);
+        if now_us.saturating_sub(since_us) < COMPARED_US {
+            return false;
+        }
+        self.compared_us = now_us;
+        let Some(busy_ppm) = busy(now_us, since_us, now_us) else { return false };
+        if self.slices_busy_ppm.is_none() {
+            self.slices_busy_ppm = busy(now_us, self.slices_us.0, self.slices_us.1).map(u64::from);
+        }
+        let part = |stays_long: bool| self.by_slices.iter().filter(move |done| done.stays_long == stays_long);
+        let count = |stays_long| u64::try_from(part(stays_long).count()).unwrap_or(u64::MAX);
+        let used_ppm = |stays_long| part(stays_long).map(|done| done.used_ppm).sum::<u64>();
+        let (long, short, used_long_ppm) = (count(true), count(false), used_ppm(true));
+        let alone_ppm = (u64::from(busy_ppm) * (long + short)).saturating_sub(MILLION * long) / short.max(1);
+        // A card that was not busy at all in the turns of those says nothing of them.
+        let short_ppm = used_ppm(false) * MILLION / alone_ppm.clamp(MILLION / 100, MILLION);
+        // A context stays on the engine without work until it is displaced.
+        let used_ppm = (used_ppm(true) + used_ppm(false)).max(1);
+        let worked_ppm = self.slices_busy_ppm.unwrap_or(used_ppm).min(used_ppm);
+        (used_long_ppm + short_ppm) * worked_ppm / used_ppm > MILLION * SLICES_DO_PERCENT / 100
+    }
+
+    fn wait_longer(&mut self, now_us: u64) {
+        let processes: Vec<u32> = self.by_slices.iter().map(|done| done.process).collect();
         let before_us = if self.unpaid == processes { self.patience_us } else { 0 };
-        self.patience_us = (before_us * 2).clamp(LEAST_PATIENCE_US, MOST_PATIENCE_US);
+        self.patience_us = (before_us * MORE_PATIENCE).clamp(LEAST_PATIENCE_US, MOST_PATIENCE_US);
         (self.unpaid, self.unpaid_until_us) = (processes, now_us + self.patience_us);
     }
 
     /// Learns the cost of a turn between the leaving of one container and the coming of the next.
     fn learn_edges(&mut self, seen: &Interval) {
         let turns = seen.uses.values().map(|of| of.visits).sum::<u64>();
-        if let Some(edge_us) = seen.lost_us.checked_div(turns) {
+        if let Some(edge_us) = seen.lost_us.values().sum::<u64>().checked_div(turns) {
             self.edge_us = Some(self.edge_us.map_or(edge_us, |before| (before * 7 + edge_us) / 8));
         }
     }
 
-    fn turns(&mut self, now_us: u64, workers: &[Worker<'_>]) -> RoundRobin {
+    /// Turns of those that work; `None`: they are too many.
+    fn turns(&mut self, now_us: u64, workers: &[Worker<'_>]) -> Option<RoundRobin> {
         let least = workers.iter().map(|worker| worker.candidate.weight.max(1)).min().unwrap_or(1);
-        let quanta =
-            |worker: &Worker<'_>| u64::from((worker.candidate.weight + least / 2) / least).clamp(1, MOST_QUANTA);
+        // In hundredths of the shortest turn.
+        let quanta = |worker: &Worker<'_>| {
+            (u64::from(worker.candidate.weight) * 100 / u64::from(least)).clamp(100, 100 * MOST_QUANTA)
+        };
         let all = workers.iter().map(quanta).sum::<u64>().max(1);
         let long_us = if self.are_long { STILL_LONG_STAY_US } else { LONG_STAY_US };
         self.are_long = workers.iter().all(|worker| worker.seen.used_us >= long_us * worker.seen.visits);
         let cost_percent = if self.are_long { LONG_TURNS_COST_PERCENT } else { TURNS_COST_PERCENT };
         let wanted_us = (RAMP_US + self.edge_us.unwrap_or(EDGE_US)) * 100 / cost_percent;
-        let most_us = (MOST_ROUND_US / all).max(LEAST_CROWDED_QUANTUM_US);
+        let most_us = MOST_ROUND_US * 100 / all;
+        if most_us < LEAST_CROWDED_QUANTUM_US {
+            return None;
+        }
         let quantum_us = wanted_us.next_multiple_of(1_000).clamp(LEAST_QUANTUM_US, MOST_QUANTUM_US).min(most_us);
         let member = |worker: &Worker<'_>| RoundRobinMember {
             grant_id: worker.candidate.grant_id.to_owned(),
-            quantum_us: quantum_us * quanta(worker),
+            quantum_us: quantum_us * quanta(worker) / 100,
         };
-        RoundRobin { from_us: now_us + AHEAD_US, members: workers.iter().map(member).collect() }
+        Some(RoundRobin { from_us: now_us + AHEAD_US, members: workers.iter().map(member).collect() })
     }
 }
 
@@ -213,7 +334,9 @@ fn is_worth(seen: &Interval, workers: &[Worker<'_>], are_on: bool) -> bool {
         if are_on { (STAYS_PERCENT, STILL_LACKS_PERCENT) } else { (100, LACKS_PERCENT) };
     // Where one is alone for half of the time, the other one would not use half of its turns.
     let turns_waste_us = seen.length_us() * TURNS_COST_PERCENT / 100 + seen.alone_us / 2;
-    if seen.lost_us * lost_percent / 100 > turns_waste_us {
+    let works = |process: &u32| processes(workers).any(|one| one == *process);
+    let lost = seen.lost_us.iter().filter(|((from, to), _)| works(from) && works(to));
+    if lost.map(|(_, us)| us).sum::<u64>() * lost_percent / 100 > turns_waste_us {
         return true;
     }
     let weights = workers.iter().map(|worker| u64::from(worker.candidate.weight)).sum::<u64>().max(1);

@@ -20,8 +20,8 @@ pub struct Interval {
     pub until_us: u64,
     /// The plan had turns, and this is one of its probes.
     pub is_probe: bool,
-    /// Time between the leaving of one process and the coming of another.
-    pub lost_us: u64,
+    /// Time between the leaving of one process and the coming of another, by both.
+    pub lost_us: BTreeMap<(u32, u32), u64>,
     /// Time for which a process stayed so long that no other one can have waited.
     pub alone_us: u64,
     /// By process.
@@ -98,7 +98,7 @@ impl Contention {
         if let Some(before) = self.visit.take() {
             let gap_us = at_us.saturating_sub(before.left_us);
             if gap_us <= MOST_SWITCH_NS / 1_000 {
-                self.current.lost_us += gap_us;
+                *self.current.lost_us.entry((before.process, process)).or_default() += gap_us;
             }
             self.end_visit(&before, before.left_us);
         }
@@ -166,7 +166,8 @@ fn end_of_interval(from_us: u64, plan: &RoundRobin) -> (u64, bool) {
     let cycle_us = plan.cycle_us();
     let begin_us = from_us / cycle_us * cycle_us;
     if from_us < begin_us + PROBE_US {
-        return (begin_us + PROBE_US, true);
+        // The rest of one that began before the plan says too little.
+        return (begin_us + PROBE_US, from_us == begin_us);
     }
     let rounds_us = plan.round_us() * INTERVAL_ROUNDS.max(INTERVAL_US / plan.round_us());
     ((from_us + rounds_us).min(begin_us + cycle_us), false)

@@ -19,7 +19,11 @@ use crate::{Pass, Window};
 /// Time in each cycle in which all are on the card, by time slices.
 pub(crate) const PROBE_US: u64 = 40_000;
 /// About the length of a cycle.
-const CYCLE_US: u64 = 2_000_000;
+pub(crate) const CYCLE_US: u64 = 2_000_000;
+/// The shortest turn, the longest one, and the most members: what [`chooser`] may choose.
+pub(crate) const LEAST_QUANTUM_US: u64 = 5_000;
+pub(crate) const MOST_QUANTUM_US: u64 = 400_000;
+const MOST_MEMBERS: usize = 80;
 
 /// Turns on a card, from one instant on: in each cycle a time of slices for all, and then rounds in
 /// which each member has its turn. A container that is no member always may run.
@@ -44,6 +48,19 @@ impl RoundRobin {
     /// Returns whether anybody takes turns.
     pub fn has_turns(&self) -> bool {
         !self.members.is_empty()
+    }
+
+    /// Returns whether it is one that a mediator may choose at an instant: that of another mediator
+    /// is not believed blindly.
+    pub fn is_valid(&self, now_us: u64) -> bool {
+        let quanta = LEAST_QUANTUM_US..=MOST_QUANTUM_US;
+        let is_valid = |(place, member): (usize, &RoundRobinMember)| {
+            let before = self.members.get(..place).unwrap_or_default();
+            quanta.contains(&member.quantum_us) && before.iter().all(|other| other.grant_id != member.grant_id)
+        };
+        self.from_us <= now_us.saturating_add(CYCLE_US)
+            && self.members.len() <= MOST_MEMBERS
+            && self.members.iter().enumerate().all(is_valid)
     }
 
     /// Length of a round.

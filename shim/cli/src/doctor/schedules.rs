@@ -62,9 +62,13 @@ fn switches(records: &[Record], schedules: &Schedules) -> Option<Check> {
         records.iter().flat_map(|record| &record.cards).map(|grant| (grant.uuid.as_str(), grant)).collect();
     let tell = |(uuid, grant): (&str, &CardGrant)| {
         let percent = schedules.switching_percent(records, uuid).filter(|percent| *percent > SWITCHES_PERCENT)?;
-        let rules = rules(grant.policy);
-        let help = if grant.policy == CardPolicy::Adaptive || rules.takes_caps || rules.promises_time() {
+        let has_caps =
+            || records.iter().flat_map(|record| &record.cards).any(|one| one.uuid == uuid && is_hard_cap(one));
+        let help = if rules(grant.policy).promises_time() || has_caps() {
             format!("`egpu policy {} --period` with a longer period makes turns longer", grant.index)
+        } else if matches!(grant.policy, CardPolicy::Adaptive | CardPolicy::Fixed) {
+            "turns would waste more, or one of its containers has several cards; another card for one of them helps"
+                .to_owned()
         } else {
             format!("under `egpu policy {} adaptive` its containers would take turns", grant.index)
         };

@@ -18,6 +18,7 @@ use schedule::{
     priority::FIRST_LOOK_US,
 };
 
+use self::turns::Agreement;
 use super::{
     absence::Absence,
     alarm::Alarm,
@@ -89,9 +90,7 @@ pub(super) struct CardScheduler<C> {
     /// priority is strict for that.
     refused_slices: u32,
     strict_until_us: u64,
-    /// It chooses the turns of those without a cap on the card; the timeline of its own ones.
-    leads: bool,
-    agreed: Option<Timeline>,
+    agreement: Agreement,
     /// Its groups take turns on the card; instant of the next turn.
     takes_turns: bool,
     turn_us: u64,
@@ -148,8 +147,7 @@ impl<C: Clock> CardScheduler<C> {
             slice_us: None,
             refused_slices: 0,
             strict_until_us: 0,
-            leads: false,
-            agreed: None,
+            agreement: Agreement::default(),
             takes_turns: false,
             turn_us: 0,
             last_opening: (0, 0),
@@ -237,7 +235,7 @@ impl<C: Clock> CardScheduler<C> {
             Timeline::never()
         } else {
             match &self.table {
-                Some(_) if let Some(agreed) = &self.agreed => agreed.clone(),
+                Some(_) if let Some(agreed) = &self.agreement.timeline => agreed.clone(),
                 Some(table) => Timeline::of(table, &self.place.grant_id, self.gate.uuid(), &default_timeline),
                 None => default_timeline,
             }

@@ -6,11 +6,11 @@ use std::{fmt, path::Path};
 use nvidia_glue::inject::status_file;
 use runtime_config::request::Priority;
 use schedule::{
-    Presence, Residency, Status, StatusFile, Switch, SwitchLog, SwitchLogError,
+    CardStatus, Presence, Residency, Running, Status, StatusFile, Switch, SwitchLog, SwitchLogError,
     priority::{
         HIGH_SLICE_US, Harvesting, LowMember, Verdict, Yielding, least_slice_us, low_on_card, low_slice_us, turn,
     },
-    round_robin::chooser::{Candidate, Chooser},
+    round_robin::chooser::{Busy, Candidate, Chooser},
     soft::{Groups, SoftMember, Steering},
 };
 
@@ -56,6 +56,8 @@ pub(super) struct ResidencyView {
     window: Vec<Switch>,
     /// The mediators of [`ShareTerms::others`], in their order; 0: not known.
     others: Vec<u32>,
+    /// The card cannot take one of them off.
+    is_any_degraded: bool,
     refresh_us: u64,
     /// The mediators of [`ShareTerms::apart`], and the instant until which that is known.
     apart: (Vec<u32>, u64),
@@ -93,6 +95,7 @@ impl ResidencyView {
             switches: Vec::new(),
             window: Vec::new(),
             others: Vec::new(),
+            is_any_degraded: false,
             refresh_us: 0,
             apart: (Vec::new(), 0),
             rotation_us: 0,
@@ -280,24 +283,35 @@ impl ResidencyView {
 
     /// Chooses turns for all that may take some with the container. Returns whether the plan is
     /// another one than before.
-    pub(super) fn choose_turns(&mut self, now_us: u64, own: &str, terms: &ShareTerms) -> bool {
+    pub(super) fn choose_turns(&mut self, now_us: u64, own: &str, terms: &ShareTerms, busy: Busy<'_>) -> bool {
         let others = terms.others.iter().zip(&self.others).filter(|(other, _)| terms.is_peer(other));
         let candidate = |(grant_id, weight, process)| Candidate { grant_id, weight, process };
         let others = others.map(|(other, process)| (other.grant_id.as_str(), other.weight, *process));
         let own = std::iter::once((own, terms.weight, self.own));
         let mut candidates: Vec<Candidate<'_>> = own.chain(others).map(candidate).collect();
         candidates.sort_unstable_by_key(|candidate| candidate.grant_id);
-        self.chooser.choose(now_us, &candidates).is_some()
+        if self.is_any_degraded {
+            // It is never off the card, so the others would pay for its turns.
+            candidates.clear();
+        }
+        self.chooser.choose(now_us, &candidates, busy).is_some()
     }
 
     /// Looks up the mediators of the others at intervals, and forgets those that are gone.
-    pub(super) fn refresh_neighbours(&mut self, now_us: u64, state_dir: &Path, others: &[OtherContainer]) {
+    pub(super) fn refresh_neighbours(
+        &mut self,
+        now_us: u64,
+        (state_dir, uuid): (&Path, &str),
+        others: &[OtherContainer],
+    ) {
         if now_us < self.refresh_us && self.others.len() == others.len() {
             return;
         }
         self.refresh_us = now_us + REFRESH_US;
-        let mediator = |other: &OtherContainer| status(state_dir, &other.grant_id).map_or(0, |status| status.process);
-        self.others = others.iter().map(mediator).collect();
+        let statuses: Vec<Option<Status>> = others.iter().map(|other| status(state_dir, &other.grant_id)).collect();
+        self.others = statuses.iter().map(|status| status.as_ref().map_or(0, |status| status.process)).collect();
+        let is_degraded = |card: &CardStatus| card.uuid == uuid && card.running == Running::Degraded;
+        self.is_any_degraded = statuses.iter().flatten().flat_map(|status| &status.cards).any(is_degraded);
         self.residency.forget(now_us.saturating_mul(1_000));
     }
 

@@ -23,11 +23,19 @@ pub(super) struct StatusPage {
 pub(super) trait Utilization: fmt::Debug + Send + Sync {
     /// Takes a measurement: see [`Session::measured`](mediator::Session::measured).
     fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen;
+
+    /// Tells for which part of a time the card was busy: see
+    /// [`Session::card_busy_ppm`](mediator::Session::card_busy_ppm).
+    fn card_busy_ppm(&self, uuid: &str, now_us: u64, span_us: (u64, u64)) -> Option<u32>;
 }
 
 impl Utilization for Mediation {
     fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
         self.session.measured(uuid, measured, in_doubt)
+    }
+
+    fn card_busy_ppm(&self, uuid: &str, now_us: u64, span_us: (u64, u64)) -> Option<u32> {
+        self.session.card_busy_ppm(uuid, now_us, span_us)
     }
 }
 
@@ -58,6 +66,11 @@ impl StatusPage {
     /// without work.
     pub(super) fn measured(&self, uuid: &str, measured: Measured, in_doubt: bool) -> Seen {
         self.mediation.get().map(|mediation| mediation.measured(uuid, measured, in_doubt)).unwrap_or_default()
+    }
+
+    /// Returns the part of a time for which a card was busy, in millionths; `None`: not known.
+    pub(super) fn card_busy_ppm(&self, uuid: &str, now_us: u64, span_us: (u64, u64)) -> Option<u32> {
+        self.mediation.get()?.card_busy_ppm(uuid, now_us, span_us)
     }
 
     /// Publishes the state of a card, and the latest instant of its next publication.

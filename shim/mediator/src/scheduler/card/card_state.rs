@@ -191,7 +191,7 @@ impl<C: Clock> CardScheduler<C> {
             refused: self.edge_failures.refused(),
             switching_us,
             switching_1s_us: switching_us.map(|sum_us| self.switching.of(now_us, sum_us)),
-            round_robin: self.leads.then(|| self.residency_view.chooser.plan().clone()),
+            round_robin: self.agreed_turns(),
             scheduler_cpu_us: cost.cpu_us,
             scheduler_driver_cpu_us: cost.driver_us,
         }

@@ -35,7 +35,8 @@ impl<C: Clock> CardScheduler<C> {
         let mut is_yielding = false;
         if gives_way || self.has_weighted_slices() || self.terms.goes_first() {
             self.residency_view.read_log();
-            self.residency_view.refresh_neighbours(now_us, &self.place.state_dir, &self.terms.others);
+            let card = (self.place.state_dir.as_path(), self.gate.uuid());
+            self.residency_view.refresh_neighbours(now_us, card, &self.terms.others);
         }
         if gives_way {
             let verdict = if self.harvests() {

@@ -201,6 +201,10 @@ impl Utilization for FakeCard {
         *asked += u32::from(work.is_open(meter, now_us));
         Seen { utilization_ppm: None, worked: work.add(meter, samples, now_us) }
     }
+
+    fn card_busy_ppm(&self, _: &str, _: u64, _: (u64, u64)) -> Option<u32> {
+        Some(lock(&self.state).busy_ppm)
+    }
 }
 
 struct Fixture {

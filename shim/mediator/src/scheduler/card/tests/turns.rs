@@ -13,22 +13,25 @@ fn plan(from_us: u64, members: &[&str]) -> RoundRobin {
 
 /// A container without a cap beside another one, whose mediator has a process.
 fn beside(grant_id: &str) -> Fixture {
-    let mut fixture = Fixture::with(false, true);
+    let fixture = Fixture::with(false, true);
     fixture.channels(3);
     fixture.mediator_is(grant_id, OTHER);
     let other = turn(grant_id, Pass::Turns(1), Priority::High, 1_000_000);
     fixture.set_epochs(vec![epoch(0, Pass::Turns(1), Priority::High, vec![other])]);
-    fixture.run_until(PERIOD);
     fixture
 }
 
 impl Fixture {
     /// Publishes what the mediator of `other`, which is before `own`, has chosen.
     fn other_chooses(&self, round_robin: RoundRobin) {
-        let card =
-            CardStatus { uuid: "GPU-a".into(), channels: 1, round_robin: Some(round_robin), ..CardStatus::default() };
+        self.reports("other", Running::Free, Some(round_robin));
+    }
+
+    /// Publishes a status of another one's mediator.
+    fn reports(&self, grant_id: &str, running: Running, round_robin: Option<RoundRobin>) {
+        let card = CardStatus { uuid: "GPU-a".into(), channels: 1, running, round_robin, ..CardStatus::default() };
         let status = Status { process: OTHER, cards: vec![card], ..Status::default() };
-        let path = status_file(self.directory.path(), "other").unwrap();
+        let path = status_file(self.directory.path(), grant_id).unwrap();
         StatusFile::create(&path).unwrap().write(&status).unwrap();
     }
 
@@ -49,7 +52,8 @@ fn the_first_of_a_card_chooses_and_the_others_follow() {
     let mut fixture = beside("other");
     fixture.other_chooses(plan(5 * PERIOD, &["other", "own"]));
     fixture.run_until(5 * PERIOD - QUANTUM);
-    assert!(!fixture.state().is_closed && fixture.status().cards[0].round_robin.is_none());
+    assert!(!fixture.state().is_closed);
+    assert_eq!(fixture.status().cards[0].round_robin, Some(plan(5 * PERIOD, &["other", "own"])));
     fixture.run_until(15 * PERIOD);
     let open_us = fixture.open_us(5 * PERIOD);
     assert!(open_us.abs_diff(10 * PERIOD / 2) < PERIOD, "{open_us}");
@@ -111,4 +115,36 @@ fn a_container_of_low_priority_takes_no_turns_beside_high() {
     fixture.set_epochs(vec![epoch(0, Pass::Turns(1), Priority::Low, vec![other])]);
     fixture.run_until(10 * PERIOD);
     assert!(fixture.state().edges.is_empty() && fixture.status().cards[0].round_robin.is_none());
+}
+
+#[test]
+fn the_first_one_that_comes_goes_on_with_the_turns_of_those_before() {
+    let mut fixture = beside("zeta");
+    let chosen = plan(2 * PERIOD, &["own", "zeta"]);
+    fixture.reports("zeta", Running::Free, Some(chosen.clone()));
+    fixture.run_until(PERIOD / 2);
+    assert_eq!(fixture.status().cards[0].round_robin, Some(chosen));
+}
+
+#[test]
+fn turns_that_nobody_may_choose_are_not_followed() {
+    for wrong in [
+        RoundRobin { members: vec![RoundRobinMember { grant_id: "own".into(), quantum_us: u64::MAX }], from_us: 0 },
+        RoundRobin { members: vec![RoundRobinMember { grant_id: "own".into(), quantum_us: 0 }], from_us: 0 },
+        plan(0, &["own", "own"]),
+        plan(u64::MAX, &["other", "own"]),
+    ] {
+        let mut fixture = beside("other");
+        fixture.other_chooses(wrong);
+        fixture.run_until(5 * PERIOD);
+        assert!(fixture.state().edges.is_empty());
+    }
+}
+
+#[test]
+fn beside_one_that_the_card_cannot_take_off_nobody_takes_turns() {
+    let mut fixture = beside("zeta");
+    fixture.reports("zeta", Running::Degraded, None);
+    fixture.both_work(0, 8 * PERIOD);
+    assert!(fixture.state().edges.is_empty());
 }
