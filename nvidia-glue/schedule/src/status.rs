@@ -156,8 +156,8 @@ pub struct CardStatus {
     pub switching_us: Option<u64>,
     #[serde(default)]
     pub switching_1s_us: Option<u64>,
-    /// Turns of the containers without a cap, as its mediator chooses or follows them; `None`: it does
-    /// neither.
+    /// Turns of the containers without a cap, as its mediator chooses or follows them; `None`: it
+    /// does neither.
     #[serde(default)]
     pub round_robin: Option<RoundRobin>,
 }

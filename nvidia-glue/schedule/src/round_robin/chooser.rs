@@ -46,8 +46,8 @@ const MOST_PATIENCE_US: u64 = 60_000_000;
 const SEEN_WORSE_US: u64 = 190_000;
 /// Time from the beginning of turns until the card's samples show what they do, and from then on.
 const COMPARED_US: u64 = 1_300_000;
-/// What all do by slices, as a part of what each does alone, in hundredths, from which on turns,
-/// which give 100 less their cost, are not worth it.
+/// Work of all by slices, each one's as a part of what it does alone, in hundredths, from which on
+/// turns, which give 100 less their cost, are not worth it.
 const SLICES_DO_PERCENT: u64 = 110;
 const MILLION: u64 = 1_000_000;
 /// Time from a plan to its beginning, by which all mediators have read it.
@@ -64,7 +64,7 @@ pub struct Candidate<'a> {
     pub process: u32,
 }
 
-/// What one did by slices.
+/// Work of one by slices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Done {
     process: u32,
@@ -85,7 +85,7 @@ pub struct Chooser {
     is_looking: bool,
     /// Instant since when slices were seen to be worse than turns.
     worse_since_us: Option<u64>,
-    /// What was done by slices before there were turns, and when turns were compared with that.
+    /// Work by slices before there were turns, and the instant at which turns were compared with it.
     by_slices: Vec<Done>,
     /// The time before turns in which there were slices, and how busy the card was in it.
     slices_us: (u64, u64),
@@ -209,8 +209,8 @@ impl Chooser {
         (present_us.abs_diff(better_us) > present_us / 4).then_some(better)
     }
 
-    /// Ends turns, as others work than before. Those that were of no use for long are not tried again
-    /// at once.
+    /// Ends turns, as others work than before. Those that were of no use for long are not tried
+    /// again at once.
     fn slices(&mut self, now_us: u64) -> RoundRobin {
         if now_us.saturating_sub(self.plan.from_us) < CYCLE_US {
             self.wait_longer(now_us);
@@ -236,8 +236,8 @@ impl Chooser {
         self.by_slices = workers.iter().map(done).collect();
     }
 
-    /// Returns whether turns do less than slices did: in its turns, each has the card for itself, with
-    /// all breaks that it makes.
+    /// Returns whether turns do less than slices did: in its turns, each has the card for itself,
+    /// with all breaks that it makes.
     ///
     /// How busy the card is then is the mean of how busy each keeps it alone. One that has work for
     /// whole slices always does; the others are taken to be alike.
