@@ -15,7 +15,9 @@ from measure.systems import mps
 MIXES = {"two decoders": ("decoder", "decoder"), "four decoders": ("decoder",) * 4,
          "eight decoders": ("decoder",) * 8,
          "a decoder and a training": ("decoder", "float32"),
-         "two trainings": ("float32", "bfloat16")}
+         "two trainings": ("float32", "bfloat16"),
+         "two that make breaks": ("breaks", "breaks"),
+         "one that makes breaks and a training": ("breaks", "float32")}
 PERIODS = ("20ms", "50ms", "100ms")
 # Ways of sharing that a mix is measured by.
 LINES = ("outside", "mps", "adaptive", "native", "soft", "preemptive", "caps", "auto")
@@ -174,7 +176,7 @@ def mixes(suite):
     if not suite.needs_torch("mixes"):
         return None
     mix = Mixes(suite.node, suite.report, suite.settings)
-    for kind in ("float32", "bfloat16", "decoder"):
+    for kind in ("float32", "bfloat16", "breaks", "decoder"):
         mix.measure_alone(kind)
         if not mix.alone_rates[kind]:
             return suite.report.check(f"{kind} runs", False, mix.output("solo")[-500:])

@@ -85,7 +85,7 @@ pub struct Chooser {
     is_looking: bool,
     /// Instant since when slices were seen to be worse than turns.
     worse_since_us: Option<u64>,
-    /// Work by slices before there were turns, and the instant at which turns were compared with it.
+    /// Work by slices before there were turns, and instant at which turns were compared with it.
     by_slices: Vec<Done>,
     /// The time before turns in which there were slices, and how busy the card was in it.
     slices_us: (u64, u64),
