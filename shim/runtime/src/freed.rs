@@ -173,7 +173,7 @@ mod tests {
     fn record(grant: &str, mib: u64, mediator: ProcessId) -> Record {
         let mut record: Record = serde_json::from_slice(&testing::fixture(
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../nvidia-glue/ledger"),
-            "record-5.json",
+            "record-6.json",
         ))
         .unwrap();
         grant.clone_into(&mut record.grant_id);
