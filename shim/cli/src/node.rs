@@ -88,7 +88,8 @@ pub(super) fn configuration_and_cards() -> Result<(Config, Inventory), CliError>
     Ok((config, inventory))
 }
 
-/// Reads all grants that are understood, in ledger order; what is said of the others goes to stderr.
+/// Reads all grants that are understood, in ledger order. What is wrong with the others goes to
+/// stderr.
 pub(super) fn records(config: &Config) -> Result<Vec<Record>, CliError> {
     let failed = failed(config);
     let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
