@@ -46,7 +46,7 @@ fn three_to_one(node: &Node) -> [Container<'_>; 2] {
 
 fn policies(node: &Node) {
     let [more, less] = three_to_one(node);
-    until_shares("fixed, and nobody has a cap", &[(&more.stdio, 75.0), (&less.stdio, 25.0)]);
+    until_shares("fixed, and nobody has a cap", &[(&more.stdio, 50.0), (&less.stdio, 50.0)]);
     node.egpu_json(&["policy", "0", "soft", "--wait"]);
     until_shares("soft", &[(&more.stdio, 50.0), (&less.stdio, 50.0)]);
     node.egpu_json(&["policy", "0", "preemptive", "--wait"]);
