@@ -88,7 +88,7 @@ fn a_container_that_stays_is_waited_for_where_that_is_set(node: &Node) {
     let first = large(node, "first").start().unwrap();
     set_wait(node, "admission_wait = \"1s\"\n");
     let text = refused(large(node, "second"));
-    assert!(text.contains("room was waited for, ") && text.contains("held by"), "{text}");
+    assert!(text.contains("still no room") && text.contains("held by"), "{text}");
     assert_eq!(steps(node, "second"), ["ask", "wait", "refuse", "destroy"]);
     // What no card has is not waited for.
     let text = refused(node.container("third").env("EGPU_MEMORY", "33GiB"));

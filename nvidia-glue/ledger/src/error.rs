@@ -63,7 +63,7 @@ pub enum AdmitError {
         waiter: String,
     },
     /// Room was waited for, in vain.
-    #[error("room was waited for, {} long", seconds(*waited))]
+    #[error("waited {}, still no room", seconds(*waited))]
     Waited {
         /// Time that was waited.
         waited: Duration,

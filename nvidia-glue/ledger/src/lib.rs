@@ -119,6 +119,15 @@ impl Ledger {
         self.store.records()
     }
 
+    /// Every grant whose record is understood, in ledger order, and why the others are not: for
+    /// views, which show the rest.
+    ///
+    /// # Errors
+    /// When the records cannot be listed.
+    pub fn readable_records(&self) -> Result<(Vec<Record>, Vec<StoreError>), StoreError> {
+        self.store.readable_records()
+    }
+
     /// One container's grant.
     ///
     /// # Errors

@@ -171,6 +171,8 @@ pub enum Refusal {
 impl Refusal {
     pub fn code(&self) -> RefusalCode {
         match self {
+            // One that retries is to stop.
+            Self::Memory { asked, grantable, .. } if asked > grantable => RefusalCode::NotOnThisNode,
             Self::Memory { .. } => RefusalCode::NoMemory,
             Self::Compute { .. } => RefusalCode::NoTime,
             Self::Remainder { .. } => RefusalCode::NoRemainder,

@@ -252,12 +252,21 @@ impl Store {
 
     /// Every record of this boot, in ledger order.
     pub(super) fn records(&self) -> Result<Vec<Record>, StoreError> {
-        let mut records = Vec::new();
+        let (records, errors) = self.readable_records()?;
+        errors.into_iter().next().map_or(Ok(records), Err)
+    }
+
+    /// Those records that are understood, in ledger order, and why others are not.
+    pub(super) fn readable_records(&self) -> Result<(Vec<Record>, Vec<StoreError>), StoreError> {
+        let (mut records, mut errors) = (Vec::new(), Vec::new());
         for name in self.record_names()? {
-            records.extend(self.read_record(&name)?);
+            match self.read_record(&name) {
+                Ok(record) => records.extend(record),
+                Err(error) => errors.push(error),
+            }
         }
         records.sort_by_key(|record| record.order);
-        Ok(records)
+        Ok((records, errors))
     }
 
     /// Reads the settings of the cards. Needs no lock: the file is replaced as a whole.

@@ -13,7 +13,7 @@ pub struct PerCard<T> {
 
 /// A list does not fit the number of cards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{listed} values are listed for {cards} cards")]
+#[error("{listed} values are listed for {cards} {}", if *cards == 1 { "card" } else { "cards" })]
 pub struct CardCountError {
     /// Length of the list.
     pub listed: usize,

@@ -189,7 +189,7 @@ fn refusals() {
             (&["EGPU_MEMORY=0GiB"], "refused: EGPU_MEMORY=0GiB is"),
             (
                 &["EGPU_MEMORY=3GiB,4GiB"],
-                "refused: EGPU_MEMORY=3GiB,4GiB is not accepted: it must be as many values as there are cards: 2 values are listed for 1 cards",
+                "refused: EGPU_MEMORY=3GiB,4GiB is not accepted: it must be as many values as there are cards: 2 values are listed for 1 card",
             ),
             (
                 &["EGPU_DEVICES=none", "EGPU_MEMORY=1GiB"],

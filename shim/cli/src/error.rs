@@ -23,7 +23,10 @@ pub(super) enum CliError {
         #[source]
         source: StoreError,
     },
-    #[error("no container with a grant is named {wanted}; `egpu ps` lists them")]
+    #[error(
+        "no container with a grant is named {wanted:?}; `egpu ps` lists them, and `egpu events --container {wanted}` tells of \
+         one that waits or has ended"
+    )]
     NoSuchContainer { wanted: String },
     #[error("{wanted} is ambiguous, it fits {}: give a whole id, NAMESPACE/ID or NAMESPACE/POD/CONTAINER", .candidates.join(", "))]
     Ambiguous { wanted: String, candidates: Vec<String> },

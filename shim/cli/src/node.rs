@@ -40,10 +40,11 @@ impl Node {
     pub(super) fn of(config: Config, inventory: Inventory) -> Result<(Self, Vec<String>), CliError> {
         let failed = failed(&config);
         let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
-        let records = ledger.records().map_err(&failed)?;
+        let (records, unreadable) = ledger.readable_records().map_err(&failed)?;
         let waiters = ledger.waiting().map_err(&failed)?;
         let cards = ledger.card_states_with(&records, &inventory, &Limits::from(&config)).map_err(&failed)?;
-        let (schedules, warnings) = Schedules::read(&config.state_dir, &records);
+        let (schedules, mut warnings) = Schedules::read(&config.state_dir, &records);
+        warnings.extend(unreadable.iter().map(|error| base::error_chain(error)));
         Ok((Self { inventory, records, waiters, cards, schedules, config }, warnings))
     }
 }
@@ -87,10 +88,16 @@ pub(super) fn configuration_and_cards() -> Result<(Config, Inventory), CliError>
     Ok((config, inventory))
 }
 
-/// Reads all grants, in ledger order.
+/// Reads all grants that are understood, in ledger order. What is wrong with the others goes to
+/// stderr.
 pub(super) fn records(config: &Config) -> Result<Vec<Record>, CliError> {
     let failed = failed(config);
-    Ledger::open(&config.state_dir).map_err(&failed)?.records().map_err(&failed)
+    let ledger = Ledger::open(&config.state_dir).map_err(&failed)?;
+    let (records, unreadable) = ledger.readable_records().map_err(&failed)?;
+    for error in unreadable {
+        crate::output::say(&format!("egpu: {}", base::error_chain(&error)));
+    }
+    Ok(records)
 }
 
 fn failed(config: &Config) -> impl Fn(StoreError) -> CliError + use<> {

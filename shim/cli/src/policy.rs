@@ -92,7 +92,7 @@ pub(super) fn apply(node: &Node, card: &Card, setting: CardSetting, wait: bool) 
         .map_err(|error| CliError::Policy(Box::new(error)))?;
     let in_force = InForce::read(&node.config.state_dir, wait);
     let after = CardPolicyListing::of(&Node::read()?, card);
-    Ok(PolicyChange { in_force, before, after })
+    Ok(PolicyChange { in_force, before, after, asked: setting.period })
 }
 
 /// Asks the ledger whether the card could have the policy; nothing changes.
@@ -203,6 +203,9 @@ pub(super) struct PolicyChange {
     in_force: InForce,
     before: Option<CardPolicyListing>,
     after: Option<CardPolicyListing>,
+    /// The period that was asked for.
+    #[serde(skip)]
+    asked: Option<Period>,
 }
 
 impl PolicyChange {
@@ -214,6 +217,11 @@ impl PolicyChange {
         }
         if before.period_us != after.period_us {
             parts.push(format!("period {} -> {}", period(before.period_us), period(after.period_us)));
+        }
+        if let Some(asked @ Period::Us(us)) = self.asked.filter(|_| after.containers > 0)
+            && us < after.period_us
+        {
+            parts.push(format!("{asked} was asked for, but no turn may be shorter than 5ms"));
         }
         let head = format!("card {} ({})", after.index, after.uuid);
         if parts.is_empty() {
@@ -268,16 +276,23 @@ mod tests {
     #[test]
     fn what_changed_is_shown_and_from_when_on() {
         let card = listings().remove(0);
-        let changed = |policy, period_us| {
+        let changed_as_asked = |policy, period_us, asked| {
             let after = CardPolicyListing { policy, period_us, ..card.clone() };
             let in_force = InForce { from_us: Some(1), in_us: 187_300 };
-            PolicyChange { in_force, before: Some(card.clone()), after: Some(after) }.text()
+            PolicyChange { in_force, before: Some(card.clone()), after: Some(after), asked }.text()
         };
+        let changed = |policy, period_us| changed_as_asked(policy, period_us, None);
         let head = format!("card 0 ({})", card.uuid);
         assert_eq!(
             changed("soft", 62_500),
             format!("{head}: policy fixed -> soft, period 100ms -> 62500us\nin force in 188 ms\n")
         );
         assert_eq!(changed("fixed", 100_000), format!("{head}: policy fixed, period 100ms, as before\n"));
+        assert_eq!(
+            changed_as_asked("fixed", 50_000, Some(Period::Us(20_000))),
+            format!(
+                "{head}: period 100ms -> 50ms, 20ms was asked for, but no turn may be shorter than 5ms\nin force in 188 ms\n"
+            )
+        );
     }
 }

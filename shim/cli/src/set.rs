@@ -90,7 +90,8 @@ pub(super) fn apply(
     let used = usage::mediated(&node.config.state_dir, &after).ok().flatten().unwrap_or_default();
     for card in &after.cards {
         let used = used.cards.iter().find(|reported| reported.uuid == card.uuid);
-        if let Some(used) = used.filter(|reported| reported.used > card.memory) {
+        let is_less = before.cards.iter().any(|earlier| earlier.uuid == card.uuid && earlier.memory > card.memory);
+        if let Some(used) = used.filter(|reported| is_less && reported.used > card.memory) {
             remarks.push(format!(
                 "the container uses {} of card {}, more than its new limit: it keeps that, and gets no more",
                 human(used.used),

@@ -43,8 +43,14 @@ pub(super) fn period(text: &str) -> Result<Period, String> {
 
 /// Parses an address to serve at.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    // As other exporters take them.
+    let text = match text.split_once(':') {
+        Some(("", port)) => format!("0.0.0.0:{port}"),
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
     text.parse().map_err(|_| {
-        "an IP address and a port are accepted, such as 127.0.0.1:9402, or 0.0.0.0:9402 for all addresses".to_owned()
+        "an IP address and a port are accepted, such as 127.0.0.1:9402, or :9402 for all addresses".to_owned()
     })
 }
 
@@ -137,6 +143,12 @@ mod tests {
     fn times_have_their_ranges() {
         assert_eq!(period("50ms"), Ok(Period::Us(50_000)));
         assert_eq!(period("auto"), Ok(Period::Auto));
+        for (text, expected) in
+            [(":9402", "0.0.0.0:9402"), ("localhost:9402", "127.0.0.1:9402"), ("[::1]:80", "[::1]:80")]
+        {
+            assert_eq!(address(text).map(|address| address.to_string()), Ok(expected.to_owned()));
+        }
+        assert!(address("localhost").is_err() && address("host:9402").is_err());
         for wrong in ["", "50", "19ms", "501ms", "-50ms", "1h"] {
             assert!(period(wrong).is_err(), "{wrong:?}");
         }

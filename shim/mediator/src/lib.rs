@@ -28,6 +28,7 @@ mod caller;
 mod cost;
 mod event_loop;
 mod listener;
+mod log;
 mod mediation;
 pub mod message;
 mod mount_namespace;
@@ -178,7 +179,8 @@ pub fn begin(shim: i32, setup: Setup, fds: Vec<OwnedFd>) -> Result<Ready, BeginE
     drop(intake);
     spans::mark("mediator broker", "");
     let outbox = Arc::new(Outbox::new(control).map_err(BeginError::EventLoop)?);
-    observer::log_to(&outbox);
+    log::to_shim(&outbox);
+    observer::panics_to(&outbox);
     let parent = setup.usage_file.parent().unwrap_or(Path::new("/"));
     let usage = UsageFile::create(&setup.usage_file)
         .map_err(|source| BeginError::Usage { path: setup.usage_file.display().to_string(), source })?;

@@ -1,7 +1,6 @@
 //! Reports of a session, on their way to the shim.
 
 use std::{
-    io,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -10,7 +9,6 @@ use account::Bound;
 use mediator::{Drift, Observer, OverMemoryEvent, Pid, Shortage, UnknownKind};
 use runtime_config::request::OverMemory;
 use sys::sync::lock;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
     message::{Excess, FromMediator, KillReason},
@@ -166,17 +164,8 @@ impl Observer for Reporter {
     }
 }
 
-/// Sends the log of this process to the shim.
-pub(super) fn log_to(outbox: &Arc<Outbox>) {
-    let lines = LogWriter(Arc::clone(outbox));
-    // The first to call wins, and none has called before: the process was forked for this.
-    let _ = tracing_subscriber::fmt()
-        .with_writer(lines)
-        .with_max_level(tracing::Level::WARN)
-        .with_ansi(false)
-        .with_level(false)
-        .without_time()
-        .try_init();
+/// Tells the shim of a panic, which ends the process.
+pub(super) fn panics_to(outbox: &Arc<Outbox>) {
     let outbox = Arc::clone(outbox);
     std::panic::set_hook(Box::new(move |panic| {
         outbox.put(FromMediator::Log { warning: true, text: format!("the mediator panicked: {panic}") }, None);
@@ -187,29 +176,6 @@ pub(super) fn log_to(outbox: &Arc<Outbox>) {
         let _ = outbox.flush();
         sys::exit_now(134);
     }));
-}
-
-#[derive(Debug)]
-struct LogWriter(Arc<Outbox>);
-
-impl io::Write for &LogWriter {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let line = String::from_utf8_lossy(text).trim_end().chars().take(2000).collect();
-        self.0.put(FromMediator::Log { warning: true, text: line }, None);
-        Ok(text.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for LogWriter {
-    type Writer = &'a LogWriter;
-
-    fn make_writer(&'a self) -> Self::Writer {
-        self
-    }
 }
 
 #[cfg(test)]

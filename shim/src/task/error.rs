@@ -1,5 +1,6 @@
 //! Failures of a Task call, and their codes for containerd.
 
+use base::RefusalCode;
 pub use base::error_chain as chain;
 use runtime::{
     RuntimeError,
@@ -101,7 +102,7 @@ pub enum TaskError {
     /// The grant.
     #[error("GPU request refused (code {})", .0.refusal_code())]
     Gpu(#[source] GpuError),
-    #[error("the container's GPUs cannot be shared")]
+    #[error("the container's GPUs cannot be shared (code {})", RefusalCode::NodeFailure)]
     Mediator(#[source] MediatorError),
     /// Its listeners.
     #[error(

@@ -52,15 +52,29 @@ impl Incidents {
 
     /// Records that it has happened `count` times.
     pub(super) fn record(self: &Arc<Self>, kind: Kind, card: Option<&str>, count: u64, text: &str) {
+        let (card, text) = self.by_number(card, text);
         let index = self.cards.iter().find(|(uuid, _)| card == Some(uuid.as_str())).map(|(_, index)| *index);
         let name = ContainerName { key: &self.container, pod: self.pod.as_ref() };
-        let entry = Entry::new(kind, name).on_card(card).counting(count).with_text(text);
+        let entry = Entry::new(kind, name).on_card(card).counting(count).with_text(&text);
         let entry = Entry { card_index: index, ..entry };
         if let Some((subject, first)) = self.take(kind, entry) {
             self.write(vec![first]);
             let incidents = Arc::clone(self);
             tokio::spawn(async move { incidents.record_sums(&subject).await });
         }
+    }
+
+    /// Returns the card that a text is about, which may be the only one that it names, and the text
+    /// with the numbers of cards in place of their UUIDs.
+    fn by_number<'a>(&'a self, card: Option<&'a str>, text: &str) -> (Option<&'a str>, String) {
+        let mut named = self.cards.iter().filter(|(uuid, _)| text.contains(uuid.as_str()));
+        let only = || named.next().filter(|_| named.next().is_none()).map(|(uuid, _)| uuid.as_str());
+        let card = card.or_else(only);
+        let numbered = self.cards.iter().fold(text.to_owned(), |text, (uuid, index)| {
+            let number = format!("card {index}");
+            text.replace(&format!("card {uuid}"), &number).replace(uuid.as_str(), &number)
+        });
+        (card, numbered)
     }
 
     /// `Some`: to be recorded at once, and what it is summed up with from now on.
@@ -168,6 +182,18 @@ mod tests {
         assert!(incidents.take(Kind::Denied, denied("too much again").on_card(Some("GPU-1"))).is_none());
         assert!(incidents.take(Kind::Denied, denied("channels")).is_some());
         assert!(incidents.take(Kind::Denied, denied("pinned memory")).is_some());
+    }
+
+    #[test]
+    fn a_card_is_told_by_its_number() {
+        let incidents = incidents(EventLog::disabled());
+        for (card, text, expected) in [
+            (None, "it is lost (card GPU-1): 0xf", (Some("GPU-1"), "it is lost (card 3): 0xf")),
+            (Some("GPU-1"), "3 GiB of GPU-1", (Some("GPU-1"), "3 GiB of card 3")),
+            (None, "no processor", (None, "no processor")),
+        ] {
+            assert_eq!(incidents.by_number(card, text), (expected.0, expected.1.to_owned()));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -36,6 +36,7 @@ pub(crate) fn cases() -> Vec<Case> {
         Case::egpu("state::a_container_whose_record_is_gone_is_killed_until_it_has_ended", unkillable)
             .needing(kill_files),
         Case::egpu("state::either_copy_of_a_note_suffices", damaged_notes),
+        Case::egpu("state::a_damaged_record_hides_no_other", damaged_record),
         Case::egpu("state::what_a_broken_configuration_leaves_is_cleaned_up", broken_configuration),
         Case::egpu("state::a_log_that_takes_nothing_delays_nobody", log_takes_nothing),
         Case::egpu("state::nobody_but_root_reads_it", nobody_reads),
@@ -157,6 +158,24 @@ fn damaged_notes(node: &Node) {
         clear(node, id);
         again(node);
     }
+}
+
+fn damaged_record(node: &Node) {
+    let share = |id: &str| node.container(id).env("EGPU_MEMORY", "4GiB").env("EGPU_DEVICES", "0").start().unwrap();
+    let containers = [share("a"), share("b")];
+    let record = entries(&state_dir(node).join("ledger")).remove(0);
+    let whole = fs::read(&record).unwrap();
+    fs::write(&record, "{").unwrap();
+    for arguments in [&["ps"][..], &["cards"], &["inspect", "b"], &["top", "--count", "1"], &["metrics"]] {
+        let output = node.egpu(arguments);
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "egpu {arguments:?}: {}\n{stdout}{stderr}", output.status);
+        assert!(stderr.contains(&record.display().to_string()), "egpu {arguments:?}: {stderr}");
+    }
+    let shown = node.egpu_json(&["ps"]);
+    assert_eq!(shown.as_array().map(Vec::len), Some(1), "{shown}");
+    fs::write(&record, whole).unwrap();
+    drop(containers);
 }
 
 fn broken_configuration(node: &Node) {

@@ -1,7 +1,7 @@
 //! Tests of admission: which containers fit beside which, their placement, and the texts of
 //! refusals.
 
-use base::{CardPolicy, ComputeShare, Enforcement};
+use base::{CardPolicy, ComputeShare, Enforcement, RefusalCode};
 use cards::{Distance, Health, MigDevice};
 use runtime_config::{
     config::MemoryScaling,
@@ -92,6 +92,9 @@ fn a_refusal_says_whether_waiting_helps() {
     let bench = Bench::new(2);
     bench.admit("a", &on(0, 16384, cap(10))).unwrap();
     let refused = |request: &GpuRequest| chain(&bench.admit("x", request).unwrap_err());
+    let code = |request: &GpuRequest| bench.admit("x", request).unwrap_err().code();
+    assert_eq!(code(&one(65536, cap(10))), RefusalCode::NotOnThisNode, "who retries is to stop");
+    assert_eq!(code(&on(0, 32768, cap(10))), RefusalCode::NoMemory);
     let text = refused(&one(65536, cap(10)));
     assert!(text.starts_with("no card of this node has room for container k8s.io/x"), "{text}");
     assert!(text.contains("64GiB of memory asked, 32GiB of 32GiB free; the card never has as much"), "{text}");

@@ -356,3 +356,16 @@ fn a_place_in_the_queue_of_an_incompatible_format_counts_for_nobody_and_stays() 
     bench.admit("c", &full_request_of(1 << 10)).unwrap();
     assert!(directory.join(name).exists());
 }
+
+#[test]
+fn a_damaged_record_hides_no_other() {
+    let bench = Bench::new(1);
+    bench.admit("a", &request(devices(&[0]), part(1 << 10, cap(20)))).unwrap();
+    let file = record_file(&bench);
+    bench.admit("b", &request(devices(&[0]), part(1 << 10, cap(20)))).unwrap();
+    fs::write(bench.directory.path().join(&file), "{").unwrap();
+    let (records, errors) = bench.ledger.readable_records().unwrap();
+    assert_eq!(records.iter().map(|record| record.container.id.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert!(matches!(&errors[..], [error] if chain(error).contains(&file)), "{errors:?}");
+    assert!(bench.ledger.records().is_err(), "who decides needs all of them");
+}

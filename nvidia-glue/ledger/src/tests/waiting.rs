@@ -126,9 +126,9 @@ fn a_wait_has_an_end_and_the_refusal_says_how_long_it_was() {
     let error = attempt.refused(error, &bench.log);
     assert_eq!((error.kind(), bench.files()), (AdmitErrorKind::Exhausted, before));
     let text = chain(&error);
-    assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && text.contains("k8s.io/a"), "{text}");
+    assert!(text.starts_with("waited 10.0 s, still no room: card 0 ") && text.contains("k8s.io/a"), "{text}");
     let text = error.for_pod();
-    assert!(text.starts_with("room was waited for, 10.0 s long: card 0 ") && !text.contains("k8s.io/a"), "{text}");
+    assert!(text.starts_with("waited 10.0 s, still no room: card 0 ") && !text.contains("k8s.io/a"), "{text}");
     assert!(bench.waiting().is_empty());
     let log = bench.take_log();
     assert_eq!(log.iter().filter(|line| line.starts_with("event=refuse ")).count(), 1, "{log:?}");
@@ -160,7 +160,7 @@ fn a_wait_is_over_when_nothing_leaves_any_more() {
     let change = Change { memory: Some(PerCard::same(memory)), ..Change::default() };
     bench.ledger.set(&bench.inventory, &bench.limits, &key("grows"), &change, &bench.log).unwrap();
     let error = try_once(&bench, &mut attempt).unwrap_err();
-    assert!(chain(&attempt.refused(error, &bench.log)).starts_with("room was waited for, 0.0 s long: card 0 "));
+    assert!(chain(&attempt.refused(error, &bench.log)).starts_with("waited 0.0 s, still no room: card 0 "));
 }
 
 #[test]

@@ -7,10 +7,11 @@ use std::{
     path::Path,
 };
 
+use base::amounts::human;
 use egpu_shim::{registry::Registry, state_group, version};
 use ledger::{ContainerName, Enforcement, GrantState, Ledger, Record};
-use nix::sys::statfs::{TMPFS_MAGIC, statfs};
-use runtime_config::Config;
+use nix::sys::statfs::{Statfs, TMPFS_MAGIC, statfs};
+use runtime_config::{Bytes, Config};
 
 use super::{Check, plural};
 use crate::output::printable;
@@ -54,6 +55,17 @@ fn directory(path: &Path) -> Check {
         return Check::failure(STATE, detail, format!("`chown root {shown} && chmod 711 {shown}`"));
     }
     match statfs(path) {
+        Ok(statistics) if is_full(free_bytes(&statistics), statistics.files(), statistics.files_free()) => {
+            Check::failure(
+                STATE,
+                format!(
+                    "{shown} is nearly full: {} and {} files are free; no container with a GPU can be made",
+                    human(free_bytes(&statistics)),
+                    statistics.files_free()
+                ),
+                format!("`df {shown}`, `df -i {shown}`: remove what is not egpu's, or make its file system larger"),
+            )
+        }
         Ok(statistics) if statistics.filesystem_type() == TMPFS_MAGIC => {
             Check::ok(STATE, format!("{shown}, gone at reboot"))
         }
@@ -63,6 +75,20 @@ fn directory(path: &Path) -> Check {
             "set state_dir to a directory on a tmpfs (/run is one on most systems), or mount a tmpfs there",
         ),
     }
+}
+
+/// Room that one more container needs, with its files of a few KiB each.
+const LEAST_FREE: Bytes = Bytes(1 << 20);
+const LEAST_FILES: u64 = 64;
+
+fn is_full(free: Bytes, files: u64, files_free: u64) -> bool {
+    // A file system without a number of files has no bound of them.
+    free < LEAST_FREE || (files > 0 && files_free < LEAST_FILES)
+}
+
+fn free_bytes(statistics: &Statfs) -> Bytes {
+    let block = u64::try_from(statistics.block_size()).unwrap_or(0);
+    Bytes(statistics.blocks_available().saturating_mul(block))
 }
 
 fn group(config: &Config) -> Option<Check> {
@@ -157,6 +183,19 @@ mod tests {
 
     use super::*;
     use crate::{doctor::Level, test_support};
+
+    #[test]
+    fn a_directory_is_full_without_bytes_or_without_files() {
+        let mib = 1 << 20;
+        for (free, files, files_free, expected) in [
+            (64 * mib, 1000, 900, false),
+            (64 * mib, 0, 0, false),
+            (mib / 2, 1000, 900, true),
+            (64 * mib, 1000, 10, true),
+        ] {
+            assert_eq!(is_full(Bytes(free), files, files_free), expected, "{free} {files} {files_free}");
+        }
+    }
 
     #[test]
     fn a_directory_that_others_write_is_a_failure() {

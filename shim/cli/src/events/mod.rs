@@ -28,7 +28,9 @@ use super::{
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Kinds:
-  admitted, refused, rolled-back, released, reclaimed   requests and grants
+  admitted, refused, waiting                            requests
+  ignored                                               a container seemed to ask for a GPU, and started without one
+  rolled-back, released, reclaimed                      ends of grants
   changed, policy                                       what an administrator set
   denied, killed                                        more was asked for than the container may have, or the driver has
   drift                                                 the accounts of a container and the driver disagree
@@ -274,6 +276,14 @@ mod tests {
 
     fn line(text: &str) -> EventLine {
         EventLine::new(text.as_bytes()).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    #[test]
+    fn the_help_names_every_kind() {
+        let help = <Command as clap::CommandFactory>::command().render_long_help().to_string();
+        for kind in Kind::ALL {
+            assert!(help.contains(kind.name()), "{}", kind.name());
+        }
     }
 
     const REFUSED: &str = r#"{"time":"2026-01-31T12:00:00.250000Z","kind":"refused","namespace":"k8s.io","container":"abcdef","card_index":3,"count":1,"text":"it is full"}"#;

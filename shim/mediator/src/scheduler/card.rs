@@ -357,6 +357,7 @@ impl<C: Clock> CardScheduler<C> {
             absences.into_iter().partition(|absence| absence.process.is_some_and(&mut is_apart));
         let sum_us = |of: &[Absence]| of.iter().map(Absence::length_us).sum::<u64>();
         let mut others_us = sum_us(&outside);
+        self.edge_times.outside_had(others_us);
         outside.iter().for_each(|absence| self.pacer.shared((absence.from_us, absence.until_us), false));
         // Where one takes over from another, both are there for a moment.
         if sum_us(&neighbours) > MOST_WINDOW_LOSS_US {
@@ -366,14 +367,9 @@ impl<C: Clock> CardScheduler<C> {
         others_us
     }
 
-    fn log_lost(&self, Lost { lost_us, longest_edge_us }: Lost) {
-        tracing::warn!(
-            "{} ms of its turns on {} were lost in a second: programs outside egpu compute on this card, or start or end \
-             on any card of this host and hold the driver's locks (calls took up to {} ms)",
-            lost_us / 1_000,
-            self.gate.uuid(),
-            longest_edge_us / 1_000,
-        );
+    fn log_lost(&self, lost: Lost) {
+        let (ms, causes) = (lost.lost_us / 1_000, lost.causes());
+        tracing::warn!("{ms} ms of its turns on {} were lost in a second: {causes}", self.gate.uuid());
     }
 
     /// Makes a move, with a few attempts.

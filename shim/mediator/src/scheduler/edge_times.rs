@@ -27,20 +27,59 @@ pub(super) struct EdgeTimes {
     pub(super) wait_us: u64,
     pub(super) longest_us: u64,
     pub(super) slow: u64,
-    /// Longest edge since the last window ended.
-    longest_of_late_us: u64,
-    /// Windows of the last second: their end, what was lost until then in all, and the longest edge
-    /// of each.
-    windows: VecDeque<(u64, u64, u64)>,
+    /// Observations since the last window ended.
+    seen: Seen,
+    /// Windows of the last second: their end, what was lost until then in all, and what was seen.
+    windows: VecDeque<(u64, u64, Seen)>,
     logged_us: Option<u64>,
 }
 
-/// Turns lost in the last second.
+/// Observations of what may cost turns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Seen {
+    /// Longest edge, and the latest one.
+    longest_us: u64,
+    latest_us: u64,
+    /// Time for which others than egpu's containers had the card.
+    outside_us: u64,
+}
+
+impl Seen {
+    fn and(self, other: Self) -> Self {
+        Self {
+            longest_us: self.longest_us.max(other.longest_us),
+            latest_us: self.latest_us.max(other.latest_us),
+            outside_us: self.outside_us + other.outside_us,
+        }
+    }
+}
+
+/// Turns lost in the last second, and what was seen in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Lost {
     pub(super) lost_us: u64,
-    /// Longest edge in that time.
-    pub(super) longest_edge_us: u64,
+    seen: Seen,
+}
+
+impl Lost {
+    /// Causes, as far as they were seen.
+    pub(super) fn causes(&self) -> String {
+        let Seen { longest_us, latest_us, outside_us } = self.seen;
+        let calls = (longest_us > SLOW_US).then(|| {
+            let ms = longest_us / 1_000;
+            format!("calls to the driver took up to {ms} ms, as programs that start or end on any card of this host hold its locks")
+        });
+        let outside = (outside_us > LATE_US).then(|| {
+            let ms = outside_us / 1_000;
+            format!("programs outside egpu had the card for {ms} ms of them")
+        });
+        let late = (latest_us > LATE_US).then(|| {
+            let ms = latest_us / 1_000;
+            format!("the thread that schedules ran up to {ms} ms late, as the processors of this host are busy")
+        });
+        let causes: Vec<String> = calls.into_iter().chain(outside).chain(late).collect();
+        if causes.is_empty() { "what held them up was not seen".to_owned() } else { causes.join("; ") }
+    }
 }
 
 impl EdgeTimes {
@@ -48,6 +87,12 @@ impl EdgeTimes {
     pub(super) fn began(&mut self, late_us: u64) {
         self.late += u64::from(late_us > LATE_US);
         self.latest_us = self.latest_us.max(late_us);
+        self.seen.latest_us = self.seen.latest_us.max(late_us);
+    }
+
+    /// Notes for how long others than egpu's containers had the card in a window.
+    pub(super) fn outside_had(&mut self, us: u64) {
+        self.seen.outside_us = self.seen.outside_us.saturating_add(us);
     }
 
     /// Notes how long an edge of so many calls took in the driver.
@@ -58,14 +103,14 @@ impl EdgeTimes {
         self.wait_us = self.wait_us.saturating_add(took_us.saturating_sub(others_us + MOST_WINDOW_LOSS_US));
         self.slow += u64::from(took_us.saturating_sub(others_us) > SLOW_US);
         self.longest_us = self.longest_us.max(took_us);
-        self.longest_of_late_us = self.longest_of_late_us.max(took_us);
+        self.seen.longest_us = self.seen.longest_us.max(took_us);
     }
 
     /// Notes the end of a window, until which so much was lost in all. Returns what is to be logged
     /// of the last second, of a container that was granted that part of the card.
     pub(super) fn window_ended(&mut self, now_us: u64, lost_us: u64, share_ppm: u32) -> Option<Lost> {
-        let longest_us = std::mem::take(&mut self.longest_of_late_us);
-        self.windows.push_back((now_us, lost_us, longest_us));
+        let seen = std::mem::take(&mut self.seen);
+        self.windows.push_back((now_us, lost_us, seen));
         // One that is older stays, as what was lost counts from its end on.
         while self.windows.get(1).is_some_and(|(at_us, ..)| now_us.saturating_sub(*at_us) >= SECOND_US) {
             self.windows.pop_front();
@@ -88,12 +133,12 @@ impl EdgeTimes {
 
     /// Returns what was lost in the windows of the last second.
     pub(super) fn in_last_second(&self, now_us: u64) -> Lost {
-        let is_older = |(at_us, ..): &&(u64, u64, u64)| now_us.saturating_sub(*at_us) >= SECOND_US;
+        let is_older = |(at_us, ..): &&(u64, u64, Seen)| now_us.saturating_sub(*at_us) >= SECOND_US;
         let before_us = self.windows.iter().take_while(is_older).last().map_or(0, |(_, lost_us, _)| *lost_us);
         let of_late = || self.windows.iter().skip_while(is_older);
         Lost {
             lost_us: of_late().last().map_or(0, |(_, lost_us, _)| lost_us.saturating_sub(before_us)),
-            longest_edge_us: of_late().map(|(.., longest_us)| *longest_us).max().unwrap_or(0),
+            seen: of_late().map(|(.., seen)| *seen).fold(Seen::default(), Seen::and),
         }
     }
 }
@@ -131,11 +176,25 @@ mod tests {
                 told.push((number, lost));
             }
         }
-        assert_eq!(told[0], (52, Lost { lost_us: 3 * 2_000 + 7 * 100, longest_edge_us: 30_000 }));
+        let seen = Seen { longest_us: 30_000, ..Seen::default() };
+        assert_eq!(told[0], (52, Lost { lost_us: 3 * 2_000 + 7 * 100, seen }));
         assert_eq!(told.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [52, 152, 252, 352]);
         assert_eq!(times.in_last_second(399 * PERIOD).lost_us, 20_000);
         assert_eq!(times.in_last_second(450 * PERIOD), Lost::default(), "nothing of late");
         assert!(times.windows.len() < 15);
+    }
+
+    #[test]
+    fn only_what_was_seen_is_a_cause() {
+        let causes = |longest_us, latest_us, outside_us| {
+            Lost { lost_us: 20_000, seen: Seen { longest_us, latest_us, outside_us } }.causes()
+        };
+        assert_eq!(causes(700, 300, 0), "what held them up was not seen");
+        let calls = "calls to the driver took up to 41 ms";
+        assert!(causes(41_000, 0, 0).starts_with(calls) && !causes(41_000, 0, 0).contains("; "));
+        assert_eq!(causes(700, 0, 12_000), "programs outside egpu had the card for 12 ms of them");
+        let both = causes(700, 8_000, 12_000);
+        assert!(both.ends_with("ran up to 8 ms late, as the processors of this host are busy"), "{both}");
     }
 
     #[test]
